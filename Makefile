@@ -1,0 +1,52 @@
+# Needs only python3 (3.11 or newer) with venv; everything else is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint test-slow soak bench clean
+
+help: ## show this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+
+setup: $(STAMP) ## make .venv and install everything into it
+	@echo "$(VENV) is ready."
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "stoker needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo not found). Try make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' has no venv module. Install it (on Debian and Ubuntu: the package python3-venv) and run make again."; exit 1; }
+	@echo "Installing into $(VENV) (a minute or two, only once) ..."
+	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv --clear $(VENV)
+	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+demo: $(STAMP) ## make a small data set, pack it, and look at it
+	@$(PY) examples/demo.py
+
+test: lint ## lint, then the quick tests
+	@$(PY) -m pytest -q -n 2
+
+lint: $(STAMP) ## ruff and mypy
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --quiet --check . || { echo "Run: $(PY) -m ruff format ."; exit 1; }
+	@$(PY) -m mypy --no-error-summary
+	@echo "Lint is clean."
+
+test-slow: $(STAMP) ## the slow tests, some minutes
+	@$(PY) -m pytest -q -n 2 -m slow
+
+soak: $(STAMP) ## the long tests, before a release
+	@$(PY) -m pytest -q -m soak
+
+bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size
+	@for file in $(wildcard benchmarks/bench_*.py); do \
+	  echo "== $$file"; $(PY) $$file $(if $(FULL),,--small) || exit 1; \
+	done
+
+clean: ## remove .venv and what tools left behind
+	@rm -rf $(VENV) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

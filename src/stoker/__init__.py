@@ -1,0 +1,88 @@
+"""Stoker finds what holds PyTorch training on sequences back, removes it, and proves that the result did not change.
+
+    store = stoker.pack("prices/*.csv", "prices.stoker", series="symbol", time="ts")
+    store = stoker.open("prices.stoker")
+    store[7]["close"]
+
+These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
+next to nothing. What helps with tests of one's own is in `stoker.testing`.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker.errors import (
+    BadValue,
+    DiskError,
+    DiskFull,
+    ManifestInvalid,
+    OptionError,
+    SchemaDrift,
+    SourceChanged,
+    SourceEmpty,
+    SourceError,
+    SourceInvalid,
+    SourceNotFound,
+    SourceTooLarge,
+    StokerError,
+    StoreDamaged,
+    StoreError,
+    StoreLocked,
+    StoreNotFound,
+    TimeDisorder,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadValue",
+    "DiskError",
+    "DiskFull",
+    "ManifestInvalid",
+    "OptionError",
+    "SchemaDrift",
+    "SourceChanged",
+    "SourceEmpty",
+    "SourceError",
+    "SourceInvalid",
+    "SourceNotFound",
+    "SourceTooLarge",
+    "StokerError",
+    "Store",
+    "StoreDamaged",
+    "StoreError",
+    "StoreLocked",
+    "StoreNotFound",
+    "TimeDisorder",
+    "inspect",
+    "open",
+    "pack",
+    "verify",
+]
+
+_LAZY = {
+    "Store": "stoker.store.store:Store",
+    "inspect": "stoker.store.inspect:inspect",
+    "open": "stoker.store.store:open_store",
+    "pack": "stoker.store.pack:pack",
+    "verify": "stoker.store.verify:verify",
+}
+
+if TYPE_CHECKING:
+    from stoker.store.inspect import inspect
+    from stoker.store.pack import pack
+    from stoker.store.store import Store
+    from stoker.store.store import open_store as open
+    from stoker.store.verify import verify
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'stoker' has no attribute {name!r}")
+        from importlib import import_module
+
+        module, _, attribute = _LAZY[name].partition(":")
+        value = globals()[name] = getattr(import_module(module), attribute)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LAZY})

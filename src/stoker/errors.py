@@ -1,0 +1,97 @@
+"""The exceptions of stoker, as a tree. Each is also the built-in that fits, so plain ``except ValueError`` works.
+
+    StokerError
+    ├── OptionError        ValueError         an argument that cannot be meant
+    ├── SourceError                           raw input
+    │   ├── SourceNotFound FileNotFoundError  nothing matched
+    │   ├── SourceEmpty    ValueError         matched, but holds nothing usable
+    │   ├── SourceInvalid  ValueError         damaged, unreadable, or not what its name says
+    │   ├── SourceTooLarge ValueError         needs more memory or columns than allowed
+    │   ├── SourceChanged  RuntimeError       changed while it was read
+    │   ├── SchemaDrift    ValueError         files that disagree about their columns
+    │   ├── BadValue       ValueError         a value that its column cannot hold
+    │   └── TimeDisorder   ValueError         times that do not rise within a series
+    ├── StoreError                            packed data
+    │   ├── StoreNotFound  FileNotFoundError  no store at this path
+    │   ├── StoreLocked    RuntimeError       another process is writing it
+    │   ├── ManifestInvalid ValueError        the manifest breaks a rule of the format
+    │   └── StoreDamaged   ValueError         a shard is missing, short, swapped or changed
+    └── DiskError          OSError            the disk refused an operation
+        └── DiskFull       OSError            and the reason is missing space
+
+A message is one line: what and where, found against expected, what to do.
+"""
+
+from __future__ import annotations
+
+
+class StokerError(Exception):
+    """Base of all errors that stoker raises on purpose."""
+
+
+class OptionError(StokerError, ValueError):
+    """An argument or a combination of arguments that cannot be meant."""
+
+
+class SourceError(StokerError):
+    """Raw input that cannot be packed."""
+
+
+class SourceNotFound(SourceError, FileNotFoundError):
+    """No file matches what was asked for."""
+
+
+class SourceEmpty(SourceError, ValueError):
+    """Files were found, but they hold nothing usable."""
+
+
+class SourceInvalid(SourceError, ValueError):
+    """A file that is damaged, unreadable, or not what its name says."""
+
+
+class SourceTooLarge(SourceError, ValueError):
+    """One value, line or row group needs more memory than the pack was given."""
+
+
+class SourceChanged(SourceError, RuntimeError):
+    """A file changed between two looks at it."""
+
+
+class SchemaDrift(SourceError, ValueError):
+    """Files of one pack disagree about names or types of columns."""
+
+
+class BadValue(SourceError, ValueError):
+    """A value that its column cannot hold without loss."""
+
+
+class TimeDisorder(SourceError, ValueError):
+    """Times that do not rise strictly within a series."""
+
+
+class StoreError(StokerError):
+    """A packed store that cannot be used."""
+
+
+class StoreNotFound(StoreError, FileNotFoundError):
+    """There is no store at this path."""
+
+
+class StoreLocked(StoreError, RuntimeError):
+    """Another process is writing this store."""
+
+
+class ManifestInvalid(StoreError, ValueError):
+    """The manifest breaks a rule of the format."""
+
+
+class StoreDamaged(StoreError, ValueError):
+    """A shard is missing, short, swapped or changed."""
+
+
+class DiskError(StokerError, OSError):
+    """The operating system refused an operation on a file."""
+
+
+class DiskFull(DiskError):
+    """There is no space left for a write."""

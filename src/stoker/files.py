@@ -1,0 +1,293 @@
+"""THE writer and THE path check: every byte that stoker puts on a disk goes through this file.
+
+The law: a reader sees the old state or the new one, never a part. A file is written under a temporary name, synced,
+renamed, and its folder is synced; nothing that has its final name is ever written to again.
+
+All operations that change a disk are methods of `Disk`. Tests replace `disk` by one that fails, kills or records
+(`stoker.testing.FaultyFiles`), which is how every promise about crashes is tested without a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stoker.errors import DiskError, DiskFull, StoreDamaged, StoreLocked
+
+Buffer = bytes | bytearray | memoryview
+
+PUBLISHED_MODE = 0o444
+SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
+
+
+class Disk:
+    """The operations that change a disk, one system call each."""
+
+    def create(self, path: Path) -> int:
+        """Make a new file and open it; an existing name is an error."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+    def open_again(self, path: Path) -> int:
+        """Open a file of an earlier process to go on with it."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def write(self, fd: int, data: Buffer) -> int:
+        """Append at the file's position; may write less than all."""
+        return os.write(fd, data)
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> int:
+        """Write at an offset; may write less than all."""
+        return os.pwrite(fd, data, offset)
+
+    def truncate(self, fd: int, num_bytes: int) -> None:
+        """Cut a file to a length."""
+        os.ftruncate(fd, num_bytes)
+
+    def publish(self, fd: int) -> None:
+        """Take away the right to write, as the file will never change again."""
+        os.fchmod(fd, PUBLISHED_MODE)
+
+    def sync(self, fd: int) -> None:
+        """Return only when the file's bytes would survive a power loss."""
+        os.fsync(fd)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename within one file system; an existing target is replaced in one step."""
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        """Make a folder."""
+        os.mkdir(path)
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return only when the names in a folder would survive a power loss."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+disk = Disk()
+
+
+@contextlib.contextmanager
+def naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `DiskError` that names the path, or `DiskFull` with the bytes."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = free_bytes(path)
+            message = f"{path}: the disk is full: {needed_bytes:,} bytes needed, {free:,} free. Free some space and run again."
+            raise DiskFull(error.errno, message) from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        name = errno.errorcode.get(error.errno or 0, "unknown")
+        raise DiskError(error.errno, f"{path}: {reason} ({name}).") from error
+
+
+def free_bytes(path: Path) -> int:
+    """Space left on the disk that holds a path; 0 where that cannot be told."""
+    folder = path if path.is_dir() else path.parent
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
+
+
+class AppendFile:
+    """A file that grows under a temporary name until `publish` gives it its final one.
+
+    `num_bytes` counts what was appended; the operating system may hold more after a failed write, never less.
+    """
+
+    def __init__(self, path: Path, fd: int, num_bytes: int) -> None:
+        self.path = path
+        self.num_bytes = num_bytes
+        self._fd = fd
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Start an empty file."""
+        with naming(path):
+            return cls(path, disk.create(path), 0)
+
+    @classmethod
+    def reopen(cls, path: Path, num_bytes: int) -> Self:
+        """Go on with a file of an earlier process, cut to what that process is known to have written."""
+        with naming(path):
+            fd = disk.open_again(path)
+            try:
+                disk.truncate(fd, num_bytes)
+                os.lseek(fd, num_bytes, os.SEEK_SET)
+            except BaseException:
+                os.close(fd)
+                raise
+        return cls(path, fd, num_bytes)
+
+    def append(self, data: Buffer) -> None:
+        """Write all of `data` at the end."""
+        view = memoryview(data).cast("B")
+        with naming(self.path, needed_bytes=view.nbytes):
+            _write_all(lambda rest, _: disk.write(self._fd, rest), view)
+        self.num_bytes += view.nbytes
+
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Write all of `data` over what is there (the header, once its numbers are known)."""
+        view = memoryview(data).cast("B")
+        with naming(self.path, needed_bytes=view.nbytes):
+            _write_all(lambda rest, done: disk.pwrite(self._fd, rest, offset + done), view)
+
+    def start_writeback(self, offset: int, num_bytes: int) -> None:
+        """Ask the kernel to begin writing a range to the disk, so that `publish` has less to wait for."""
+        # On dirty pages DONTNEED only starts the write; it drops nothing that is not yet on the disk.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, offset, num_bytes, os.POSIX_FADV_DONTNEED)
+
+    def publish(self, target: Path) -> None:
+        """Sync, make read-only and rename to the final name. The folder is synced by whoever commits."""
+        with naming(self.path, needed_bytes=self.num_bytes):
+            disk.publish(self._fd)
+            disk.sync(self._fd)
+            self.close()
+            disk.replace(self.path, target)
+
+    def close(self) -> None:
+        """Give the descriptor back; the temporary file stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> None:
+    done = 0
+    while done < view.nbytes:
+        count = write(view[done:], done)
+        if count <= 0:
+            raise OSError(errno.EIO, "a write made no progress")
+        done += count
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a whole file in one step; with `durable` it has survived a power loss once this returns."""
+    temporary = path.with_name(path.name + ".tmp")
+    remove_file(temporary)
+    file = AppendFile.create(temporary)
+    try:
+        file.append(data)
+        if durable:
+            file.publish(path)
+            with naming(path):
+                disk.sync_folder(path.parent)
+        else:
+            file.close()
+            with naming(path):
+                disk.replace(temporary, path)
+    finally:
+        file.close()
+
+
+def make_folder(path: Path) -> bool:
+    """Make a folder and its parents; True where it was not there."""
+    if path.is_dir():
+        return False
+    with naming(path):
+        make_folder(path.parent)
+        disk.mkdir(path)
+        disk.sync_folder(path.parent)
+    return True
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(path)
+        with naming(path):
+            disk.unlink(path)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and all in it; links are removed, not followed."""
+    if not path.is_dir() or path.is_symlink():
+        remove_file(path)
+        return
+    for entry in sorted(path.iterdir()):
+        remove_folder(entry)
+    with naming(path):
+        disk.rmdir(path)
+
+
+def open_inside(folder: Path, name: str) -> int:
+    """Open a shard for reading: its name has the one allowed shape, and it is a plain file, not a link or device."""
+    if not SHARD_NAME.fullmatch(name):
+        raise StoreDamaged(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
+    path = folder / name
+    # NONBLOCK: opening a FIFO that somebody put there must not wait for a writer.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreDamaged(f"{path}: cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise StoreDamaged(f"{path}: is not a plain file.")
+    return fd
+
+
+class Lock:
+    """The right to write a folder: an `flock`, which the kernel frees however the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        with naming(self.path, needed_bytes=32):
+            while self._fd < 0:
+                self._fd = self._try()
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        return self
+
+    def _try(self) -> int:
+        """Lock the file and return its descriptor, or -1 if the file was removed in between (then try again)."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.lstat(self.path)):
+                return fd
+        except BlockingIOError:
+            holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise StoreLocked(
+                f"{self.path.parent} is being written by process {holder}. Wait for it to end, or pack to another folder."
+            ) from None
+        except FileNotFoundError:
+            pass
+        os.close(fd)
+        return -1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._fd)
+        self._fd = -1

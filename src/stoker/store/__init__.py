@@ -1,0 +1,1 @@
+"""Raw files become immutable, memory-mapped columns: sources -> shaping -> column files -> store."""

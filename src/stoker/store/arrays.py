@@ -1,0 +1,116 @@
+"""Stores in memory, from arrays.
+
+What a column may be, next to the others:
+    list of 1-D or 2-D arrays    one series each
+    3-D array [series, steps, width] or 2-D array [series, steps]
+    1-D array                    with `lengths`: the steps of all series end to end (or one value a series)
+                                 beside lists or 2-D arrays: one value a series
+                                 alone: one series
+    list of texts                one text a series
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import OptionError
+from stoker.store.column import Column, Level, Texts
+from stoker.store.manifest import DTYPES, NonFinite
+from stoker.store.store import Store
+
+Array = npt.NDArray[Any]
+
+
+def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Array | None = None) -> Store:
+    """Build a store that shares the given arrays where they are contiguous."""
+    if not columns:
+        raise OptionError("from_arrays needs at least one column, like from_arrays(x=array).")
+    counts = _lengths(columns, lengths)
+    schema: dict[str, Column] = {}
+    values: dict[str, Array] = {}
+    for name, given in columns.items():
+        if _is_texts(given):
+            if len(given) != len(counts):
+                raise OptionError(f"column {name!r} has {len(given):,} texts, but there are {len(counts):,} series.")
+            schema[name] = Column(name=name, dtype=None, level="series", kind="text", texts=Texts.of(list(given)))
+            continue
+        level, flat = _flatten(name, given, counts)
+        flat = _storable(name, flat)
+        flat.flags.writeable = False
+        width = flat.shape[1] if flat.ndim == 2 else None
+        schema[name] = Column(
+            name=name, dtype=flat.dtype, level=level, kind="number", width=width, nonfinite=_nonfinite(flat, level, counts)
+        )
+        values[name] = flat
+    uniform = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64) if uniform is None else None
+    return Store(schema, values, num_series=len(counts), length=uniform, offsets=offsets, name="<memory>")
+
+
+def _is_texts(given: Any) -> bool:
+    return isinstance(given, Sequence) and bool(given) and all(isinstance(text, str) for text in given)
+
+
+def _lengths(columns: Mapping[str, Any], lengths: Sequence[int] | Array | None) -> Array:
+    """The length of each series, from `lengths` or from the first column that shows it."""
+    if lengths is not None:
+        counts = np.asarray(lengths)
+        if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
+            raise OptionError(f"lengths must be whole numbers from 0, one a series; found {counts.dtype} of shape {counts.shape}.")
+        return counts.astype(np.int64)
+    for given in columns.values():
+        if isinstance(given, np.ndarray) and given.ndim >= 2:
+            return np.full(given.shape[0], given.shape[1], dtype=np.int64)
+        if isinstance(given, list | tuple) and given and not _is_texts(given) and np.ndim(given[0]) >= 1:
+            return np.array([len(one) for one in given], dtype=np.int64)
+    return np.array([max(len(given) for given in columns.values())], dtype=np.int64)
+
+
+def _flatten(name: str, given: Any, counts: Array) -> tuple[Level, Array]:
+    """Steps end to end, or one value a series."""
+    if isinstance(given, list | tuple) and given and np.ndim(given[0]) >= 1:
+        found = np.array([len(one) for one in given], dtype=np.int64)
+        if not np.array_equal(found, counts):
+            raise OptionError(f"column {name!r} has other lengths than the columns before it ({_first_difference(found, counts)}).")
+        return "step", np.concatenate([np.asarray(one) for one in given])
+    array = np.asarray(given)
+    if array.ndim >= 2 and array.shape[:2] == (len(counts), counts[0] if len(counts) else 0) and (counts == counts[:1]).all():
+        return "step", np.ascontiguousarray(array).reshape(-1, *array.shape[2:])
+    if array.ndim in (1, 2) and len(array) == counts.sum():
+        return "step", np.ascontiguousarray(array)
+    if array.ndim in (1, 2) and len(array) == len(counts):
+        return "series", np.ascontiguousarray(array)
+    raise OptionError(
+        f"column {name!r} has shape {array.shape}, which fits neither {len(counts):,} series nor their {counts.sum():,} steps."
+    )
+
+
+def _first_difference(found: Array, expected: Array) -> str:
+    if len(found) != len(expected):
+        return f"{len(found):,} series against {len(expected):,}"
+    i = int(np.flatnonzero(found != expected)[0])
+    return f"series {i:,}: {found[i]:,} against {expected[i]:,}"
+
+
+def _storable(name: str, flat: Array) -> Array:
+    dtype = flat.dtype.newbyteorder("<")
+    if dtype.str not in DTYPES or flat.ndim > 2:
+        raise OptionError(f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers, at most a row a step.")
+    return flat.astype(dtype, copy=False).view()
+
+
+def _nonfinite(flat: Array, level: Level, counts: Array) -> NonFinite:
+    from stoker.store.tally import Tally
+
+    tally = Tally()
+    tally.add(flat, first_step=0)
+    step = tally.first_step
+    if step is None or level == "series":
+        return NonFinite(nan=tally.nan, inf=tally.inf, first=None if step is None else [step, 0])
+    ends = np.cumsum(counts)
+    series = int(np.searchsorted(ends, step, side="right"))
+    return NonFinite(nan=tally.nan, inf=tally.inf, first=[series, step - int(ends[series] - counts[series])])

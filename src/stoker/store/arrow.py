@@ -1,0 +1,57 @@
+"""Stores as Arrow tables: one row a series, numbers shared and not copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.store.column import Column, Texts
+from stoker.store.store import Store
+
+
+def store_to_arrow(store: Store) -> pa.Table:
+    """One row a series: large lists (or fixed-size ones) of steps, plain columns of what belongs to a series."""
+    arrays = {name: _level(store, column, _flat(store, column)) for name, column in store.schema.items()}
+    return pa.table(arrays)
+
+
+def _flat(store: Store, column: Column) -> pa.Array:
+    if column.kind == "text" and column.texts is not None:
+        return _texts(column.texts)
+    values = store.column(column.name)
+    if column.kind == "bfloat16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    flat = _numbers(values.reshape(-1))
+    if column.kind in ("timestamp", "duration"):
+        unit, _, zone = (column.unit or "ns").partition(", ")
+        kind = pa.timestamp(unit, zone or None) if column.kind == "timestamp" else pa.duration(unit)
+        return pa.Array.from_buffers(kind, len(flat), _validity(values != np.iinfo(np.int64).min) + flat.buffers()[1:])
+    if column.kind == "category" and column.texts is not None:
+        codes = pa.Array.from_buffers(pa.int32(), len(flat), _validity(values >= 0) + flat.buffers()[1:])
+        return pa.DictionaryArray.from_arrays(codes, _texts(column.texts))
+    return pa.FixedSizeListArray.from_arrays(flat, column.width) if column.width is not None else flat
+
+
+def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
+    if values.dtype == np.bool_:
+        return pa.array(values)  # Arrow packs bits, so this one is a copy
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
+def _validity(valid: np.ndarray[Any, Any]) -> list[pa.Buffer | None]:
+    return [None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))]
+
+
+def _texts(texts: Texts) -> pa.Array:
+    buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.utf8)]
+    return pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
+
+
+def _level(store: Store, column: Column, flat: pa.Array) -> pa.Array:
+    if column.level == "series":
+        return flat
+    if store.uniform_length:
+        return pa.FixedSizeListArray.from_arrays(flat, store.uniform_length)
+    return pa.LargeListArray.from_arrays(pa.array(store.offsets), flat)

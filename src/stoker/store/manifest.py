@@ -1,0 +1,319 @@
+"""The manifest: the one file that says what a store is, parsed so strictly that a damaged or hostile one cannot pass.
+
+Replacing this file is the commit point of a pack. `docs/format.md` is the normative text; the rules here follow it in
+the same order, and each names the place in the JSON that breaks it.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterator
+from typing import Literal, NoReturn
+
+import msgspec
+import numpy as np
+import xxhash
+
+from stoker.errors import ManifestInvalid
+from stoker.files import SHARD_NAME
+
+VERSION = 1
+MAX_BYTES = 64 << 20
+MAX_COLUMNS = 4096
+BLOCK_BYTES = 16 << 20  # one hash each; format.md fixes it
+HEADER_BYTES = 128
+DTYPES = frozenset("|b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8".split())
+_ZEROS = "0" * 32
+_MAX_INT = 2**63 - 1
+
+
+class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One `.npy` file: its name, what its header says, and a hash for each 16 MiB of its values."""
+
+    file: str
+    dtype: str
+    shape: list[int]
+    blocks: list[str]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return HEADER_BYTES + self.values_bytes
+
+    @property
+    def values_bytes(self) -> int:
+        """Size of the values behind the header."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A list of texts: UTF-8 bytes end to end, and `num + 1` offsets into them."""
+
+    utf8: Shard
+    offsets: Shard
+
+
+class NonFinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Counts of values that are not finite, and the place (series, step) of the first."""
+
+    nan: int
+    inf: int
+    first: list[int] | None
+
+
+class ColumnEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One column: a value a step, or a value a series.
+
+    kind       values are
+    number     themselves
+    bfloat16   the upper half of a float32, as `<u2`
+    timestamp  `<i8` since 1970 in `unit`, like "ns" or "us, UTC"; missing is the least int64
+    duration   `<i8` in `unit`
+    category   `<i4` codes into `texts`; missing is -1
+    text       nothing: `values` is null and the texts are in `texts` (level "series" only)
+    """
+
+    name: str
+    level: Literal["step", "series"]
+    kind: Literal["number", "bfloat16", "timestamp", "duration", "category", "text"]
+    unit: str | None
+    values: Shard | None
+    texts: Text | None
+    missing: int
+    nonfinite: NonFinite
+
+
+class SourceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file that was read. `xxh3` (128 bits) is null for tables that were in memory."""
+
+    name: str
+    num_bytes: int
+    num_rows: int
+    xxh3: str | None
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a reader needs. `length` is set where all series are equally long, `offsets` where they are not."""
+
+    format: Literal["stoker"]
+    version: int
+    digest: str
+    num_series: int
+    num_steps: int
+    length: int | None
+    offsets: Shard | None
+    key: str | None
+    time: str | None
+    columns: list[ColumnEntry]
+    notes: list[str]
+    sources: list[SourceEntry]
+
+
+def dump(manifest: Manifest) -> bytes:
+    """Serialise with the digest filled in. One manifest has one serialisation."""
+    text = _encode(msgspec.structs.replace(manifest, digest=_ZEROS))
+    return text.replace(_ZEROS.encode(), _hash(text).encode(), 1)
+
+
+def digest_of(manifest: Manifest) -> str:
+    """The digest that `dump` would write: equal digests mean equal stores."""
+    return _hash(_encode(msgspec.structs.replace(manifest, digest=_ZEROS)))
+
+
+def shards(manifest: Manifest) -> Iterator[Shard]:
+    """All shards that a manifest names."""
+    if manifest.offsets is not None:
+        yield manifest.offsets
+    for column in manifest.columns:
+        if column.values is not None:
+            yield column.values
+        if column.texts is not None:
+            yield column.texts.utf8
+            yield column.texts.offsets
+
+
+def load(data: bytes, where: str) -> Manifest:
+    """Parse and check a manifest; anything that is not exactly right raises `ManifestInvalid`."""
+    if len(data) > MAX_BYTES:
+        raise ManifestInvalid(f"{where} has {len(data):,} bytes, but a manifest has at most {MAX_BYTES:,}.")
+    try:
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        _refuse_other_version(data, where)
+        raise ManifestInvalid(f"{where} is not a stoker manifest: {error}.") from None
+    if manifest.version != VERSION:
+        _refuse_version(manifest.version, where)
+    _check(manifest, where)
+    if dump(manifest) != data:
+        raise ManifestInvalid(f"{where} does not match its digest: it was changed after it was written. Pack the store again.")
+    return manifest
+
+
+def _encode(manifest: Manifest) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def _hash(data: bytes) -> str:
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+class _AnyVersion(msgspec.Struct):
+    version: int
+
+
+def _refuse_other_version(data: bytes, where: str) -> None:
+    """A store of another version may break this version's rules: then say that, not the broken rule."""
+    try:
+        version = msgspec.json.decode(data, type=_AnyVersion).version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if version != VERSION:
+        _refuse_version(version, where)
+
+
+def _refuse_version(version: int, where: str) -> NoReturn:
+    if version > VERSION:
+        raise ManifestInvalid(f"{where} has format version {version}, but this stoker reads version {VERSION}: install a newer stoker.")
+    raise ManifestInvalid(f"{where} has format version {version}, which never was: this stoker reads version {VERSION}.")
+
+
+def _check(manifest: Manifest, where: str) -> None:
+    """The rules that types alone cannot say."""
+    rule = _Rules(where)
+    m = manifest
+    rule.hexadecimal("$.digest", m.digest, 32)
+    rule.count("$.num_series", m.num_series)
+    rule.count("$.num_steps", m.num_steps)
+    if (m.length is None) == (m.offsets is None):
+        rule.broken("$.length", "exactly one of length and offsets is given", "both or none")
+    if m.length is not None:
+        rule.count("$.length", m.length)
+        rule.equal("$.num_steps", m.num_steps, m.length * m.num_series)
+    if m.offsets is not None:
+        rule.shard("$.offsets", m.offsets, dtype="<i8", rows=m.num_series + 1)
+    if len(m.columns) > MAX_COLUMNS:
+        rule.broken("$.columns", f"at most {MAX_COLUMNS} columns", str(len(m.columns)))
+    names: set[str] = set()
+    for i, column in enumerate(m.columns):
+        path = f"$.columns[{i}]"
+        rule.text(f"{path}.name", column.name)
+        normal = unicodedata.normalize("NFC", column.name)
+        if normal in names:
+            rule.broken(f"{path}.name", "names that differ after Unicode NFC", repr(column.name))
+        names.add(normal)
+        _check_column(rule, path, column, m.num_steps if column.level == "step" else m.num_series, m.num_series)
+    for field, name in (("key", m.key), ("time", m.time)):
+        level = "series" if field == "key" else "step"
+        if name is not None and not any(c.name == name and c.level == level for c in m.columns):
+            rule.broken(f"$.{field}", f"the name of a column of level {level}", repr(name))
+    for i, note in enumerate(m.notes):
+        rule.text(f"$.notes[{i}]", note)
+    for i, source in enumerate(m.sources):
+        rule.text(f"$.sources[{i}].name", source.name)
+        rule.count(f"$.sources[{i}].num_bytes", source.num_bytes)
+        rule.count(f"$.sources[{i}].num_rows", source.num_rows)
+        if source.xxh3 is not None:
+            rule.hexadecimal(f"$.sources[{i}].xxh3", source.xxh3, 32)
+
+
+_DTYPES_OF_KIND = {
+    "number": DTYPES,
+    "bfloat16": frozenset({"<u2"}),
+    "timestamp": frozenset({"<i8"}),
+    "duration": frozenset({"<i8"}),
+    "category": frozenset({"<i4"}),
+}
+
+
+def _check_column(rule: _Rules, path: str, column: ColumnEntry, rows: int, num_series: int) -> None:
+    if column.kind == "text":
+        if column.level != "series" or column.values is not None or column.texts is None:
+            rule.broken(path, "a text column has level series, texts, and no values", f"level {column.level}")
+    elif column.values is None:
+        rule.broken(f"{path}.values", "a shard", "null")
+    else:
+        if column.values.dtype not in _DTYPES_OF_KIND[column.kind]:
+            rule.broken(f"{path}.values.dtype", f"a type of kind {column.kind}", repr(column.values.dtype))
+        rule.shard(f"{path}.values", column.values, dtype=None, rows=rows)
+    if (column.texts is not None) != (column.kind in ("category", "text")):
+        rule.broken(f"{path}.texts", "texts for kinds category and text, null for others", column.kind)
+    if column.texts is not None:
+        rule.texts(f"{path}.texts", column.texts, rows=num_series if column.kind == "text" else None)
+    if (column.unit is not None) != (column.kind in ("timestamp", "duration")):
+        rule.broken(f"{path}.unit", "a unit for kinds timestamp and duration, null for others", repr(column.unit))
+    if column.unit is not None:
+        rule.unit(f"{path}.unit", column.unit, column.kind)
+    rule.count(f"{path}.missing", column.missing)
+    rule.count(f"{path}.nonfinite.nan", column.nonfinite.nan)
+    rule.count(f"{path}.nonfinite.inf", column.nonfinite.inf)
+    first = column.nonfinite.first
+    if (first is not None) != (column.nonfinite.nan + column.nonfinite.inf > 0):
+        rule.broken(f"{path}.nonfinite.first", "a place exactly where something is not finite", repr(first))
+    if first is not None:
+        if len(first) != 2:
+            rule.broken(f"{path}.nonfinite.first", "[series, step]", repr(first)[:80])
+        for number in first:
+            rule.count(f"{path}.nonfinite.first", number)
+
+
+class _Rules:
+    """Checks that raise `ManifestInvalid` with the JSON path of what is wrong."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def broken(self, path: str, expected: str, found: str) -> NoReturn:
+        raise ManifestInvalid(f"{self._where} at {path}: expected {expected}, found {found}.")
+
+    def equal(self, path: str, found: int, expected: int) -> None:
+        if found != expected:
+            self.broken(path, f"{expected:,}", f"{found:,}")
+
+    def count(self, path: str, value: int) -> None:
+        if not 0 <= value <= _MAX_INT:
+            self.broken(path, "a number from 0 to 2^63 - 1", str(value)[:40])
+
+    def hexadecimal(self, path: str, value: str, length: int) -> None:
+        if len(value) != length or any(c not in "0123456789abcdef" for c in value):
+            self.broken(path, f"{length} hex digits", repr(value[:80]))
+
+    def text(self, path: str, value: str) -> None:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.broken(path, "text that is valid Unicode", ascii(value[:80]))
+
+    def unit(self, path: str, unit: str, kind: str) -> None:
+        self.text(path, unit)
+        resolution, _, zone = unit.partition(", ")
+        if resolution not in ("s", "ms", "us", "ns") or (zone and kind == "duration") or len(unit) > 64:
+            self.broken(path, "s, ms, us or ns, and for timestamps perhaps a time zone", repr(unit[:80]))
+
+    def shard(self, path: str, shard: Shard, *, dtype: str | None, rows: int | None) -> None:
+        if not SHARD_NAME.fullmatch(shard.file):
+            self.broken(f"{path}.file", "16 hex digits and '.npy'", repr(shard.file[:80]))
+        if shard.dtype not in DTYPES or (dtype is not None and shard.dtype != dtype):
+            self.broken(f"{path}.dtype", dtype or "one of " + " ".join(sorted(DTYPES)), repr(shard.dtype[:80]))
+        if len(shard.shape) not in (1, 2):
+            self.broken(f"{path}.shape", "one or two numbers", f"{len(shard.shape)}")
+        for number in shard.shape:
+            self.count(f"{path}.shape", number)
+        if len(shard.shape) == 2 and shard.shape[1] == 0:
+            self.broken(f"{path}.shape", "a width of at least 1", "0")
+        if shard.num_bytes > _MAX_INT:
+            self.broken(f"{path}.shape", "a file of less than 2^63 bytes", f"{shard.num_bytes:,}")
+        if rows is not None:
+            self.equal(f"{path}.shape", shard.shape[0], rows)
+        self.equal(f"{path}.blocks", len(shard.blocks), -(-shard.values_bytes // BLOCK_BYTES))
+        for block in shard.blocks:
+            self.hexadecimal(f"{path}.blocks", block, 16)
+
+    def texts(self, path: str, texts: Text, *, rows: int | None) -> None:
+        self.shard(f"{path}.utf8", texts.utf8, dtype="|u1", rows=None)
+        self.shard(f"{path}.offsets", texts.offsets, dtype="<i8", rows=None if rows is None else rows + 1)
+        for shard, name in ((texts.utf8, "utf8"), (texts.offsets, "offsets")):
+            if len(shard.shape) != 1:
+                self.broken(f"{path}.{name}.shape", "one number", f"{len(shard.shape)}")
+        if texts.offsets.shape[0] < 1:
+            self.broken(f"{path}.offsets.shape", "at least 1", "0")

@@ -1,0 +1,124 @@
+"""The options of a pack: what the user said, checked once and for all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+
+from stoker.errors import OptionError
+from stoker.store.sources.dialect import Dialect
+
+Missing = Literal["keep", "error", "ffill", "drop"]
+
+DTYPE_NAMES = (
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 category text".split()
+)
+MIN_MEMORY_BYTES = 160 << 20
+DEFAULT_MEMORY = "1GB"
+# What Python, NumPy and Arrow take before the first row is read; the rest of the memory is for rows.
+_BASE_BYTES = 112 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """All that shapes the content of a store, and what the pack may use while it makes it."""
+
+    series: str | None = None
+    time: str | None = None
+    sort: bool = False
+    wide: bool = False
+    columns: tuple[str, ...] | None = None
+    dtype: str | None = None
+    """For all number columns that are not named in `dtypes`."""
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    segment: int | None = None
+    missing: Missing = "keep"
+    dialect: Dialect = field(default_factory=Dialect)
+    memory_bytes: int = 1 << 30
+    threads: int = 2
+
+    def __post_init__(self) -> None:
+        if self.wide and self.series is not None:
+            raise OptionError("--wide makes each column a series, so it cannot be combined with --series. Use one of them.")
+        if self.sort and self.time is None:
+            raise OptionError("--sort orders rows by time, so it needs --time COLUMN.")
+        if self.segment is not None and self.segment < 1:
+            raise OptionError(f"--segment is {self.segment}, but a segment has at least 1 step.")
+        if self.missing not in get_args(Missing):
+            raise OptionError(f"--missing is {self.missing!r}; expected one of {', '.join(get_args(Missing))}.")
+        if self.columns is not None and not self.columns:
+            raise OptionError("--columns names no column.")
+        if self.memory_bytes < MIN_MEMORY_BYTES:
+            raise OptionError(f"--memory is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
+        if self.threads < 1:
+            raise OptionError(f"--threads is {self.threads}, but at least 1 is needed.")
+
+    @property
+    def working_bytes(self) -> int:
+        """Memory for rows: what was given, less what the process takes anyway."""
+        return self.memory_bytes - _BASE_BYTES
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of one chunk of input. A few are in flight at a time: being read, shaped, and written."""
+        return min(self.working_bytes // (6 + 4 * self.threads), 8 << 20)
+
+    @property
+    def run_bytes(self) -> int:
+        """Size of the rows that are sorted in memory; sorting needs about three times that."""
+        return self.working_bytes // 6
+
+
+def parse_bytes(given: str | int) -> int:
+    """Read a size like 256MB, 2G or a number of bytes."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(given), re.IGNORECASE)
+    if not found:
+        raise OptionError(f"{given!r} is not a size; write it like 256MB or 2GB.")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))
+
+
+def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | None) -> tuple[str | None, dict[str, str]]:
+    """Read "float32", "close=float32,volume=int64", both together, or a mapping. Returns the default and the named."""
+    if given is None:
+        return None, {}
+    if isinstance(given, Mapping):
+        return None, {name: _dtype_name(kind) for name, kind in given.items()}
+    if not isinstance(given, str):
+        return _dtype_name(given), {}
+    default: str | None = None
+    named: dict[str, str] = {}
+    for part in given.split(","):
+        name, equals, kind = part.rpartition("=")
+        if equals:
+            named[name.strip()] = _dtype_name(kind)
+        elif default is None:
+            default = _dtype_name(part)
+        else:
+            raise OptionError(f"--dtype {given!r} names two types for all columns; write column=type for one of them.")
+    if default in ("category", "text"):
+        raise OptionError(f"--dtype {default} for all columns makes no sense; write column={default}.")
+    return default, named
+
+
+def _dtype_name(given: str | np.dtype[np.generic] | type) -> str:
+    name = given.strip() if isinstance(given, str) else np.dtype(given).name
+    if name not in DTYPE_NAMES:
+        raise OptionError(f"{name!r} is not a type of a column; expected one of {' '.join(DTYPE_NAMES)}.")
+    return name
+
+
+def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Read "a,b,c" or a list of names."""
+    if given is None:
+        return None
+    return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
+
+
+def default_threads() -> int:
+    """As many threads as this process may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

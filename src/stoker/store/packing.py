@@ -1,0 +1,410 @@
+"""One packing under way: reading, merging and sealing, with a journal that lets a killed one go on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+import stoker
+from stoker import files
+from stoker.errors import BadValue, DiskFull, SourceChanged, SourceEmpty
+from stoker.store import journal as journals
+from stoker.store.categories import Categories
+from stoker.store.disorder import explain_disorder
+from stoker.store.field import Field
+from stoker.store.journal import Journal, MergeMark
+from stoker.store.manifest import VERSION, Manifest, SourceEntry
+from stoker.store.merge import FAN_IN, CursorMark, merge_runs
+from stoker.store.plan import Plan, settle_plan
+from stoker.store.readahead import read_ahead
+from stoker.store.run import Disorder, Layout, RepeatedKey, Run
+from stoker.store.seal import seal_run
+from stoker.store.shape import Shaper
+from stoker.store.sorter import Sorter
+from stoker.store.sources.source import Place, Source, Unfit
+from stoker.store.store import WORK_NAME
+from stoker.store.textfile import TextFile
+from stoker.store.values import Gaps
+from stoker.store.writer import Writer
+
+JOURNAL_BYTES = 256 << 20
+"""How much may have to be done again after a kill."""
+
+Progress = Callable[[str, float, int], None]
+"""Gets the phase, the share of it that is done (0 to 1), and rows so far."""
+
+
+def quiet(phase: str, share: float, rows: int) -> None:
+    """Report nothing."""
+
+
+class Packing:
+    """Makes the shards of one store in `folder` and returns its manifest; does not commit."""
+
+    def __init__(self, plan: Plan, folder: Path, progress: Progress) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._work = folder / WORK_NAME
+        self._progress = progress
+        self._settled = False
+        self._stats = [_stat(source) for source in plan.sources]
+        self._fingerprint = _fingerprint(plan, self._stats)
+
+    def run(self) -> Manifest:
+        """Read, merge and seal. Types that turn out too narrow are settled by reading everything, once."""
+        _refuse_too_large(self._plan, self._folder)
+        journal = journals.load(self._work, self._fingerprint) if self._resumable else None
+        if journal is not None and journal.settled:
+            self._settle()
+        while True:
+            try:
+                return self._attempt(journal)
+            except (Unfit, Gaps) as error:
+                if self._settled:
+                    raise SourceChanged(f"{error}: its values differ between two looks. Do not change sources during a pack.") from error
+                self._settle()
+                journal = None
+            except Disorder as error:
+                raise explain_disorder(self._plan, error) from None
+            except RepeatedKey as error:
+                name = self._plan.key.name if self._plan.key else "row"
+                raise BadValue(f"{name} {error.key!r} comes twice, but each row is a whole series. Make the key unique.") from None
+
+    @property
+    def _resumable(self) -> bool:
+        return all(source.path is not None for source in self._plan.sources)
+
+    def _settle(self) -> None:
+        rows = 0
+
+        def report(_: int) -> None:
+            self._progress("settling types", 0.0, rows)
+
+        self._plan = settle_plan(self._plan, report)
+        self._settled = True
+
+    def _attempt(self, journal: Journal | None) -> Manifest:
+        pool = ThreadPoolExecutor(self._plan.options.threads + 1, thread_name_prefix="stoker-reader")
+        try:
+            with Writer(self._plan.options.working_bytes // 8) as writer:
+                state = _State.restore(journal, self, writer) if journal is not None else None
+                if state is None:
+                    files.remove_folder(self._work)
+                    files.make_folder(self._work)
+                    state = _State(self, writer)
+                hashes = [pool.submit(_hash, source) for source in self._plan.sources]
+                state.read(pool)
+                run = state.merge()
+                writer.drain()
+            entries = self._entries(hashes, state.source_rows)
+            return self._seal(run, state, entries)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _entries(self, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
+        for source, before in zip(self._plan.sources, self._stats, strict=True):
+            if _stat(source) != before:
+                raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
+        return [
+            SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
+            for source, rows, future in zip(self._plan.sources, source_rows, hashes, strict=True)
+        ]
+
+    def _seal(self, run: Run | None, state: _State, entries: list[SourceEntry]) -> Manifest:
+        if run is None or run.num_steps == 0:
+            names = ", ".join(source.label for source in self._plan.sources[:3])
+            raise SourceEmpty(f"{names} {'hold' if len(self._plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
+        self._progress("sealing", 0.0, run.num_steps)
+        notes = [*self._plan.notes, *_notes(run, entries)]
+        manifest = seal_run(
+            run,
+            self._plan,
+            work=self._work,
+            folder=self._folder,
+            categories=state.category_files,
+            missing=state.shaper.missing,
+            sources=entries,
+            notes=notes,
+        )
+        run.close()
+        self._progress("sealing", 1.0, run.num_steps)
+        return manifest
+
+
+class _State:
+    """What a packing holds between two blocks, and what its journal records."""
+
+    def __init__(self, packing: Packing, writer: Writer) -> None:
+        self._packing = packing
+        self._plan = packing._plan
+        self._writer = writer
+        self._source = 0
+        self._place = Place()
+        self._all_read = False
+        self._merged = 0
+        self._merge: MergeMark | None = None
+        self._since_journal = 0
+        self._copied = False
+        self.source_rows: list[int] = []
+        self.category_files: dict[str, TextFile] = {}
+        self.layout = _layout(self._plan)
+        self.shaper = Shaper(self._plan, {}, self._new_texts)
+        self.sorter = self._make_sorter([])
+        for field in _category_fields(self._plan):
+            self.category_files[field.name] = TextFile.create(packing._work / f"categories{len(self.category_files)}")
+            self.shaper.categories[field.name] = Categories(field.name)
+
+    def _make_sorter(self, runs: list[Run]) -> Sorter:
+        options = self._plan.options
+        return Sorter(self._packing._work, self.layout, self._writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs)
+
+    def _new_texts(self, name: str, texts: list[str]) -> None:
+        self._writer.submit(partial(self.category_files[name].append, pa.array(texts, pa.large_string())))
+
+    def read(self, pool: ThreadPoolExecutor) -> None:
+        """Read what is left of the sources."""
+        options, sources = self._plan.options, self._plan.sources
+        if self._all_read:
+            return
+        total = sum(source.num_bytes for source in sources) or 1
+        done = sum(source.num_bytes for source in sources[: self._source])
+        for number in range(self._source, len(sources)):
+            source = sources[number]
+            tasks = source.read(self._plan.schema, start=self._place, chunk_bytes=options.chunk_bytes)
+            rows_before = sum(self.source_rows)
+            for chunk in read_ahead(tasks, pool, depth=options.threads + 1):
+                block = self.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
+                self.sorter.add(block)
+                self._place = chunk.end
+                self._since_journal += block.num_bytes
+                if self._since_journal >= JOURNAL_BYTES:
+                    self._journal_reading()
+                share = done + source.num_bytes * _share(source, chunk.end)
+                self._packing._progress("reading", share / total, rows_before + chunk.end.row)
+            if self._place.row == 0 and self._plan.grouping in ("file", "wide"):
+                self.sorter.add(self.shaper.empty(number))
+            self.source_rows.append(self._place.row)
+            done += source.num_bytes
+            self._source, self._place = number + 1, Place()
+        self.sorter.finish()
+        self._all_read = True
+        self._journal()
+
+    def _journal_reading(self) -> None:
+        """A journal between two chunks: rows that wait to be sorted are written out as a run first."""
+        self.sorter.flush()
+        self._journal()
+
+    def merge(self) -> Run | None:
+        """Merge runs until one is left."""
+        runs, options = self.sorter.runs, self._plan.options
+        if not runs:
+            return None
+        while len(runs) > 1 or self._must_copy():
+            first = self._first_to_merge()
+            group = runs[first : first + FAN_IN]
+            last = len(group) == len(runs)
+            out = self._merge_out(last)
+            rows = sum(run.num_steps for run in group)
+            merge_runs(
+                group,
+                out,
+                time_index=self.layout.time_index if options.sort else None,
+                unique_keys=self._plan.rows_are_series,
+                block_bytes=max(options.working_bytes // (4 * len(group)), 1 << 16),
+                marks=self._merge.cursors if self._merge is not None else None,
+                progress=partial(self._merging, first, len(group), out, rows),
+            )
+            out.finish()
+            runs[first : first + len(group)] = [out]
+            self._merge, self._merged = None, first + 1
+            self._copied = last
+            self._journal()
+            self._writer.submit(partial(_remove_runs, group))
+        return runs[0]
+
+    def _first_to_merge(self) -> int:
+        """Which run the next group begins with. Groups are neighbours, so that earlier rows stay in front."""
+        if self._merge is not None:
+            return self._merge.first
+        last_round, end_of_round = len(self.sorter.runs) <= FAN_IN, self._merged >= len(self.sorter.runs) - 1
+        return 0 if last_round or end_of_round else self._merged
+
+    def _must_copy(self) -> bool:
+        """Whether a single run still has to be copied: gaps can be filled only once the rows are in order."""
+        options = self._plan.options
+        return options.sort and options.missing == "ffill" and not self._copied
+
+    def _merge_out(self, last: bool) -> Run:
+        layout = _layout(self._plan, merged=True, fill=last or not self._plan.options.sort)
+        if self._merge is not None:
+            out = Run.reopen(self._packing._work, self._merge.out, layout, self._writer)
+            if out is not None:
+                return out
+            self._merge = None
+        number = max(run.number for run in self.sorter.runs) + 1
+        for path in self._packing._work.glob(f"run{number}.*"):
+            files.remove_file(path)
+        return Run.create(self._packing._work, number, layout, self._writer)
+
+    def _merging(self, first: int, count: int, out: Run, rows: int, cursors: list[CursorMark], num_bytes: int) -> None:
+        self._since_journal += num_bytes
+        if self._since_journal >= JOURNAL_BYTES:
+            mark = out.mark()
+            self._journal(lambda: MergeMark(first=first, count=count, out=mark(), cursors=cursors))
+        self._packing._progress("merging", out.num_steps / max(rows, 1), out.num_steps)
+
+    def _journal(self, merge: Callable[[], MergeMark] | None = None) -> None:
+        """Queue a journal behind all writes so far; it is made up on the writer's thread, when they are done."""
+        self._since_journal = 0
+        if not self._packing._resumable:
+            return
+        marks = [run.mark() for run in self.sorter.runs]
+        missing, source_rows = dict(self.shaper.missing), list(self.source_rows)
+        packing, source, place = self._packing, self._source, self._place
+        all_read, merged, wide_time = self._all_read, self._merged, self.shaper.wide_time
+
+        def save() -> None:
+            journal = Journal(
+                fingerprint=packing._fingerprint,
+                settled=packing._settled,
+                source=source,
+                row=place.row,
+                position=place.position,
+                source_rows=source_rows,
+                read=all_read,
+                missing=missing,
+                wide_time=wide_time,
+                categories={name: file.mark() for name, file in self.category_files.items()},
+                runs=[mark() for mark in marks],
+                merged=merged,
+                merge=merge() if merge is not None else None,
+            )
+            journals.save(packing._work, journal)
+
+        self._writer.submit(save)
+
+    @classmethod
+    def restore(cls, journal: Journal, packing: Packing, writer: Writer) -> _State | None:
+        """The state that a journal describes; None if the files on disk are not as it says."""
+        state = cls.__new__(cls)
+        plan, work = packing._plan, packing._work
+        state._packing, state._plan, state._writer = packing, plan, writer
+        state._source, state._place = journal.source, Place(journal.row, journal.position)
+        state._all_read, state._merged, state._merge = journal.read, journal.merged, journal.merge
+        state._since_journal = 0
+        state._copied = journal.read and journal.merged == 1 and len(journal.runs) == 1
+        state.source_rows = list(journal.source_rows)
+        state.layout = _layout(plan)
+        state.category_files = {}
+        state.shaper = Shaper(plan, {}, state._new_texts)
+        state.shaper.missing.update(journal.missing)
+        state.shaper.wide_time = journal.wide_time
+        for i, field in enumerate(_category_fields(plan)):
+            file = TextFile.reopen(work / f"categories{i}", journal.categories[field.name])
+            if file is None:
+                return None
+            state.category_files[field.name] = file
+            state.shaper.categories[field.name] = Categories(field.name, file.read(0, file.rows).to_pylist())
+        layout = _layout(plan, merged=True) if journal.read else state.layout
+        runs = [Run.reopen(work, mark, layout, writer) for mark in journal.runs]
+        if any(run is None for run in runs):
+            return None
+        state.sorter = state._make_sorter([run for run in runs if run is not None])
+        return state
+
+
+def _layout(plan: Plan, *, merged: bool = False, fill: bool | None = None) -> Layout:
+    options = plan.options
+    key = plan.key
+    filling = options.missing == "ffill" and (fill if fill is not None else not options.sort)
+    return Layout(
+        key=np.dtype("<i8") if key is None else None if key.kind == "text" else key.dtype,
+        step=[field.dtype for field in plan.step],
+        series=[None if field.kind == "text" else field.dtype for field in plan.series],
+        time_index=plan.time_index,
+        strict_time=not options.sort,
+        unique_keys=plan.rows_are_series and not merged,
+        fill=frozenset(i for i, field in enumerate(plan.step) if filling and _has_missing_number(field)),
+    )
+
+
+def _has_missing_number(field: Field) -> bool:
+    return field.kind in ("timestamp", "duration", "category") or field.dtype.kind == "f"
+
+
+def _category_fields(plan: Plan) -> list[Field]:
+    return [field for field in (*plan.step, *plan.series) if field.kind == "category"]
+
+
+def _remove_runs(runs: list[Run]) -> None:
+    for run in runs:
+        run.close()
+        for path in run.paths():
+            files.remove_file(path)
+
+
+def _share(source: Source, place: Place) -> float:
+    return min(place.position / source.num_positions, 1.0) if source.num_positions else 0.0
+
+
+def _stat(source: Source) -> tuple[int, int] | None:
+    if source.path is None:
+        return None
+    paths = _files_of(source.path)
+    stats = [os.stat(path) for path in paths]
+    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
+
+
+def _files_of(path: Path) -> list[Path]:
+    return sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+
+
+def _hash(source: Source) -> str | None:
+    """Hash all bytes of a source, for the manifest."""
+    if source.path is None:
+        return None
+    hasher = xxhash.xxh3_128()
+    buffer = bytearray(1 << 20)
+    for path in _files_of(source.path):
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                hasher.update(memoryview(buffer)[:count])
+    return hasher.hexdigest()
+
+
+def _fingerprint(plan: Plan, stats: list[tuple[int, int] | None]) -> str:
+    """What must be equal for a journal to be of this pack: all that shapes the result, and nothing else."""
+    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
+    sources = [(source.name, str(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
+    parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))
+
+
+def _refuse_too_large(plan: Plan, folder: Path) -> None:
+    """Where the sources tell their rows, a store that cannot fit on the disk is refused before it is begun."""
+    rows = [getattr(source, "num_rows", None) for source in plan.sources]
+    if plan.rows_are_series or any(count is None for count in rows):
+        return
+    width = sum(field.dtype.itemsize for field in plan.step) * (len(plan.schema) if plan.grouping == "wide" else 1)
+    needed, free = sum(count or 0 for count in rows) * width, files.free_bytes(folder)
+    if needed > free:
+        raise DiskFull(28, f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer --columns.")
+
+
+def _notes(run: Run, sources: list[SourceEntry]) -> list[str]:
+    notes = []
+    if run.equal_times:
+        notes.append(f"{run.equal_times:,} steps have the same time as the step before them")
+    empty = sum(source.num_rows == 0 for source in sources)
+    if empty:
+        notes.append(f"{empty:,} of {len(sources):,} sources hold no rows")
+    return notes

@@ -1,0 +1,242 @@
+"""The plan of a pack: which columns, with which types, grouped how. Made from all sources before any row is packed,
+so that files that disagree are found before anything is written.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid, SourceTooLarge
+from stoker.store.field import Field, is_list, make_field, plain_type, unify_types
+from stoker.store.manifest import MAX_COLUMNS
+from stoker.store.options import Options
+from stoker.store.sources.source import Place, Source
+
+Grouping = Literal["key", "file", "row", "wide"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is read and what becomes of it."""
+
+    sources: Sequence[Source]
+    options: Options
+    grouping: Grouping
+    schema: pa.Schema
+    """What is asked of every source: the selected columns, with the key and the time among them."""
+    key: Field | None
+    step: tuple[Field, ...]
+    series: tuple[Field, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def rows_are_series(self) -> bool:
+        """Whether a row of the input is a whole series, held in list columns."""
+        return any(is_list(kind) for kind in self.schema.types)
+
+    @property
+    def time_index(self) -> int | None:
+        """Which of the step fields is the time."""
+        names = [field.name for field in self.step]
+        return names.index(self.options.time) if self.options.time in names else None
+
+
+def make_plan(sources: Sequence[Source], options: Options) -> Plan:
+    """Look at the schema of every source and decide; raises `SchemaDrift` with all differences at once."""
+    return _plan(sources, options, _unified(sources, [source.schema() for source in sources], options))
+
+
+def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
+    """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
+    block, and for integers that turn out to have gaps."""
+    sources, options = plan.sources, plan.options
+    types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
+    gaps: set[str] = set()
+    for source in sources:
+        asked = plan.schema if source.typed else None
+        for task in source.read(asked, start=Place(), chunk_bytes=options.chunk_bytes):
+            table = task().table
+            for name in plan.schema.names:
+                column = table.column(name)
+                settled = unify_types(types[name], column.type, inferred=not source.typed)
+                if settled is None:
+                    _refuse_misfit(source, name, types[name])
+                else:
+                    types[name] = settled
+                if _has_gaps(column):
+                    gaps.add(name)
+            report(table.nbytes)
+    for name in gaps - {options.series}:
+        types[name] = _nullable(types[name])
+    return _plan(sources, options, pa.schema([(name, types[name]) for name in plan.schema.names]))
+
+
+def _has_gaps(column: pa.ChunkedArray) -> bool:
+    if column.null_count:
+        return True
+    return any(is_list(chunk.type) and chunk.flatten().null_count > 0 for chunk in column.chunks)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """Integers and booleans with gaps become float64 with NaN; values that float64 cannot hold are refused later."""
+    if is_list(kind):
+        return pa.large_list(_nullable(kind.value_type))
+    value = plain_type(kind)
+    return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
+
+
+def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> None:
+    find = getattr(source, "find_misfit", None)
+    found = find(name, kind) if find is not None else None
+    place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""
+    text = found[1][:20] if found else ""
+    raise BadValue(
+        f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
+        f"Fix the file, pass --null {text!r} if it means missing, or --dtype {name}=text."
+    )
+
+
+def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> pa.Schema:
+    """One schema for all sources, or an error that lists every way in which they differ."""
+    first, differences = schemas[0], []
+    for source, schema in zip(sources, schemas, strict=True):
+        _refuse_doubles(source, schema)
+    names = _selected(first, sources[0], options)
+    types = {name: first.field(name).type for name in names}
+    by_name = options.columns is not None
+    for source, schema in zip(sources[1:], schemas[1:], strict=True):
+        if not by_name and schema.names != first.names and sorted(schema.names) == sorted(first.names):
+            differences.append(f"{source.label} has its columns in another order ({', '.join(schema.names[:8])})")
+        missing = [name for name in names if name not in schema.names]
+        extra = [] if by_name else [name for name in schema.names if name not in first.names]
+        differences.extend(f"{source.label} has no column {name!r}" for name in missing)
+        differences.extend(f"{source.label} has a column {name!r} more" for name in extra)
+        for name in names:
+            if name in missing:
+                continue
+            inferred = not source.typed and not sources[0].typed
+            kind = unify_types(types[name], schema.field(name).type, inferred=inferred)
+            if kind is None:
+                differences.append(f"column {name!r} of {source.label} is {_word(schema.field(name).type)}, not {_word(types[name])}")
+            else:
+                types[name] = kind
+    if differences:
+        shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
+        raise SchemaDrift(f"{len(differences):,} differences from {sources[0].label}: {shown}. Fix the files, or name common columns with --columns.")
+    return pa.schema([(name, types[name]) for name in names])
+
+
+def _word(kind: pa.DataType) -> str:
+    plain = plain_type(kind)
+    return "text" if pa.types.is_string(plain) else str(plain)
+
+
+def _refuse_doubles(source: Source, schema: pa.Schema) -> None:
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        normal = unicodedata.normalize("NFC", name)
+        if normal in seen:
+            raise SourceInvalid(f"{source.label} has two columns named {name!r}. Rename one of them.")
+        seen[normal] = name
+
+
+def _selected(schema: pa.Schema, source: Source, options: Options) -> list[str]:
+    for role, name in (("--series", options.series), ("--time", options.time), *(("--columns", n) for n in options.columns or ())):
+        if name is not None and name not in schema.names:
+            raise OptionError(f"{role} names {name!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
+    unknown = [name for name in options.dtypes if name not in schema.names]
+    if unknown:
+        raise OptionError(f"--dtype names {unknown[0]!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
+    wanted = schema.names if options.columns is None else list(options.columns)
+    roles = [name for name in (options.series, options.time) if name is not None and name not in wanted]
+    return [*dict.fromkeys(wanted), *dict.fromkeys(roles)]
+
+
+def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Plan:
+    if options.dtypes:
+        schema = pa.schema([(n, _asked_type(t, options.dtypes.get(n))) for n, t in zip(schema.names, schema.types, strict=True)])
+    if options.wide:
+        return _wide_plan(sources, options, schema)
+    lists = any(is_list(kind) for kind in schema.types)
+    where = sources[0].label
+    key, step, series = None, [], []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name == options.series:
+            key = _key_field(name, kind, where)
+        elif lists and not is_list(kind):
+            series.append(make_field(name, kind, level="series", asked=options.dtypes.get(name), where=where))
+        else:
+            step.append(make_field(name, kind, level="step", asked=_asked(name, kind, options), where=where))
+    if len(step) + len(series) > MAX_COLUMNS:
+        raise SourceTooLarge(f"{where} has {len(schema)} columns, but a store has at most {MAX_COLUMNS}. Use --columns, or --wide for a series each.")
+    if not step:
+        raise OptionError(f"{where} has no column left to pack beside {', '.join(schema.names)}.")
+    for field in step:
+        if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
+            raise BadValue(f"the time column {field.name!r} of {where} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'.")
+    if options.time is not None and all(field.name != options.time for field in step):
+        raise OptionError(f"--time names {options.time!r}, which has one value a series in {where}; times are needed a step.")
+    notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
+    grouping: Grouping = "key" if key is not None else "row" if lists else "file"
+    return Plan(
+        sources=sources, options=options, grouping=grouping, schema=schema, key=key, step=tuple(step), series=tuple(series), notes=tuple(notes)
+    )
+
+
+def _asked(name: str, kind: pa.DataType, options: Options) -> str | None:
+    """The type the user wants for a column: named, or the default where it is a number and not the time."""
+    if name in options.dtypes or name == options.time:
+        return options.dtypes.get(name)
+    value = plain_type(kind)
+    value = value.value_type if is_list(value) else value
+    number = pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value)
+    return options.dtype if number else None
+
+
+def _asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
+    """What to ask of text for a type the user named, so that nothing is guessed."""
+    if asked is None or is_list(kind) or pa.types.is_dictionary(kind):
+        return kind
+    if asked in ("text", "category"):
+        return pa.string()
+    return pa.float64() if asked in ("float64", "float32", "float16", "bfloat16") and pa.types.is_integer(kind) else kind
+
+
+def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
+    value = plain_type(kind)
+    if pa.types.is_string(value):
+        return Field(name=name, arrow=value, level="series", kind="text", dtype=np.dtype("|u1"))
+    if pa.types.is_integer(value) or pa.types.is_timestamp(value) or pa.types.is_date(value):
+        field = make_field(name, value, level="series", asked=None, where=where)
+        return replace(field, dtype=np.dtype("<u8") if pa.types.is_uint64(value) else np.dtype("<i8"))
+    raise BadValue(f"--series {name!r} is {_word(kind)} in {where}; a key is text, a whole number, or a date (and never missing).")
+
+
+def _wide_plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Plan:
+    """Each numeric column is a series of one column named value."""
+    where = sources[0].label
+    if any(is_list(kind) for kind in schema.types):
+        raise OptionError(f"--wide is for tables with a number a cell, but {where} holds lists.")
+    number = {n: t for n, t in zip(schema.names, schema.types, strict=True) if _is_number(t) and n != options.time}
+    if not number:
+        raise OptionError(f"--wide found no numeric column in {where}, only {', '.join(schema.names[:20])}.")
+    left_out = [name for name in schema.names if name not in number and name != options.time]
+    notes = tuple(f"column {name!r} is not numeric and was left out by --wide" for name in left_out)
+    fields = [make_field(n, t, level="step", asked=options.dtypes.get(n, options.dtype), where=where) for n, t in number.items()]
+    common = np.result_type(*(field.dtype for field in fields))
+    value = replace(fields[0], name="value", dtype=common.newbyteorder("<"), arrow=pa.float64())
+    kept = [(n, t) for n, t in zip(schema.names, schema.types, strict=True) if n not in left_out]
+    return Plan(
+        sources=sources, options=options, grouping="wide", schema=pa.schema(kept), key=None, step=(value,), series=(), notes=notes
+    )
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    value = plain_type(kind)
+    return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value))

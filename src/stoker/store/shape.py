@@ -1,0 +1,241 @@
+"""Shaping: chunks of a source become blocks of segments, as the plan says. Here rows get their keys, missing values
+meet the policy, and list columns are laid flat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import BadValue, SourceInvalid, TimeDisorder
+from stoker.store.block import Block, PerSeries
+from stoker.store.categories import Categories
+from stoker.store.field import Field, is_list, make_field, plain_type
+from stoker.store.plan import Plan
+from stoker.store.sources.source import Chunk, Source
+from stoker.store.values import missing_mask, one_array, to_numbers
+
+Array = npt.NDArray[Any]
+Locate = Callable[[int], str]
+
+
+class Shaper:
+    """Turns chunks into blocks. Holds what must be remembered between them: categories, and counts of missing values."""
+
+    def __init__(self, plan: Plan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
+        self.plan = plan
+        self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
+        self.categories = categories
+        self._new_texts = new_texts
+        self.wide_time: tuple[int, int | float] | None = None
+        """With --wide and a time: the source it was last seen in, and its value there."""
+
+    def block(self, chunk: Chunk, source: Source, number: int, series_before: int) -> Block:
+        """Shape one chunk. `number` is the source's place among all, `series_before` counts the rows of earlier chunks."""
+        table = chunk.table
+        rows = np.arange(chunk.begin.row, chunk.begin.row + table.num_rows)
+        if self.plan.rows_are_series:
+            return self._lists(table, source, chunk.begin.row, series_before)
+        if self.plan.grouping != "wide" or self.plan.options.missing == "error":
+            table, rows = self._without_missing(table, rows, source)
+
+        def locate(i: int) -> str:
+            return f"row {rows[i] + 1:,} of {source.label}"
+
+        if self.plan.grouping == "wide":
+            return self._wide(table, number, locate)
+        keys, counts = self._segments(table, number, locate)
+        step = [self._values(one_array(table.column(f.name)), f, locate) for f in self.plan.step]
+        return Block(keys, counts, step, [])
+
+    def empty(self, number: int) -> Block:
+        """What a source without rows gives: one series of no steps a file (and column), so that each file is there."""
+        width = self._wide_width if self.plan.grouping == "wide" else 1
+        keys = pa.array(np.arange(number * width, (number + 1) * width, dtype=np.int64))
+        return Block(keys, np.zeros(width, dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
+
+    @property
+    def _wide_width(self) -> int:
+        return len(self.plan.schema) - (1 if self.plan.options.time is not None else 0)
+
+    def _without_missing(self, table: pa.Table, rows: Array, source: Source) -> tuple[pa.Table, Array]:
+        """Apply the policies `drop` and `error`, which look at rows of the source."""
+        policy = self.plan.options.missing
+        if policy not in ("drop", "error"):
+            return table, rows
+        gone = np.zeros(table.num_rows, dtype=bool)
+        for name in table.column_names:
+            if name == self.plan.options.series:
+                continue
+            mask = missing_mask(one_array(table.column(name)))
+            if policy == "error" and mask.any():
+                raise _missing_error(name, f"row {rows[int(mask.argmax())] + 1:,} of {source.label}")
+            self.missing[name] = self.missing.get(name, 0) + int(mask.sum())
+            gone |= mask
+        if not gone.any():
+            return table, rows
+        return table.filter(pa.array(~gone)), rows[~gone]
+
+    def _segments(self, table: pa.Table, number: int, locate: Locate) -> tuple[pa.Array, Array]:
+        """Stretches of rows with one key."""
+        if self.plan.key is None:
+            return pa.array([number], pa.int64()), np.array([table.num_rows], dtype=np.int64)
+        keys = self._key_values(table, locate)
+        runs = pc.run_end_encode(keys, run_end_type=pa.int64())
+        ends = np.asarray(runs.run_ends.to_numpy())
+        return runs.values, np.diff(ends, prepend=0)
+
+    def _key_values(self, table: pa.Table, locate: Locate) -> pa.Array:
+        field = self.plan.key
+        if field is None:
+            raise RuntimeError("this plan has no key")
+        keys = one_array(table.column(field.name))
+        if pa.types.is_dictionary(keys.type):
+            keys = keys.dictionary_decode()
+        if pa.types.is_null(keys.type):
+            raise BadValue(f"the key {field.name!r} is missing in {locate(0)}. Every row needs a key.")
+        absent = pc.is_null(keys)
+        if field.kind == "text":
+            keys = keys.cast(pa.large_string())
+            absent = pc.or_(absent, pc.fill_null(pc.equal(keys, ""), True))
+        if pc.any(absent).as_py():
+            i = int(np.asarray(absent.to_numpy(zero_copy_only=False)).argmax())
+            raise BadValue(f"the key {field.name!r} is missing in {locate(i)}. Every row needs a key.")
+        if field.kind == "text":
+            return keys
+        if field.kind == "timestamp":
+            return pa.array(to_numbers(keys, field, locate))
+        return keys.cast(pa.uint64() if field.dtype == np.uint64 else pa.int64())
+
+    def _values(self, values: pa.Array, field: Field, locate: Locate) -> Array:
+        """The numbers of one column, missing ones in-band and counted."""
+        gaps = values.null_count
+        if gaps or (pa.types.is_floating(values.type) and field.name == self.plan.options.time):
+            self._refuse_missing_time(values, field, locate)
+        if self.plan.options.missing not in ("drop", "error") and field.name in self.missing:
+            self.missing[field.name] += gaps
+        if field.kind == "category":
+            texts = values if pa.types.is_dictionary(values.type) else values.cast(pa.string())
+            codes, new = self.categories[field.name].encode(texts, locate(0) if len(values) else "its begin")
+            if new:
+                self._new_texts(field.name, new)
+            return codes
+        return to_numbers(values, field, locate)
+
+    def _refuse_missing_time(self, values: pa.Array, field: Field, locate: Locate) -> None:
+        if field.name == self.plan.options.time:
+            mask = missing_mask(values)
+            if mask.any():
+                raise BadValue(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
+
+    def _wide(self, table: pa.Table, number: int, locate: Locate) -> Block:
+        """Each column a segment: never two columns in one series."""
+        if self.plan.options.time is not None:
+            self._check_wide_time(table, number, locate)
+            table = table.drop_columns([self.plan.options.time])
+        parts = []
+        for name in table.column_names:
+            values = one_array(table.column(name))
+            mask = missing_mask(values)
+            self.missing["value"] += int(mask.sum())
+            if self.plan.options.missing == "drop" and mask.any():
+                values = values.filter(pa.array(~mask))
+            parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate))
+        width = len(parts)
+        keys = pa.array(np.arange(number * width, (number + 1) * width, dtype=np.int64))
+        return Block(keys, np.array([len(part) for part in parts], dtype=np.int64), [np.concatenate(parts)], [])
+
+    def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
+        """The times of a wide table are checked and not stored: they belong to all its series."""
+        name = self.plan.options.time or ""
+        field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
+        if field.kind not in ("number", "timestamp", "duration"):
+            raise BadValue(f"the time {name!r} of {locate(0)} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'.")
+        values = one_array(table.column(name))
+        self._refuse_missing_time(values, field, locate)
+        times = to_numbers(values, field, locate)
+        goes_on = self.wide_time is not None and self.wide_time[0] == number
+        before = np.concatenate([[self.wide_time[1] if goes_on and self.wide_time else times[0]], times[:-1]])
+        falls = ~(before < times)
+        falls[0] &= goes_on
+        if falls.any():
+            row = int(falls.argmax())
+            raise TimeDisorder(f"the time {name!r} in {locate(row)} does not rise over the row before it. Sort the file by time.")
+        self.wide_time = (number, times[-1].item())
+
+    def _lists(self, table: pa.Table, source: Source, first_row: int, series_before: int) -> Block:
+        """Rows that are whole series: list columns laid flat, the others one value a series."""
+        names = [field.name for field in self.plan.step]
+        flats, counts = self._flatten(table, names, source, first_row)
+
+        def locate_row(i: int) -> str:
+            return f"row {first_row + i + 1:,} of {source.label}"
+
+        if self.plan.options.missing in ("drop", "error"):
+            flats, counts = self._flat_without_missing(flats, counts, locate_row)
+        ends = np.cumsum(counts)
+
+        def locate(i: int) -> str:
+            row = int(np.searchsorted(ends, i, side="right"))
+            step = i - int(ends[row] - counts[row])
+            return f"step {step + 1:,} of row {first_row + row + 1:,} of {source.label}"
+
+        step = [self._values(flats[f.name], f, locate) for f in self.plan.step]
+        series = [self._series_values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
+        if self.plan.key is not None:
+            return Block(self._key_values(table, locate_row), counts, step, series)
+        keys = pa.array(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
+        return Block(keys, counts, step, series)
+
+    def _flatten(self, table: pa.Table, names: list[str], source: Source, first_row: int) -> tuple[dict[str, pa.Array], Array]:
+        flats: dict[str, pa.Array] = {}
+        counts: Array | None = None
+        for name in names:
+            column = one_array(table.column(name))
+            lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+            if counts is not None and not np.array_equal(lengths, counts):
+                row = int((lengths != counts).argmax())
+                raise SourceInvalid(
+                    f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} but {counts[row]:,} in {names[0]!r}; "
+                    "the lists of one series must be equally long."
+                )
+            counts = lengths
+            flat = column.flatten()
+            if is_list(plain_type(flat.type)):
+                raise SourceInvalid(f"column {name!r} of {source.label} holds lists of lists; give each dimension a column of its own.")
+            flats[name] = flat
+        return flats, counts if counts is not None else np.empty(0, dtype=np.int64)
+
+    def _flat_without_missing(
+        self, flats: dict[str, pa.Array], counts: Array, locate_row: Locate
+    ) -> tuple[dict[str, pa.Array], Array]:
+        gone = np.zeros(int(counts.sum()), dtype=bool)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        for name, flat in flats.items():
+            mask = missing_mask(flat)
+            if self.plan.options.missing == "error" and mask.any():
+                raise _missing_error(name, locate_row(int(rows[int(mask.argmax())])))
+            self.missing[name] += int(mask.sum())
+            gone |= mask
+        if not gone.any():
+            return flats, counts
+        keep = pa.array(~gone)
+        return {n: flat.filter(keep) for n, flat in flats.items()}, np.bincount(rows[~gone], minlength=len(counts)).astype(np.int64)
+
+    def _series_values(self, values: pa.Array, field: Field, locate: Locate) -> PerSeries:
+        if field.kind == "text":
+            if pa.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            self.missing[field.name] += values.null_count
+            return values.cast(pa.large_string())
+        return self._values(values, field, locate)
+
+
+def _missing_error(name: str, where: str) -> BadValue:
+    return BadValue(f"column {name!r} is missing in {where}. Fix the file, or choose --missing keep, ffill or drop.")

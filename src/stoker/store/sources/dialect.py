@@ -1,0 +1,69 @@
+"""The dialect of a table in text: delimiter, quotes, header. Given by the user, or found out from the first lines."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass, replace
+
+DELIMITERS = (",", ";", "\t", "|")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a text table is written. None means: find out."""
+
+    delimiter: str | None = None
+    quote: str = '"'
+    escape: str | None = None
+    header: bool | None = None
+    """Whether the first line holds the names. None: it does unless all its fields are numbers."""
+    skip: int = 0
+    """Lines to leave out before the header."""
+    null: tuple[str, ...] = ()
+    """Texts that mean "missing", next to the empty field, NA, NaN, null and their like."""
+    decimal: str = "."
+    encoding: str = "utf-8"
+    time_format: str | None = None
+    """strptime format of times, where they are not ISO 8601."""
+
+
+def fields_of(line: str, dialect: Dialect) -> list[str]:
+    """Split one line as the dialect says."""
+    quote = dialect.quote or None
+    quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
+    return next(csv.reader([line], delimiter=dialect.delimiter or ",", quotechar=quote, escapechar=dialect.escape, quoting=quoting), [])
+
+
+def is_number(text: str, decimal: str = ".") -> bool:
+    """Whether a field is a number (a missing one counts as a number)."""
+    text = text.strip().replace(decimal, ".")
+    if not text or text == "?":
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def settle(dialect: Dialect, lines: list[str]) -> Dialect:
+    """Fill in what the user left open, from the first lines of the file (header included)."""
+    if dialect.delimiter is None:
+        dialect = replace(dialect, delimiter=_find_delimiter(dialect, lines))
+    if dialect.header is None:
+        first = fields_of(lines[0], dialect) if lines else []
+        dialect = replace(dialect, header=not all(is_number(field, dialect.decimal) for field in first))
+    return dialect
+
+
+def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
+    """The candidate that splits the most lines into the same number of fields as the first; more fields win ties."""
+
+    def score(delimiter: str) -> tuple[int, int]:
+        if delimiter == dialect.decimal:
+            return (0, 0)
+        counts = [len(fields_of(line, replace(dialect, delimiter=delimiter))) for line in lines]
+        agreeing = sum(count == counts[0] for count in counts)
+        return (agreeing if counts[0] > 1 else 0, counts[0])
+
+    return max(DELIMITERS, key=score) if lines else ","

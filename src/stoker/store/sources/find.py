@@ -1,0 +1,115 @@
+"""From what the user names to sources: files, patterns, folders and tables, always in sorted order."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
+from stoker.store.sources.dialect import Dialect
+from stoker.store.sources.source import Source
+
+_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
+SUFFIXES = (
+    ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
+)
+_PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
+
+
+def find_sources(given: Any, *, dialect: Dialect, table: bool = False, wide: bool = False) -> list[Source]:
+    """Resolve a path, a pattern, a folder, a list of those, or a table in memory.
+
+    `table` says that rows are meant as steps even where a format would hold a series a row (`.tsv`, `.arff`).
+    """
+    from stoker.store.sources.memory import is_table, table_source
+
+    if is_table(given):
+        return [table_source(given)]
+    inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
+    if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
+        raise OptionError(f"{type(given).__name__} is not something to pack: give a path, a pattern, a folder, or a table.")
+    paths = [path for one in inputs for path in _resolve(os.fspath(one))]
+    parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    return [_source(path, path.absolute().relative_to(parent).as_posix(), dialect, table, wide) for path in paths]
+
+
+def _resolve(given: str) -> list[Path]:
+    path = Path(given)
+    if path.is_dir():
+        return _walk(path)
+    if path.exists():
+        return [path]
+    if not glob.has_magic(given):
+        raise SourceNotFound(f"{given} does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).")
+    matches = sorted(Path(match) for match in glob.glob(given, recursive=True))
+    found = [one for match in matches for one in (_walk(match) if match.is_dir() else [match])]
+    if not found:
+        raise SourceNotFound(f"no file matches {given!r} (looked in {Path.cwd()}).")
+    return found
+
+
+def _walk(folder: Path) -> list[Path]:
+    """All files below a folder that some reader knows; folders that are one data set stay whole."""
+    if _is_dataset(folder):
+        return [folder]
+    found: list[Path] = []
+    others: list[str] = []
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        for name in list(folders):
+            if _is_dataset(Path(root, name)):
+                found.append(Path(root, name))
+                folders.remove(name)
+        for name in sorted(names):
+            known = _suffix(Path(name)) in SUFFIXES
+            found.extend([Path(root, name)] if known else [])
+            others.extend([] if known else [name])
+    if not found:
+        seen = f"it holds {len(others):,} other files, like {others[0]!r}" if others else "it is empty"
+        raise SourceEmpty(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
+    return sorted(found)
+
+
+def _is_dataset(folder: Path) -> bool:
+    """A folder that is one thing: a Time-MoE binary set, a Hugging Face data set, or a store."""
+    return any((folder / name).is_file() for name in ("meta.json", "state.json", "dataset_dict.json", "manifest.json"))
+
+
+def _suffix(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) -> Source:
+    """The reader for a path. Imports are here, so that a pack loads only what it reads."""
+    if path.is_dir():
+        return _dataset(path, name)
+    suffix = _suffix(path)
+    if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
+        raise SourceInvalid(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
+    if suffix in (".parquet", ".pq"):
+        from stoker.store.sources.parquet import ParquetSource
+
+        return ParquetSource(path, name)
+    if suffix in (".arrow", ".feather", ".ipc"):
+        from stoker.store.sources.arrow_ipc import ArrowSource
+
+        return ArrowSource(path, name)
+    if suffix in (".csv", ".tsv", ".txt"):
+        from stoker.store.sources.csv_table import CsvSource
+
+        return CsvSource(path, name, dialect)
+    known = " ".join(SUFFIXES)
+    raise SourceInvalid(f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text).")
+
+
+def _dataset(path: Path, name: str) -> Source:
+    from stoker.store.sources.memory import TableSource
+    from stoker.store.store import open_store
+
+    return TableSource(open_store(path).to_arrow(), name)

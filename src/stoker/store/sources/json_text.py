@@ -1,0 +1,248 @@
+"""A JSON document as a stream of text: a cursor that is never given the whole of it.
+
+It stands between the bytes of a file and the readers of `.json` and `meta.json`. The law: memory is bounded by what is
+asked for plus one element, and every element of an array comes out once, as the text it is in the file. Elements are cut
+by their brackets alone; whether their text is JSON is for the parser to say.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import SourceInvalid, SourceTooLarge
+from stoker.store.sources.text import MAX_LINE_BYTES, Readable
+
+PIECE_BYTES = 256 << 10
+MAX_VALUE_BYTES = 16 << 20
+_SPACE = b" \t\r\n"
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, where a key that comes twice is an error and not a value lost."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=unique)
+
+_STEPS = np.zeros(256, dtype=np.int8)
+_STEPS[[ord("["), ord("{")]] = 1
+_STEPS[[ord("]"), ord("}")]] = -1
+_MARKS = _STEPS != 0
+_MARKS[ord(",")] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Neighbouring elements of an array: their texts, one a line, and how many there are."""
+
+    lines: bytes
+    count: int
+
+
+class JsonText:
+    """A cursor over a JSON document. `label` names the document in messages."""
+
+    def __init__(self, file: Readable, label: str, *, start: int = 0) -> None:
+        self._file = file
+        self._label = label
+        self._held = b""
+        self._at_end = False
+        self.position = 0
+        """Bytes of the document before the cursor."""
+        while self.position < start:
+            self._held = file.read(min(start - self.position, 1 << 20))
+            if not self._held:
+                raise SourceInvalid(f"{label} ends at byte {self.position:,}, but was read up to byte {start:,} before. It was changed.")
+            self._drop(len(self._held))
+        self._scan = _Scan()
+
+    def _drop(self, num_bytes: int) -> None:
+        self._held = self._held[num_bytes:]
+        self.position += num_bytes
+
+    def _pull(self, num_bytes: int = PIECE_BYTES) -> bytes:
+        """Hold one piece more; nothing at the end of the document."""
+        piece = b"" if self._at_end else self._file.read(num_bytes)
+        self._at_end = not piece
+        self._held += piece
+        return piece
+
+    def peek(self) -> bytes:
+        """The next byte that is not white space; nothing at the end of the document."""
+        while True:
+            self._drop(len(self._held) - len(self._held.lstrip(_SPACE)))
+            if self._held or not self._pull():
+                return self._held[:1]
+
+    def expect(self, mark: bytes) -> None:
+        """Step over one mark, like a bracket."""
+        found = self.peek()
+        if found != mark:
+            self._fail(f"expected {mark.decode()!r}, found {_shown(self._held[:20]) if found else 'the end of the file'}")
+        self._drop(1)
+
+    def finish(self) -> None:
+        """Make sure that nothing but white space follows."""
+        if self.peek():
+            self._fail(f"expected the end of the file, found {_shown(self._held[:20])}; if each line is an object of its own, name it .jsonl")
+
+    def _fail(self, reason: str) -> NoReturn:
+        raise SourceInvalid(f"{self._label} is not valid JSON at byte {self.position + 1:,}: {reason}.")
+
+    def value(self) -> Any:
+        """Step over one value of bounded size and return it."""
+        self.peek()
+        while True:
+            text = self._decoded()
+            try:
+                value, end = _DECODER.raw_decode(text)
+            except (ValueError, RecursionError) as error:
+                if self._at_end or not isinstance(error, json.JSONDecodeError):
+                    self._fail(str(error))
+                value, end = None, len(text)
+            # A number that ends where the held text ends may go on behind it.
+            if end < len(text) or self._at_end:
+                self._drop(len(text[:end].encode()))
+                return value
+            if len(self._held) > MAX_VALUE_BYTES:
+                raise SourceTooLarge(f"{self._label} has a value of more than {MAX_VALUE_BYTES >> 20} MB at byte {self.position + 1:,}.")
+            self._pull(max(PIECE_BYTES, len(self._held)))
+
+    def _decoded(self) -> str:
+        """What is held as text; a character that is cut by the end of it is left out."""
+        try:
+            return codecs.getincrementaldecoder("utf-8")().decode(self._held, final=self._at_end)
+        except UnicodeDecodeError as error:
+            self._fail(f"not UTF-8 ({error.reason})")
+
+    def key(self) -> str:
+        """Step over a key of an object and its colon."""
+        if self.peek() != b'"':
+            self.expect(b'"')
+        name = self.value()
+        self.expect(b":")
+        return str(name)
+
+    def enter(self) -> None:
+        """Step into an array; `take` then gives its elements."""
+        self.expect(b"[")
+        self._scan = _Scan()
+
+    def take(self, *, max_bytes: int, max_count: int | None = None) -> Elements | None:
+        """The next elements of the array entered, at least one; None behind the last, when the cursor is behind the array."""
+        scan = self._scan
+        while scan.end < 0 and not (scan.commas.size and (scan.seen >= max_bytes or scan.commas.size >= (max_count or np.inf))):
+            self._look_on()
+        empty = scan.first and scan.end >= 0 and not self._held[: scan.end].strip(_SPACE)
+        if scan.finished or empty:
+            self._drop(scan.end)
+            self.expect(b"]")
+            return None
+        count = max(1, int(np.searchsorted(scan.commas, max_bytes, side="right")))
+        count = min(count, scan.commas.size, max_count or count)
+        cuts = scan.commas[:count]
+        # The last element ends at the bracket. It is taken with the others if it fits, or alone.
+        last = scan.end >= 0 and count == scan.commas.size and count != max_count and (scan.end <= max_bytes or not count)
+        if last:
+            cuts = np.append(cuts, scan.end)
+        elements = _texts(self._held, cuts)
+        step = scan.end if last else int(cuts[-1]) + 1
+        self._drop(step)
+        scan.move(step, finished=last)
+        return elements
+
+    def _look_on(self) -> None:
+        """Scan the next piece of what is held, or of what follows."""
+        scan = self._scan
+        if scan.seen == len(self._held) and not self._pull(max(PIECE_BYTES, len(self._held))):  # doubling keeps a huge element linear
+            total = self.position + len(self._held)
+            raise SourceInvalid(f"{self._label} ends inside an array, after {total:,} bytes: it is cut off. Fetch or make it again.")
+        if not scan.commas.size and scan.seen > MAX_LINE_BYTES:
+            raise SourceTooLarge(f"{self._label} has an element of more than {MAX_LINE_BYTES >> 20} MB at byte {self.position + 1:,}.")
+        fault = scan.look(self._held[scan.seen : scan.seen + PIECE_BYTES])
+        if fault >= 0:
+            raise SourceInvalid(f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a text.")
+
+    def skip_array(self) -> int:
+        """Step over the whole array entered; the number of its elements."""
+        count = 0
+        while (elements := self.take(max_bytes=PIECE_BYTES)) is not None:
+            count += elements.count
+        return count
+
+
+class _Scan:
+    """What is known of the held text of an array: where its commas are, and its end."""
+
+    def __init__(self) -> None:
+        self.commas: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.end = -1
+        self.seen = 0
+        self.first = True
+        self.finished = False
+        self._depth = 0
+        self._in_string = 0
+        self._escaped = False
+
+    def look(self, piece: bytes) -> int:
+        """Scan the text behind what was seen; returns the place of a line break inside a string, or -1."""
+        start, self.seen = self.seen, self.seen + len(piece)
+        if self._escaped:
+            piece = b"x" + piece[1:]
+        if b"\\" in piece:
+            piece = _ESCAPE.sub(b"xx", piece)
+        self._escaped = piece.endswith(b"\\")
+        codes = np.frombuffer(piece, dtype=np.uint8)
+        quotes = np.flatnonzero(codes == ord('"'))
+        marks = np.flatnonzero(_MARKS[codes])
+        breaks = np.flatnonzero(codes == ord("\n"))
+        if quotes.size or self._in_string:
+            inside = self._in_string
+            marks = marks[(np.searchsorted(quotes, marks) + inside) % 2 == 0]
+            breaks = breaks[(np.searchsorted(quotes, breaks) + inside) % 2 == 1]
+            self._in_string = (inside + quotes.size) % 2
+            if breaks.size:
+                return start + int(breaks[0])
+        depths = self._depth + np.cumsum(_STEPS[codes[marks]], dtype=np.int64)
+        self._depth = int(depths[-1]) if depths.size else self._depth
+        ends = marks[depths < 0]
+        commas = marks[(depths == 0) & (codes[marks] == ord(","))] + start
+        if ends.size:
+            self.end = start + int(ends[0])
+            commas = commas[commas < self.end]
+        self.commas = np.concatenate([self.commas, commas])
+        return -1
+
+    def move(self, num_bytes: int, *, finished: bool) -> None:
+        """The held text now begins `num_bytes` later."""
+        self.commas = self.commas[self.commas >= num_bytes] - num_bytes
+        self.end = self.end - num_bytes if self.end >= 0 else -1
+        self.seen -= num_bytes
+        self.first = False
+        self.finished = finished
+
+
+def _texts(held: bytes, cuts: npt.NDArray[np.int64]) -> Elements:
+    """The texts between cuts, one a line: line breaks inside an element are only layout."""
+    flat = held[: int(cuts[-1])]
+    if b"\n" in flat:
+        flat = flat.replace(b"\n", b" ")
+    bounds = cuts.tolist()
+    starts = [0, *(cut + 1 for cut in bounds[:-1])]
+    return Elements(b"\n".join([flat[a:b].strip() for a, b in zip(starts, bounds, strict=True)]), len(bounds))
+
+
+def _shown(text: bytes) -> str:
+    return repr(text.decode("utf-8", "replace"))

@@ -1,0 +1,84 @@
+"""JSON Lines (`.jsonl`, `.ndjson`): an object a line, or a list a line; compressed or not.
+
+Objects of scalars are steps, objects with lists are whole series; a bare list is a series in the one column "sequence".
+Keys that a row lacks are null. Keys that come up only behind the first block are an error: nothing is dropped silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from stoker.errors import SourceEmpty
+from stoker.store.sources.json_rows import JsonRows, RowTexts
+from stoker.store.sources.source import Chunk, Place, Source, Task
+from stoker.store.sources.text import Block, line_blocks, open_text
+
+FIRST_BYTES = 1 << 20
+LIST_COLUMN = "sequence"
+_INFLATION = 2
+"""Text and the table made of it are in memory together."""
+
+
+class JsonLinesSource(Source):
+    """One file of JSON Lines. A position is a byte of the decoded text."""
+
+    path: Path
+    typed = False
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+        self._rows = JsonRows(self)
+
+    def schema(self) -> pa.Schema:
+        return self._first
+
+    @cached_property
+    def _first(self) -> pa.Schema:
+        texts = next(self._texts(Place(), FIRST_BYTES), None)
+        if texts is None:
+            raise SourceEmpty(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
+        schema = self._rows.suggest(texts[0]).schema
+        if not schema.names:
+            raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
+        return schema
+
+    @cached_property
+    def _column(self) -> str | None:
+        """The name of the one column if lines are lists and not objects; told by the first line."""
+        for block in self._blocks(0, FIRST_BYTES):
+            if line := block.data.lstrip():
+                return LIST_COLUMN if line.startswith(b"[") else None
+        return None
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        known = self._first.names
+        for texts, begin, end in self._texts(start, max(chunk_bytes // _INFLATION, 1)):
+            yield partial(self._chunk, texts, schema, known, begin, end)
+
+    def _texts(self, start: Place, block_bytes: int) -> Iterator[tuple[RowTexts, Place, Place]]:
+        column = self._column
+        row = start.row
+        for block in self._blocks(start.position, block_bytes):
+            lines = [text for line in block.data.split(b"\n") if (text := line.strip())]
+            if lines:
+                texts = RowTexts(b"\n".join(lines), len(lines), row, column)
+                yield texts, Place(row, block.begin), Place(row + len(lines), block.end)
+                row += len(lines)
+
+    def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
+        return line_blocks(open_text(self.path), start=start, block_bytes=block_bytes, path=self.path)
+
+    def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: Place, end: Place) -> Chunk:
+        table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
+        return Chunk(table, begin, end)
+
+    def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
+        """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
+        found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in self._texts(Place(), FIRST_BYTES))
+        return next((one for one in found if one is not None), None)

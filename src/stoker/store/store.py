@@ -1,0 +1,304 @@
+"""The store: immutable columns of ragged series, mapped from disk or held in memory behind one interface.
+
+Opening reads the manifest and maps the shards; it never reads values, so it costs the same for ten series and for
+48 million. What it hands out are read-only views; nothing is copied until the caller does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
+from stoker.store import manifest as manifests
+from stoker.store.column import Column, Texts
+from stoker.store.manifest import ColumnEntry, Manifest, Text
+from stoker.store.shard import map_shard
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+
+MANIFEST_NAME = "manifest.json"
+WORK_NAME = "work"
+
+
+class Series(Mapping[str, Any]):
+    """One series of a store: a mapping from column names to read-only views (or single values, per series)."""
+
+    __slots__ = ("_start", "_stop", "_store", "index")
+
+    def __init__(self, store: Store, index: int, start: int, stop: int) -> None:
+        self._store = store
+        self._start = start
+        self._stop = stop
+        self.index = index
+
+    @property
+    def num_steps(self) -> int:
+        """Length of the series."""
+        return self._stop - self._start
+
+    def __getitem__(self, name: str) -> Any:
+        values = self._store._step_values.get(name)
+        if values is not None:
+            return values[self._start : self._stop]
+        return self._store._series_value(name, self.index)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._store.schema)
+
+    def __len__(self) -> int:
+        return len(self._store.schema)
+
+    def __repr__(self) -> str:
+        return f"<series {self.index} of {self._store.name}: {self.num_steps:,} steps of {', '.join(self._store.schema)}>"
+
+
+class Store:
+    """Columns of ragged series. `open` and `pack` make one on disk, `from_arrays` one in memory."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Column],
+        values: Mapping[str, Array],
+        *,
+        num_series: int,
+        length: int | None,
+        offsets: Array | None,
+        name: str,
+        manifest: Manifest | None = None,
+        path: Path | None = None,
+    ) -> None:
+        self.schema: Mapping[str, Column] = dict(columns)
+        self.name = name
+        self.path = path
+        self.manifest = manifest
+        self._num_series = num_series
+        self._length = length
+        self._offsets = offsets
+        self._values = dict(values)
+        self._step_values = {n: v for n, v in values.items() if columns[n].level == "step"}
+        self._num_steps = length * num_series if length is not None else int(offsets[-1]) if offsets is not None else 0
+
+    @classmethod
+    def from_arrays(cls, *, lengths: Sequence[int] | Array | None = None, **columns: Any) -> Store:
+        """Build a store in memory from arrays; see `stoker.store.arrays` for the shapes that are understood."""
+        from stoker.store.arrays import store_from_arrays
+
+        return store_from_arrays(columns, lengths=lengths)
+
+    def __len__(self) -> int:
+        return self._num_series
+
+    @overload
+    def __getitem__(self, index: int) -> Series: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Series]: ...
+    def __getitem__(self, index: int | slice) -> Series | list[Series]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._num_series))]
+        i = index if index >= 0 else index + self._num_series
+        if not 0 <= i < self._num_series:
+            raise IndexError(f"{self.name} has {self._num_series:,} series; there is no series {index:,}.")
+        if self._offsets is None:
+            length = self._length or 0
+            return Series(self, i, i * length, (i + 1) * length)
+        start, stop = self._offsets.item(i), self._offsets.item(i + 1)
+        if not 0 <= start <= stop <= self._num_steps:
+            raise StoreDamaged(f"{self.name}: the offsets of series {i:,} are {start:,} and {stop:,} of {self._num_steps:,}. Run `stoker verify`.")
+        return Series(self, i, start, stop)
+
+    def __iter__(self) -> Iterator[Series]:
+        return (self[i] for i in range(self._num_series))
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all series together."""
+        return self._num_steps
+
+    @property
+    def lengths(self) -> Array:
+        """Number of steps of each series, int64. Computed on each call."""
+        if self._offsets is None:
+            return np.full(self._num_series, self._length or 0, dtype=np.int64)
+        return np.diff(self._offsets)
+
+    @property
+    def offsets(self) -> Array:
+        """Where each series begins in a flat column, and the end of the last: `len(store) + 1` numbers, int64."""
+        if self._offsets is None:
+            return np.arange(self._num_series + 1, dtype=np.int64) * (self._length or 0)
+        return self._offsets
+
+    @property
+    def uniform_length(self) -> int | None:
+        """The length of all series, where they are equally long by construction."""
+        return self._length
+
+    @property
+    def key(self) -> str | None:
+        """The column that names the series."""
+        return self.manifest.key if self.manifest else None
+
+    @property
+    def time(self) -> str | None:
+        """The column that orders the steps."""
+        return self.manifest.time if self.manifest else None
+
+    @property
+    def digest(self) -> str | None:
+        """128 bits that change with any bit of data or schema; None in memory."""
+        return self.manifest.digest if self.manifest else None
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all values, offsets and texts."""
+        texts = sum(c.texts.utf8.nbytes + c.texts.offsets.nbytes for c in self.schema.values() if c.texts is not None)
+        offsets = 0 if self._offsets is None else self._offsets.nbytes
+        return sum(v.nbytes for v in self._values.values()) + texts + offsets
+
+    def column(self, name: str) -> Array:
+        """The whole flat column: one number (or row) a step, or a series."""
+        if name not in self._values:
+            self._unknown(name)
+        return self._values[name]
+
+    def texts(self, name: str) -> Texts:
+        """The categories of a category column, or the texts of a text column."""
+        column = self.schema.get(name) or self._unknown(name)
+        if column.texts is None:
+            raise OptionError(f"column {name!r} of {self.name} holds {column.label}, not texts or categories.")
+        return column.texts
+
+    def find(self, key: str | int) -> int:
+        """The index of the (first) series with this key."""
+        if self.key is None:
+            raise OptionError(f"{self.name} was packed without --series, so its series have numbers, not keys.")
+        column = self.schema[self.key]
+        keys: Sequence[Any] | Array = column.texts if column.texts is not None else self._values[self.key]
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if keys[middle] < key else (low, middle)
+        if low < len(self) and keys[low] == key:
+            return low
+        # Keys of a column are sorted; names of files (and their columns) stand in the order of the files.
+        for i, name in enumerate(keys if column.texts is not None else ()):
+            if name == key:
+                return i
+        raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
+
+    def to_arrow(self) -> pa.Table:
+        """One row a series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
+        from stoker.store.arrow import store_to_arrow
+
+        return store_to_arrow(self)
+
+    def _series_value(self, name: str, index: int) -> Any:
+        values = self._values.get(name)
+        if values is not None:
+            return values[index]
+        column = self.schema.get(name) or self._unknown(name)
+        return column.texts[index] if column.texts is not None else None
+
+    def _unknown(self, name: str) -> Any:
+        raise KeyError(f"{self.name} has no column {name!r}; it has {', '.join(self.schema)}.")
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{c.name}: {c.label}" for c in self.schema.values())
+        return f"<store {self.name}: {self._num_series:,} series, {self._num_steps:,} steps, {columns}>"
+
+
+def open_store(path: str | os.PathLike[str]) -> Store:
+    """Open a packed store: checks the manifest and the size of every shard, reads no values."""
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    while True:
+        try:
+            return _map(folder, manifest)
+        except StoreDamaged:
+            # A pack may have replaced the store between our two looks; then the manifest is a new one.
+            latest = read_manifest(folder)
+            if latest.digest == manifest.digest:
+                raise
+            manifest = latest
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a store."""
+    path = folder / MANIFEST_NAME
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        _explain_absence(folder)
+    except OSError as error:
+        raise ManifestInvalid(f"{path} cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
+    try:
+        # One byte more than allowed, so that the size rule can fire without reading a file of any size.
+        with os.fdopen(fd, "rb") as file:
+            data = file.read(manifests.MAX_BYTES + 1)
+    except OSError as error:
+        raise ManifestInvalid(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from error
+    return manifests.load(data, str(path))
+
+
+def _explain_absence(folder: Path) -> None:
+    if not folder.exists():
+        raise StoreNotFound(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
+    if (folder / WORK_NAME).is_dir():
+        raise StoreNotFound(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again and it goes on.")
+    raise StoreNotFound(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
+
+
+def _map(folder: Path, manifest: Manifest) -> Store:
+    columns: dict[str, Column] = {}
+    values: dict[str, Array] = {}
+    for entry in manifest.columns:
+        columns[entry.name] = _column(folder, entry)
+        if entry.values is not None:
+            values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}")
+    offsets = None
+    if manifest.offsets is not None:
+        offsets = map_shard(folder, manifest.offsets, "the offsets of the series")
+        if offsets.item(0) != 0 or offsets.item(-1) != manifest.num_steps:
+            raise StoreDamaged(f"{folder}: the offsets run from {offsets[0]:,} to {offsets[-1]:,}, but 0 to {manifest.num_steps:,} are expected.")
+    return Store(
+        columns,
+        values,
+        num_series=manifest.num_series,
+        length=manifest.length,
+        offsets=offsets,
+        name=str(folder),
+        manifest=manifest,
+        path=folder,
+    )
+
+
+def _column(folder: Path, entry: ColumnEntry) -> Column:
+    shape = entry.values.shape if entry.values is not None else []
+    return Column(
+        name=entry.name,
+        dtype=np.dtype(entry.values.dtype) if entry.values is not None else None,
+        level=entry.level,
+        kind=entry.kind,
+        unit=entry.unit,
+        width=shape[1] if len(shape) == 2 else None,
+        texts=_map_texts(folder, entry.texts, entry.name) if entry.texts is not None else None,
+        missing=entry.missing,
+        nonfinite=entry.nonfinite,
+    )
+
+
+def _map_texts(folder: Path, text: Text, name: str) -> Texts:
+    utf8 = map_shard(folder, text.utf8, f"texts of column {name!r}")
+    offsets = map_shard(folder, text.offsets, f"offsets of the texts of column {name!r}")
+    if offsets.item(0) != 0 or offsets.item(-1) != len(utf8):
+        raise StoreDamaged(f"{folder}: the text offsets of column {name!r} do not cover its texts. Pack the store again.")
+    return Texts(utf8, offsets)

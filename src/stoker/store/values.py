@@ -1,0 +1,132 @@
+"""Arrow values become numbers: missing ones in-band, every cast checked. Nothing is rounded, cut or wrapped silently.
+
+Missing is NaN for floats, the least int64 for times, -1 for categories. Integers have no such number, so integers
+with gaps raise `Gaps`, and the plan makes them float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import BadValue
+from stoker.store.column import MISSING_TIME
+from stoker.store.field import Field
+
+Array = npt.NDArray[Any]
+Locate = Callable[[int], str]
+"""From the index of a value to the words "row 12 of prices.csv"."""
+
+
+class Gaps(Exception):
+    """An integer or boolean column turned out to have missing values."""
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def missing_mask(values: pa.Array) -> Array:
+    """Which values are missing: null, or NaN."""
+    return np.asarray(pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False))
+
+
+def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
+    """The numbers of a `number`, `bfloat16`, `timestamp` or `duration` field, in its dtype."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if field.kind in ("timestamp", "duration"):
+        return _times(values, field, locate)
+    if pa.types.is_decimal(values.type) or pa.types.is_null(values.type):
+        values = values.cast(pa.float64())
+    if pa.types.is_floating(values.type):
+        if values.null_count:
+            values = values.fill_null(pa.scalar(float("nan"), values.type))
+    elif values.null_count:
+        if field.dtype.kind != "f" and field.kind != "bfloat16":
+            raise Gaps
+        _refuse_inexact(values, field, locate)
+        values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
+    return _cast(_plain(values), field, locate)
+
+
+def _plain(values: pa.Array) -> Array:
+    return np.asarray(values.to_numpy(zero_copy_only=not pa.types.is_boolean(values.type)))
+
+
+def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
+    """Integers with gaps go through float64: each must survive that."""
+    if pa.types.is_boolean(values.type):
+        return
+    whole = np.asarray(values.fill_null(0).to_numpy(zero_copy_only=False))
+    _refuse(whole.astype(np.float64).astype(whole.dtype) != whole, whole, "float64", field, locate)
+
+
+def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
+    if pa.types.is_date32(values.type):
+        values = values.cast(pa.timestamp("s"))
+    elif pa.types.is_date64(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    unit = (field.unit or "ns").split(",")[0]
+    if getattr(values.type, "unit", unit) != unit:
+        target = pa.timestamp(unit, values.type.tz) if pa.types.is_timestamp(values.type) else pa.duration(unit)
+        try:
+            values = values.cast(target)
+        except pa.ArrowInvalid as error:
+            raise BadValue(f"column {field.name!r} near {locate(0)} holds a time that {field.unit} cannot hold: {error}.") from error
+    if pa.types.is_time32(values.type):
+        values = values.view(pa.int32()).cast(pa.int64())
+    numbers = values.view(pa.int64())
+    if numbers.null_count:
+        numbers = numbers.fill_null(int(MISSING_TIME))
+    return np.asarray(numbers.to_numpy())
+
+
+def _cast(values: Array, field: Field, locate: Locate) -> Array:
+    """To the dtype asked for; a number that it cannot hold is an error (floats may round, but not overflow)."""
+    target = field.dtype
+    if field.kind == "bfloat16":
+        return to_bfloat16(_cast_number(values, np.dtype("<f4"), field, locate))
+    return _cast_number(values, target, field, locate)
+
+
+def _cast_number(values: Array, target: np.dtype[Any], field: Field, locate: Locate) -> Array:
+    if values.dtype == target:
+        return values
+    with np.errstate(all="ignore"):
+        result = values.astype(target)
+    if not np.can_cast(values.dtype, target, casting="safe"):
+        with np.errstate(all="ignore"):
+            if values.dtype.kind == "f" and target.kind == "f":
+                bad = np.isfinite(values) & ~np.isfinite(result)
+            elif target.kind == "b":
+                bad = (values != 0) & (values != 1)
+            else:
+                # There and back again; the sign catches wrap-around between int64 and uint64.
+                bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
+        _refuse(bad, values, target.name, field, locate)
+    return result
+
+
+def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate) -> None:
+    if bad.any():
+        i = int(bad.argmax())
+        raise BadValue(
+            f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly. Choose a wider type with --dtype."
+        )
+
+
+def to_bfloat16(values: Array) -> Array:
+    """The upper half of each float32, rounded to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(values), quiet, rounded).astype("<u2")
