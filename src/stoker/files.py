@@ -164,12 +164,13 @@ class AppendFile:
             os.posix_fadvise(self._fd, offset, num_bytes, os.POSIX_FADV_DONTNEED)
 
     def publish(self, target: Path) -> None:
-        """Sync, make read-only and rename to the final name. The folder is synced by whoever commits."""
+        """Sync, rename to the final name and make read-only. The folder is synced by whoever commits."""
         with naming(self.path, needed_bytes=self.num_bytes):
-            disk.publish(self._fd)
             disk.sync(self._fd)
-            self.close()
             disk.replace(self.path, target)
+            # Last: a growing file that a killed process left read-only could not be taken up again by its owner.
+            disk.publish(self._fd)
+            self.close()
 
     def close(self) -> None:
         """Give the descriptor back; the temporary file stays."""
@@ -202,8 +203,11 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
             file.close()
             with naming(path):
                 disk.replace(temporary, path)
-    finally:
+    except BaseException:
         file.close()
+        with contextlib.suppress(DiskError):  # the first error is the one to report
+            remove_file(temporary)
+        raise
 
 
 def make_folder(path: Path) -> bool:
@@ -266,8 +270,12 @@ class Lock:
         with naming(self.path, needed_bytes=32):
             while self._fd < 0:
                 self._fd = self._try()
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+            try:
+                os.ftruncate(self._fd, 0)
+                os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+            except BaseException:
+                self._release()
+                raise
         return self
 
     def _try(self) -> int:
@@ -289,5 +297,8 @@ class Lock:
         return -1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._release()
+
+    def _release(self) -> None:
         os.close(self._fd)
         self._fd = -1

@@ -99,7 +99,9 @@ def _first_difference(found: Array, expected: Array) -> str:
 def _storable(name: str, flat: Array) -> Array:
     dtype = flat.dtype.newbyteorder("<")
     if dtype.str not in DTYPES or flat.ndim > 2:
-        raise OptionError(f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers, at most a row a step.")
+        raise OptionError(
+            f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers, at most a row a step."
+        )
     return flat.astype(dtype, copy=False).view()
 
 

@@ -72,7 +72,11 @@ class ColumnFile:
                 return None
         except OSError:
             return None
-        file = AppendFile(where, os.open(where, os.O_RDONLY), num_bytes) if sealed else AppendFile.reopen(where, HEADER_BYTES + num_bytes)
+        file = (
+            AppendFile(where, os.open(where, os.O_RDONLY), num_bytes)
+            if sealed
+            else AppendFile.reopen(where, HEADER_BYTES + num_bytes)
+        )
         column = cls(file, dtype, width)
         column._sealed = shard if sealed else None
         with where.open("rb", buffering=0) as raw:

@@ -174,7 +174,9 @@ def _refuse_other_version(data: bytes, where: str) -> None:
 
 def _refuse_version(version: int, where: str) -> NoReturn:
     if version > VERSION:
-        raise ManifestInvalid(f"{where} has format version {version}, but this stoker reads version {VERSION}: install a newer stoker.")
+        raise ManifestInvalid(
+            f"{where} has format version {version}, but this stoker reads version {VERSION}: install a newer stoker."
+        )
     raise ManifestInvalid(f"{where} has format version {version}, which never was: this stoker reads version {VERSION}.")
 
 
@@ -192,6 +194,7 @@ def _check(manifest: Manifest, where: str) -> None:
         rule.equal("$.num_steps", m.num_steps, m.length * m.num_series)
     if m.offsets is not None:
         rule.shard("$.offsets", m.offsets, dtype="<i8", rows=m.num_series + 1)
+        rule.flat("$.offsets", m.offsets)
     if len(m.columns) > MAX_COLUMNS:
         rule.broken("$.columns", f"at most {MAX_COLUMNS} columns", str(len(m.columns)))
     names: set[str] = set()
@@ -309,11 +312,14 @@ class _Rules:
         for block in shard.blocks:
             self.hexadecimal(f"{path}.blocks", block, 16)
 
+    def flat(self, path: str, shard: Shard) -> None:
+        if len(shard.shape) != 1:
+            self.broken(f"{path}.shape", "one number", f"{len(shard.shape)}")
+
     def texts(self, path: str, texts: Text, *, rows: int | None) -> None:
         self.shard(f"{path}.utf8", texts.utf8, dtype="|u1", rows=None)
         self.shard(f"{path}.offsets", texts.offsets, dtype="<i8", rows=None if rows is None else rows + 1)
-        for shard, name in ((texts.utf8, "utf8"), (texts.offsets, "offsets")):
-            if len(shard.shape) != 1:
-                self.broken(f"{path}.{name}.shape", "one number", f"{len(shard.shape)}")
+        self.flat(f"{path}.utf8", texts.utf8)
+        self.flat(f"{path}.offsets", texts.offsets)
         if texts.offsets.shape[0] < 1:
             self.broken(f"{path}.offsets.shape", "at least 1", "0")

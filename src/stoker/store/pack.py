@@ -21,9 +21,9 @@ from stoker import files
 from stoker.errors import DiskError, OptionError, StoreNotFound
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest
-from stoker.store.options import DEFAULT_MEMORY, Missing, Options, default_threads, parse_bytes, parse_dtypes, parse_names
-from stoker.store.packing import Packing, Progress, quiet
-from stoker.store.plan import make_plan
+from stoker.store.packing.options import DEFAULT_MEMORY, Missing, Options, default_threads, parse_bytes, parse_dtypes, parse_names
+from stoker.store.packing.packing import Packing, Progress, quiet
+from stoker.store.packing.plan import make_plan
 from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.find import find_sources
 from stoker.store.sources.source import Source
@@ -123,7 +123,9 @@ def _refuse_target(folder: Path, sources: Sequence[Source]) -> None:
         return
     foreign = sorted(entry.name for entry in folder.iterdir() if not _is_ours(entry.name))
     if foreign:
-        raise OptionError(f"{folder} is no store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost.")
+        raise OptionError(
+            f"{folder} is no store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."
+        )
 
 
 def _is_ours(name: str) -> bool:

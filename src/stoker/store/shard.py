@@ -50,7 +50,9 @@ def map_shard(folder: Path, shard: Shard, what: str) -> Array:
     try:
         found = os.fstat(fd).st_size
         if found != shard.num_bytes:
-            raise StoreDamaged(f"{path} has {found:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again.")
+            raise StoreDamaged(
+                f"{path} has {found:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again."
+            )
         if os.pread(fd, HEADER_BYTES, 0) != header(shard.dtype, shard.shape):
             raise StoreDamaged(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
         mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)

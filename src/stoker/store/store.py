@@ -112,7 +112,9 @@ class Store:
             return Series(self, i, i * length, (i + 1) * length)
         start, stop = self._offsets.item(i), self._offsets.item(i + 1)
         if not 0 <= start <= stop <= self._num_steps:
-            raise StoreDamaged(f"{self.name}: the offsets of series {i:,} are {start:,} and {stop:,} of {self._num_steps:,}. Run `stoker verify`.")
+            raise StoreDamaged(
+                f"{self.name}: the offsets of series {i:,} are {start:,} and {stop:,} of {self._num_steps:,}. Run `stoker verify`."
+            )
         return Series(self, i, start, stop)
 
     def __iter__(self) -> Iterator[Series]:
@@ -268,7 +270,9 @@ def _map(folder: Path, manifest: Manifest) -> Store:
     if manifest.offsets is not None:
         offsets = map_shard(folder, manifest.offsets, "the offsets of the series")
         if offsets.item(0) != 0 or offsets.item(-1) != manifest.num_steps:
-            raise StoreDamaged(f"{folder}: the offsets run from {offsets[0]:,} to {offsets[-1]:,}, but 0 to {manifest.num_steps:,} are expected.")
+            raise StoreDamaged(
+                f"{folder}: the offsets run from {offsets[0]:,} to {offsets[-1]:,}, but 0 to {manifest.num_steps:,} are expected."
+            )
     return Store(
         columns,
         values,

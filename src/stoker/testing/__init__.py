@@ -4,7 +4,7 @@
     crash_states   what a disk may hold after a power loss, from a record of operations
     Zygote         run a function in a forked child that may die, hang or exhaust memory
     corrupt        damage a file in one of the ways that files get damaged
-    tiny_store     a small valid store without a pack
+    tiny_store     a small valid store without a pack; seal_manifest and write_shard are its parts
 
 All randomness comes from the generator that is passed in, so a failure is replayed by its seed.
 """
@@ -13,7 +13,7 @@ from stoker.testing.corruption import CORRUPTIONS, corrupt
 from stoker.testing.faulty import FaultyFiles, Operation
 from stoker.testing.powerloss import crash_states
 from stoker.testing.snapshot import Snapshot, take_snapshot
-from stoker.testing.tiny import COLUMNS, TinyStore, tiny_store
+from stoker.testing.tiny import COLUMNS, TinyStore, seal_manifest, tiny_store, write_shard
 from stoker.testing.zygote import Case, Outcome, Zygote
 
 __all__ = [
@@ -28,6 +28,8 @@ __all__ = [
     "Zygote",
     "corrupt",
     "crash_states",
+    "seal_manifest",
     "take_snapshot",
     "tiny_store",
+    "write_shard",
 ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from stoker import files
 from stoker.store import manifest as manifests
@@ -145,6 +147,7 @@ def tiny_store(
         notes=["made for a test"],
         sources=[SourceEntry(name="table in memory", num_bytes=0, num_rows=sum(lengths), xxh3=None)],
     )
+    files.disk.sync_folder(folder)  # before the manifest names them, the names of the shards must last
     files.write_file(folder / MANIFEST_NAME, manifests.dump(manifest))
     return TinyStore(
         path=folder,
@@ -153,6 +156,13 @@ def tiny_store(
         values={name: column.values for name, column in made.items() if column.values is not None},
         texts={name: column.texts for name, column in made.items() if column.texts is not None},
     )
+
+
+def seal_manifest(tree: Mapping[str, Any]) -> bytes:
+    """Serialise a manifest given as plain dicts and lists, with the digest that fits, whatever else it says."""
+    zeros = "0" * 32
+    text = msgspec.json.format(msgspec.json.encode({**tree, "digest": zeros}), indent=1) + b"\n"
+    return text.replace(zeros.encode(), xxhash.xxh3_128_hexdigest(text).encode(), 1)
 
 
 def write_shard(folder: Path, values: Array) -> Shard:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from stoker.errors import SourceEmpty, SourceInvalid
+from stoker.errors import SourceInvalid
 from stoker.store.sources.memory import batch_chunks
 from stoker.store.sources.source import Place, Source, Task, decoding
 
@@ -23,8 +23,6 @@ class ArrowSource(Source):
         self.path = path
         self.name = name
         self.num_bytes = path.stat().st_size
-        if self.num_bytes == 0:
-            raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     def schema(self) -> pa.Schema:
         with decoding(self.path, "Arrow IPC"):

@@ -30,8 +30,14 @@ class Dialect:
 def fields_of(line: str, dialect: Dialect) -> list[str]:
     """Split one line as the dialect says."""
     quote = dialect.quote or None
-    quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
-    return next(csv.reader([line], delimiter=dialect.delimiter or ",", quotechar=quote, escapechar=dialect.escape, quoting=quoting), [])
+    reader = csv.reader(
+        [line],
+        delimiter=dialect.delimiter or ",",
+        quotechar=quote,
+        escapechar=dialect.escape,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+    )
+    return next(reader, [])
 
 
 def is_number(text: str, decimal: str = ".") -> bool:

@@ -13,9 +13,7 @@ from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.source import Source
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
-SUFFIXES = (
-    ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
-)
+SUFFIXES = ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
 _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
 
 
@@ -89,6 +87,8 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
     """The reader for a path. Imports are here, so that a pack loads only what it reads."""
     if path.is_dir():
         return _dataset(path, name)
+    if path.stat().st_size == 0:
+        raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     suffix = _suffix(path)
     if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
         raise SourceInvalid(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
@@ -105,7 +105,9 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
 
         return CsvSource(path, name, dialect)
     known = " ".join(SUFFIXES)
-    raise SourceInvalid(f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text).")
+    raise SourceInvalid(
+        f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text)."
+    )
 
 
 def _dataset(path: Path, name: str) -> Source:

@@ -62,7 +62,9 @@ class JsonSource(Source):
             return _Layout(self._find_columns(text), whole=False)
         if not first:
             raise SourceEmpty(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
-        raise SourceInvalid(f"{self.path} holds {first.decode('utf-8', 'replace')!r}… where an array or an object should begin. Is it JSON?")
+        raise SourceInvalid(
+            f"{self.path} holds {first.decode('utf-8', 'replace')!r}… where an array or an object should begin. Is it JSON?"
+        )
 
     def _kind_of_array(self, text: JsonText) -> str | None:
         text.enter()
@@ -82,7 +84,7 @@ class JsonSource(Source):
             if found != b"[":
                 raise SourceInvalid(
                     f"{self.path} has no list under the key {name!r}. Expected an array of objects, or an object of equally long lists "
-                    "(in pandas: orient='records' or 'list')."
+                    "(in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
                 )
             starts[name] = text.position
             if len(starts) > MAX_COLUMNS:
@@ -112,7 +114,7 @@ class JsonSource(Source):
             if elements is None:
                 fields.append(pa.field(column, pa.null()))
             else:
-                fields.extend(self._rows.suggest(_texts(elements, 0, column)).schema)
+                fields.extend(self._rows.types(_texts(elements, 0, column)))
         if not fields:
             raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
         return pa.schema(fields)
@@ -170,7 +172,11 @@ class JsonSource(Source):
         columns: dict[str, pa.ChunkedArray] = {}
         for one in texts:
             name = str(one.column)
-            table = self._rows.suggest(one) if schema is None else self._rows.parse(one, pa.schema([schema.field(name)]), [name])
+            table = (
+                self._rows.suggest(one, [name])
+                if schema is None
+                else self._rows.parse(one, pa.schema([schema.field(name)]), [name])
+            )
             columns[name] = table.column(0)
         names = self._first.names if schema is None else schema.names
         return _chunk(pa.table({name: columns[name] for name in names}), row)

@@ -8,6 +8,7 @@ what the file says, or an error that names the row.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -50,13 +51,24 @@ class JsonRows:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def suggest(self, texts: RowTexts, known: Collection[str] | None = None) -> pa.Table:
-        """All columns, with the types that these rows suggest. With `known`, exactly these columns, and others refused."""
-        types = self._suggested(texts)
-        if known is not None:
-            types = {**dict.fromkeys(known, pa.null()), **types}
-        columns = self._columns(texts, types, known)
-        return pa.table({name: _large(_with_moments(array)) for name, array in columns.items()})
+    def types(self, texts: RowTexts) -> pa.Schema:
+        """The types that these rows suggest. A column of mixed types gets the first: it is an error only if it is asked for."""
+        table = _parse(texts, None)
+        if table is None:
+            types: dict[str, pa.DataType] = self._row_by_row(texts, json_values.Guess())
+        else:
+            types = {field.name: _parsed_type(field.type) for field in table.schema}
+        moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
+        if moments:
+            with contextlib.suppress(BadValue):  # a column of mixed lists: it stays what it is
+                types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
+        return pa.schema([(name, _large(kind)) for name, kind in types.items()])
+
+    def suggest(self, texts: RowTexts, known: Collection[str]) -> pa.Table:
+        """The known columns with the types that these rows suggest; other keys are an error."""
+        found = self.types(texts)
+        types = {name: found.field(name).type if name in found.names else pa.null() for name in known}
+        return self.parse(texts, pa.schema(list(types.items())), known)
 
     def parse(self, texts: RowTexts, schema: pa.Schema, known: Collection[str]) -> pa.Table:
         """The columns asked for, in their types. A key that is neither known nor asked for is an error."""
@@ -70,19 +82,12 @@ class JsonRows:
                 raise Unfit(self._source, name) from error
         return pa.table(arrays, schema=pa.schema([pa.field(name, kind) for name, kind in types.items()]))
 
-    def _suggested(self, texts: RowTexts) -> dict[str, pa.DataType]:
-        table = _parse(texts, None)
-        if table is None:
-            return self._row_by_row(texts, json_values.Guess())
-        return {field.name: _parsed_type(field.type) for field in table.schema}
-
     def _columns(self, texts: RowTexts, types: Types, known: Collection[str] | None) -> dict[str, pa.Array]:
         table = _parse(texts, types)
         if table is None:
             return self._row_by_row(texts, json_values.Build(types, known))
-        for name in table.column_names:
-            if known is not None and name not in known:
-                self._row_by_row(texts, json_values.Build(types, known))
+        if known is not None and not set(table.column_names) <= set(known):
+            self._row_by_row(texts, json_values.Build(types, known))
         columns = {name: table.column(name).combine_chunks() for name in types}
         if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
             return self._row_by_row(texts, json_values.Build(types, known))
@@ -98,7 +103,9 @@ class JsonRows:
                 self._refuse(misfit, row)
             except (ValueError, RecursionError) as error:
                 reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-                raise SourceInvalid(f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {_shown(line)}.") from error
+                raise SourceInvalid(
+                    f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {_shown(line)}."
+                ) from error
         return reader.finish()
 
     def _refuse(self, misfit: json_values.Misfit, row: int) -> NoReturn:
@@ -106,7 +113,7 @@ class JsonRows:
             raise Unfit(self._source, misfit.column)
         raise BadValue(
             f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
-            "Fix the file, or leave the column out with --columns."
+            f"Fix the file, pass --dtype {misfit.column}=text, or leave the column out with --columns."
         )
 
     def find_misfit(self, texts: RowTexts, column: str, kind: pa.DataType) -> tuple[int, str] | None:
@@ -195,29 +202,30 @@ def _leaves(array: pa.Array) -> pa.Array:
     return array
 
 
-def _with_moments(array: pa.Array) -> pa.Array:
-    """Texts that are all ISO 8601 as timestamps: without a zone, or in UTC if each has one."""
-    texts = _leaves(array)
-    if not pa.types.is_string(texts.type):
-        return array
-    given = texts.drop_null()
-    if not len(given) or not _DATE.match(given[0].as_py()):
-        return array
-    for moment in _MOMENTS:
-        try:
-            return array.cast(_with_leaf(array.type, moment))
-        except pa.ArrowInvalid:
-            continue
-    return array
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    return _leaf(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def _moment_type(array: pa.Array) -> pa.DataType:
+    """The type of texts: timestamps if all are ISO 8601, without a zone, or in UTC if each has one."""
+    given = _leaves(array).drop_null()
+    if len(given) and _DATE.match(given[0].as_py()):
+        for moment in _MOMENTS:
+            try:
+                given.cast(moment)
+            except pa.ArrowInvalid:
+                continue
+            return _with_leaf(array.type, moment)
+    return array.type
 
 
 def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
 
 
-def _large(array: pa.Array) -> pa.Array:
-    """Lists of series with 64-bit offsets."""
-    return array.cast(pa.large_list(array.type.value_type)) if pa.types.is_list(array.type) else array
+def _large(kind: pa.DataType) -> pa.DataType:
+    """Lists of series have 64-bit offsets."""
+    return pa.large_list(kind.value_type) if pa.types.is_list(kind) else kind
 
 
 def _shown(line: bytes) -> str:

@@ -64,7 +64,9 @@ class JsonText:
         while self.position < start:
             self._held = file.read(min(start - self.position, 1 << 20))
             if not self._held:
-                raise SourceInvalid(f"{label} ends at byte {self.position:,}, but was read up to byte {start:,} before. It was changed.")
+                raise SourceInvalid(
+                    f"{label} ends at byte {self.position:,}, but was read up to byte {start:,} before. It was changed."
+                )
             self._drop(len(self._held))
         self._scan = _Scan()
 
@@ -96,7 +98,9 @@ class JsonText:
     def finish(self) -> None:
         """Make sure that nothing but white space follows."""
         if self.peek():
-            self._fail(f"expected the end of the file, found {_shown(self._held[:20])}; if each line is an object of its own, name it .jsonl")
+            self._fail(
+                f"expected the end of the file, found {_shown(self._held[:20])}; if each line is an object of its own, name it .jsonl"
+            )
 
     def _fail(self, reason: str) -> NoReturn:
         raise SourceInvalid(f"{self._label} is not valid JSON at byte {self.position + 1:,}: {reason}.")
@@ -117,7 +121,9 @@ class JsonText:
                 self._drop(len(text[:end].encode()))
                 return value
             if len(self._held) > MAX_VALUE_BYTES:
-                raise SourceTooLarge(f"{self._label} has a value of more than {MAX_VALUE_BYTES >> 20} MB at byte {self.position + 1:,}.")
+                raise SourceTooLarge(
+                    f"{self._label} has a value of more than {MAX_VALUE_BYTES >> 20} MB at byte {self.position + 1:,}."
+                )
             self._pull(max(PIECE_BYTES, len(self._held)))
 
     def _decoded(self) -> str:
@@ -166,14 +172,22 @@ class JsonText:
     def _look_on(self) -> None:
         """Scan the next piece of what is held, or of what follows."""
         scan = self._scan
-        if scan.seen == len(self._held) and not self._pull(max(PIECE_BYTES, len(self._held))):  # doubling keeps a huge element linear
+        if scan.seen == len(self._held) and not self._pull(
+            max(PIECE_BYTES, len(self._held))
+        ):  # doubling keeps a huge element linear
             total = self.position + len(self._held)
-            raise SourceInvalid(f"{self._label} ends inside an array, after {total:,} bytes: it is cut off. Fetch or make it again.")
+            raise SourceInvalid(
+                f"{self._label} ends inside an array, after {total:,} bytes: it is cut off. Fetch or make it again."
+            )
         if not scan.commas.size and scan.seen > MAX_LINE_BYTES:
-            raise SourceTooLarge(f"{self._label} has an element of more than {MAX_LINE_BYTES >> 20} MB at byte {self.position + 1:,}.")
+            raise SourceTooLarge(
+                f"{self._label} has an element of more than {MAX_LINE_BYTES >> 20} MB at byte {self.position + 1:,}."
+            )
         fault = scan.look(self._held[scan.seen : scan.seen + PIECE_BYTES])
         if fault >= 0:
-            raise SourceInvalid(f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a text.")
+            raise SourceInvalid(
+                f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a text."
+            )
 
     def skip_array(self) -> int:
         """Step over the whole array entered; the number of its elements."""

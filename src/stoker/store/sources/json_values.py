@@ -24,7 +24,7 @@ class Misfit(Exception):
         self.found = text if len(text) <= 64 else text[:60] + "…"
         super().__init__(f"{column}: {self.found}")
         self.column = column
-        self.expected = expected
+        self.expected = expected.replace("double", "float64").replace("string", "text")
         self.wider = wider
 
 
@@ -62,12 +62,12 @@ class RowReader(ABC):
 
 def _object(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict):
-        raise ValueError(f"expected an object like those before it, found {_WORDS.get(type(row), 'null')}")
+        raise ValueError(f"expected an object, found {_WORDS.get(type(row), 'null')}")
     return row
 
 
 class Guess(RowReader):
-    """The types that hold all rows."""
+    """The types that hold all rows; where there is none, the type of the first."""
 
     def __init__(self) -> None:
         self._types: dict[str, pa.DataType] = {}
@@ -75,10 +75,7 @@ class Guess(RowReader):
     def add(self, row: Any) -> None:
         for name, value in _object(row).items():
             before = self._types.get(name, pa.null())
-            kind = _merged(before, _type_of(name, value))
-            if kind is None:
-                raise Misfit(name, value, f"{before} in the rows before it")
-            self._types[name] = kind
+            self._types[name] = _merged(before, _type_of(value)) or before
 
     def finish(self) -> dict[str, Any]:
         return dict(self._types)
@@ -154,7 +151,11 @@ def _check_integer(column: str, value: Any, kind: pa.DataType) -> None:
     _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
     if isinstance(value, float):
         raise Misfit(column, value, str(kind), wider=kind == pa.int64())
-    low, high = (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1) if pa.types.is_signed_integer(kind) else (0, (1 << kind.bit_width) - 1)
+    low, high = (
+        (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)
+        if pa.types.is_signed_integer(kind)
+        else (0, (1 << kind.bit_width) - 1)
+    )
     if not low <= value <= high:
         raise Misfit(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
 
@@ -175,33 +176,25 @@ def _exact(value: int) -> bool:
         return False
 
 
-def _type_of(column: str, value: Any) -> pa.DataType:
-    """The type of one value alone."""
-    if value is None:
-        return pa.null()
+def _type_of(value: Any) -> pa.DataType:
+    """The type of one value alone; of mixed lists, that of the first elements."""
     if isinstance(value, list):
-        kind: pa.DataType | None = pa.null()
+        kind = pa.null()
         for one in value:
-            before, kind = kind, _merged(kind, _type_of(column, one))
-            if kind is None:
-                raise Misfit(column, one, f"a list of {before}")
+            kind = _merged(kind, _type_of(one)) or kind
         return pa.list_(kind)
     if isinstance(value, dict):
-        return pa.struct([(name, _type_of(f"{column}.{name}", one)) for name, one in value.items()])
+        return pa.struct([(name, _type_of(one)) for name, one in value.items()])
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        if -(2**63) <= value < 2**63:
-            return pa.int64()
-        if not _exact(value):
-            raise Misfit(column, value, "of numbers that float64 must hold, which cannot hold all its digits")
-        return pa.float64()
-    return pa.float64() if isinstance(value, float) else pa.string()
+        return pa.int64() if -(2**63) <= value < 2**63 else pa.float64()
+    return pa.null() if value is None else pa.float64() if isinstance(value, float) else pa.string()
 
 
-def _merged(one: pa.DataType | None, other: pa.DataType) -> pa.DataType | None:
+def _merged(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type that holds both, or None."""
-    if one is None or one == other or pa.types.is_null(other):
+    if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
         return other

@@ -43,7 +43,7 @@ class JsonLinesSource(Source):
         texts = next(self._texts(Place(), FIRST_BYTES), None)
         if texts is None:
             raise SourceEmpty(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
-        schema = self._rows.suggest(texts[0]).schema
+        schema = self._rows.types(texts[0])
         if not schema.names:
             raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
         return schema

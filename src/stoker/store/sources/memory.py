@@ -31,9 +31,7 @@ class TableSource(Source):
         return batch_chunks(self._table.to_batches(), schema, start=start, chunk_bytes=chunk_bytes)
 
 
-def batch_chunks(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *, start: Place, chunk_bytes: int
-) -> Iterator[Task]:
+def batch_chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
     """Slices of record batches of about `chunk_bytes`, from row `start.position` on."""
     row = 0
     for batch in batches:

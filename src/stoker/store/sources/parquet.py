@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.errors import SourceEmpty
 from stoker.store.sources.source import Chunk, Place, Source, Task, decoding
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -26,8 +25,6 @@ class ParquetSource(Source):
         self.path = path
         self.name = name
         self.num_bytes = path.stat().st_size
-        if self.num_bytes == 0:
-            raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     @cached_property
     def _metadata(self) -> pq.FileMetaData:
@@ -38,6 +35,10 @@ class ParquetSource(Source):
     def num_rows(self) -> int:
         """Rows by the file's own account."""
         return int(self._metadata.num_rows)
+
+    @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        return self.num_rows
 
     def schema(self) -> pa.Schema:
         with decoding(self.path, "Parquet"):
@@ -80,7 +81,7 @@ class ParquetSource(Source):
         metadata = self._metadata.row_group(group)
         columns = [metadata.column(i) for i in range(metadata.num_columns)]
         wanted = [column for column in columns if column.path_in_schema.split(".")[0] in names]
-        total = sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in wanted)
+        total: int = sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in wanted)
         return max(1, math.ceil(total / max(metadata.num_rows, 1)))
 
 

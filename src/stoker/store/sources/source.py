@@ -88,7 +88,9 @@ def decoding(path: Path, form: str) -> Iterator[None]:
     except (StokerError, Unfit):
         raise
     except MemoryError as error:
-        raise SourceTooLarge(f"{path} holds a value or a page that is larger than the memory left. Give more, or leave it out.") from error
+        raise SourceTooLarge(
+            f"{path} holds a value or a page that is larger than the memory left. Give more, or leave it out."
+        ) from error
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SourceInvalid(f"{path} is damaged or not {form}: {reason}") from error

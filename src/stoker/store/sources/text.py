@@ -48,6 +48,12 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
     return _Decoder(_decompress(path, start), path, encoding)
 
 
+def is_compressed(path: Path) -> bool:
+    """Whether the first bytes are those of a compressed file."""
+    with path.open("rb") as file:
+        return file.read(8).startswith(tuple(_MAGIC))
+
+
 def _decompress(path: Path, start: bytes) -> Readable:
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
     if kind is None:

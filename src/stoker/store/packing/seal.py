@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from stoker.files import remove_file
 from stoker.store.columnfile import ColumnFile
-from stoker.store.field import Field
 from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
-from stoker.store.plan import Plan
-from stoker.store.run import Run
+from stoker.store.packing.field import Field
+from stoker.store.packing.plan import Plan
+from stoker.store.packing.run import Run
 from stoker.store.tally import Tally
 from stoker.store.textfile import TextFile
 
@@ -141,7 +141,9 @@ class _Sealer:
             raise RuntimeError("series of one length have no offsets")
         return int(self._offsets_file.read(index, index + 1)[0])
 
-    def entry(self, field: Field, values: Shard | None, texts: Text | None, missing: Mapping[str, int], nonfinite: NonFinite) -> ColumnEntry:
+    def entry(
+        self, field: Field, values: Shard | None, texts: Text | None, missing: Mapping[str, int], nonfinite: NonFinite
+    ) -> ColumnEntry:
         """The manifest's words for a column."""
         return ColumnEntry(
             name=field.name,
@@ -154,7 +156,9 @@ class _Sealer:
             nonfinite=nonfinite,
         )
 
-    def series_entry(self, field: Field, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]) -> ColumnEntry:
+    def series_entry(
+        self, field: Field, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]
+    ) -> ColumnEntry:
         """A column with one value a series; cut series repeat theirs."""
         column = self._repeated(column)
         if isinstance(column, TextFile):

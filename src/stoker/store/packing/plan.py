@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid, SourceTooLarge
-from stoker.store.field import Field, is_list, make_field, plain_type, unify_types
 from stoker.store.manifest import MAX_COLUMNS
-from stoker.store.options import Options
+from stoker.store.packing.field import Field, is_list, make_field, plain_type, unify_types
+from stoker.store.packing.options import Options
 from stoker.store.sources.source import Place, Source
 
 Grouping = Literal["key", "file", "row", "wide"]
@@ -123,12 +123,17 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
             inferred = not source.typed and not sources[0].typed
             kind = unify_types(types[name], schema.field(name).type, inferred=inferred)
             if kind is None:
-                differences.append(f"column {name!r} of {source.label} is {_word(schema.field(name).type)}, not {_word(types[name])}")
+                differences.append(
+                    f"column {name!r} of {source.label} is {_word(schema.field(name).type)}, not {_word(types[name])}"
+                )
             else:
                 types[name] = kind
     if differences:
         shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
-        raise SchemaDrift(f"{len(differences):,} differences from {sources[0].label}: {shown}. Fix the files, or name common columns with --columns.")
+        raise SchemaDrift(
+            f"{len(differences):,} differences from {sources[0].label}: {shown}. "
+            "Fix the files, or name common columns with --columns."
+        )
     return pa.schema([(name, types[name]) for name in names])
 
 
@@ -174,18 +179,30 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
         else:
             step.append(make_field(name, kind, level="step", asked=_asked(name, kind, options), where=where))
     if len(step) + len(series) > MAX_COLUMNS:
-        raise SourceTooLarge(f"{where} has {len(schema)} columns, but a store has at most {MAX_COLUMNS}. Use --columns, or --wide for a series each.")
+        raise SourceTooLarge(
+            f"{where} has {len(schema)} columns, but a store has at most {MAX_COLUMNS}. Use --columns, or --wide for a series each."
+        )
     if not step:
         raise OptionError(f"{where} has no column left to pack beside {', '.join(schema.names)}.")
     for field in step:
         if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
-            raise BadValue(f"the time column {field.name!r} of {where} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'.")
+            raise BadValue(
+                f"the time column {field.name!r} of {where} is text that is not ISO 8601. "
+                "Pass --time-format, like '%d/%m/%Y %H:%M'."
+            )
     if options.time is not None and all(field.name != options.time for field in step):
         raise OptionError(f"--time names {options.time!r}, which has one value a series in {where}; times are needed a step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
     return Plan(
-        sources=sources, options=options, grouping=grouping, schema=schema, key=key, step=tuple(step), series=tuple(series), notes=tuple(notes)
+        sources=sources,
+        options=options,
+        grouping=grouping,
+        schema=schema,
+        key=key,
+        step=tuple(step),
+        series=tuple(series),
+        notes=tuple(notes),
     )
 
 

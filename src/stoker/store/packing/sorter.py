@@ -6,15 +6,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.store.block import Block, concatenate, sort_block
-from stoker.store.run import Layout, Run
-from stoker.store.writer import Writer
+from stoker.store.packing.block import Block, concatenate, sort_block
+from stoker.store.packing.run import Layout, Run
+from stoker.store.packing.writer import Writer
 
 
 class Sorter:
     """Takes blocks, writes runs. `runs` are the ones so far; only the last still grows."""
 
-    def __init__(self, folder: Path, layout: Layout, writer: Writer, *, sort_time: bool, run_bytes: int, runs: list[Run] | None = None) -> None:
+    def __init__(
+        self, folder: Path, layout: Layout, writer: Writer, *, sort_time: bool, run_bytes: int, runs: list[Run] | None = None
+    ) -> None:
         self.runs = runs or []
         self.gathered_bytes = 0
         self._folder = folder

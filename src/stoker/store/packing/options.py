@@ -15,9 +15,7 @@ from stoker.store.sources.dialect import Dialect
 
 Missing = Literal["keep", "error", "ffill", "drop"]
 
-DTYPE_NAMES = (
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 category text".split()
-)
+DTYPE_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 category text".split()
 MIN_MEMORY_BYTES = 160 << 20
 DEFAULT_MEMORY = "1GB"
 # What Python, NumPy and Arrow take before the first row is read; the rest of the memory is for rows.

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Array = npt.NDArray[Any]
-PerSeries = Array | pa.Array
-"""One value a segment: numbers, or an Arrow array of texts."""
+PerSeries = Any
+"""One value a segment: a NumPy array of numbers, or an Arrow array of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Block:
     @property
     def num_bytes(self) -> int:
         """Memory of the block."""
-        return sum(v.nbytes for v in (*self.step, *self.series)) + int(self.keys.nbytes) + self.counts.nbytes
+        return sum(int(v.nbytes) for v in (*self.step, *self.series, self.keys, self.counts))
 
     def rises(self, time_index: int | None = None) -> bool:
         """Whether keys rise strictly, and with a time, whether times do not fall within a segment."""
@@ -64,7 +64,7 @@ def concatenate(blocks: Sequence[Block]) -> Block:
 
 
 def _join(parts: Sequence[PerSeries]) -> PerSeries:
-    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)  # type: ignore[arg-type]
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
 
 
 def sort_block(block: Block, time_index: int | None) -> Block:

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-import stoker
 from stoker import files
 from stoker.errors import BadValue, DiskFull, SourceChanged, SourceEmpty
-from stoker.store import journal as journals
-from stoker.store.categories import Categories
-from stoker.store.disorder import explain_disorder
-from stoker.store.field import Field
-from stoker.store.journal import Journal, MergeMark
-from stoker.store.manifest import VERSION, Manifest, SourceEntry
-from stoker.store.merge import FAN_IN, CursorMark, merge_runs
-from stoker.store.plan import Plan, settle_plan
-from stoker.store.readahead import read_ahead
-from stoker.store.run import Disorder, Layout, RepeatedKey, Run
-from stoker.store.seal import seal_run
-from stoker.store.shape import Shaper
-from stoker.store.sorter import Sorter
+from stoker.store.manifest import Manifest, SourceEntry
+from stoker.store.packing import journal as journals
+from stoker.store.packing.categories import Categories
+from stoker.store.packing.disorder import explain_disorder
+from stoker.store.packing.field import Field
+from stoker.store.packing.identity import fingerprint, hash_source, stat_source
+from stoker.store.packing.journal import Journal, MergeMark
+from stoker.store.packing.merge import FAN_IN, CursorMark, merge_runs
+from stoker.store.packing.plan import Plan, settle_plan
+from stoker.store.packing.readahead import read_ahead
+from stoker.store.packing.run import Disorder, Layout, RepeatedKey, Run
+from stoker.store.packing.seal import seal_run
+from stoker.store.packing.shape import Shaper
+from stoker.store.packing.sorter import Sorter
+from stoker.store.packing.values import Gaps
+from stoker.store.packing.writer import Writer
 from stoker.store.sources.source import Place, Source, Unfit
 from stoker.store.store import WORK_NAME
 from stoker.store.textfile import TextFile
-from stoker.store.values import Gaps
-from stoker.store.writer import Writer
 
 JOURNAL_BYTES = 256 << 20
 """How much may have to be done again after a kill."""
@@ -55,8 +52,8 @@ class Packing:
         self._work = folder / WORK_NAME
         self._progress = progress
         self._settled = False
-        self._stats = [_stat(source) for source in plan.sources]
-        self._fingerprint = _fingerprint(plan, self._stats)
+        self._stats = [stat_source(source) for source in plan.sources]
+        self._fingerprint = fingerprint(plan, self._stats)
 
     def run(self) -> Manifest:
         """Read, merge and seal. Types that turn out too narrow are settled by reading everything, once."""
@@ -69,7 +66,9 @@ class Packing:
                 return self._attempt(journal)
             except (Unfit, Gaps) as error:
                 if self._settled:
-                    raise SourceChanged(f"{error}: its values differ between two looks. Do not change sources during a pack.") from error
+                    raise SourceChanged(
+                        f"{error}: its values differ between two looks. Do not change sources during a pack."
+                    ) from error
                 self._settle()
                 journal = None
             except Disorder as error:
@@ -100,7 +99,7 @@ class Packing:
                     files.remove_folder(self._work)
                     files.make_folder(self._work)
                     state = _State(self, writer)
-                hashes = [pool.submit(_hash, source) for source in self._plan.sources]
+                hashes = [pool.submit(hash_source, source) for source in self._plan.sources]
                 state.read(pool)
                 run = state.merge()
                 writer.drain()
@@ -111,7 +110,7 @@ class Packing:
 
     def _entries(self, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
         for source, before in zip(self._plan.sources, self._stats, strict=True):
-            if _stat(source) != before:
+            if stat_source(source) != before:
                 raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         return [
             SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
@@ -164,7 +163,9 @@ class _State:
 
     def _make_sorter(self, runs: list[Run]) -> Sorter:
         options = self._plan.options
-        return Sorter(self._packing._work, self.layout, self._writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs)
+        return Sorter(
+            self._packing._work, self.layout, self._writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs
+        )
 
     def _new_texts(self, name: str, texts: list[str]) -> None:
         self._writer.submit(partial(self.category_files[name].append, pa.array(texts, pa.large_string())))
@@ -356,39 +357,6 @@ def _share(source: Source, place: Place) -> float:
     return min(place.position / source.num_positions, 1.0) if source.num_positions else 0.0
 
 
-def _stat(source: Source) -> tuple[int, int] | None:
-    if source.path is None:
-        return None
-    paths = _files_of(source.path)
-    stats = [os.stat(path) for path in paths]
-    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
-
-
-def _files_of(path: Path) -> list[Path]:
-    return sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
-
-
-def _hash(source: Source) -> str | None:
-    """Hash all bytes of a source, for the manifest."""
-    if source.path is None:
-        return None
-    hasher = xxhash.xxh3_128()
-    buffer = bytearray(1 << 20)
-    for path in _files_of(source.path):
-        with path.open("rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                hasher.update(memoryview(buffer)[:count])
-    return hasher.hexdigest()
-
-
-def _fingerprint(plan: Plan, stats: list[tuple[int, int] | None]) -> str:
-    """What must be equal for a journal to be of this pack: all that shapes the result, and nothing else."""
-    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
-    sources = [(source.name, str(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
-    parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
-    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))
-
-
 def _refuse_too_large(plan: Plan, folder: Path) -> None:
     """Where the sources tell their rows, a store that cannot fit on the disk is refused before it is begun."""
     rows = [getattr(source, "num_rows", None) for source in plan.sources]
@@ -397,7 +365,9 @@ def _refuse_too_large(plan: Plan, folder: Path) -> None:
     width = sum(field.dtype.itemsize for field in plan.step) * (len(plan.schema) if plan.grouping == "wide" else 1)
     needed, free = sum(count or 0 for count in rows) * width, files.free_bytes(folder)
     if needed > free:
-        raise DiskFull(28, f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer --columns.")
+        raise DiskFull(
+            28, f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer --columns."
+        )
 
 
 def _notes(run: Run, sources: list[SourceEntry]) -> list[str]:

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.store.block import Block, PerSeries, join_segments
 from stoker.store.columnfile import ColumnFile, Mark
-from stoker.store.fill import fill_forward
+from stoker.store.packing.block import Block, PerSeries, join_segments
+from stoker.store.packing.fill import fill_forward
+from stoker.store.packing.writer import Writer
 from stoker.store.tally import Tally
 from stoker.store.textfile import TextFile
-from stoker.store.writer import Writer
 
 Array = npt.NDArray[Any]
 Key = int | str

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from stoker.errors import BadValue
 from stoker.store.column import MISSING_TIME
-from stoker.store.field import Field
+from stoker.store.packing.field import Field
 
 Array = npt.NDArray[Any]
 Locate = Callable[[int], str]
@@ -81,7 +81,9 @@ def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
         try:
             values = values.cast(target)
         except pa.ArrowInvalid as error:
-            raise BadValue(f"column {field.name!r} near {locate(0)} holds a time that {field.unit} cannot hold: {error}.") from error
+            raise BadValue(
+                f"column {field.name!r} near {locate(0)} holds a time that {field.unit} cannot hold: {error}."
+            ) from error
     if pa.types.is_time32(values.type):
         values = values.view(pa.int32()).cast(pa.int64())
     numbers = values.view(pa.int64())
@@ -120,7 +122,8 @@ def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate
     if bad.any():
         i = int(bad.argmax())
         raise BadValue(
-            f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly. Choose a wider type with --dtype."
+            f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly. "
+            "Choose a wider type with --dtype."
         )
 
 

@@ -79,7 +79,8 @@ def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
     if pa.types.is_boolean(value):
         return np.dtype("|b1")
     if pa.types.is_integer(value) or pa.types.is_floating(value):
-        return np.dtype(value.to_pandas_dtype()).newbyteorder("<")
+        kind: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
+        return kind.newbyteorder("<")
     raise SourceInvalid(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with --columns.")
 
 

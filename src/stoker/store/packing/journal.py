@@ -13,8 +13,8 @@ import xxhash
 
 from stoker.files import write_file
 from stoker.store.columnfile import Mark
-from stoker.store.merge import CursorMark
-from stoker.store.run import RunMark
+from stoker.store.packing.merge import CursorMark
+from stoker.store.packing.run import RunMark
 
 NAME = "journal"
 

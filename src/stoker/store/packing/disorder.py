@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import TimeDisorder
-from stoker.store.plan import Plan
-from stoker.store.run import Disorder
+from stoker.store.packing.plan import Plan
+from stoker.store.packing.run import Disorder
+from stoker.store.packing.values import one_array, to_numbers
 from stoker.store.sources.source import Place
-from stoker.store.values import one_array, to_numbers
 
 
 def explain_disorder(plan: Plan, found: Disorder) -> TimeDisorder:
@@ -32,12 +33,14 @@ def explain_disorder(plan: Plan, found: Disorder) -> TimeDisorder:
             for row in _rows_of(plan, chunk.table, found, rows_before + chunk.begin.row):
                 place = f"row {chunk.begin.row + row + 1:,} of {source.label}"
                 values = column[row].values if plan.rows_are_series else column.slice(row, 1)
-                for shown, time in zip(values.to_pylist(), to_numbers(values, field, lambda _, p=place: p).tolist(), strict=True):
+                for shown, time in zip(values.to_pylist(), to_numbers(values, field, partial(_here, place)).tolist(), strict=True):
                     if last is not None and not last[1] < time:
                         return _error(plan, found, field.name, last, (place, time, str(shown)))
                     last = (place, time, str(shown))
         rows_before += rows_here
-    return TimeDisorder(f"the times of series {found.key!r} do not rise: {found.before} is followed by {found.behind}. Pass --sort.")
+    return TimeDisorder(
+        f"the times of series {found.key!r} do not rise: {found.before} is followed by {found.behind}. Pass --sort."
+    )
 
 
 def _rows_of(plan: Plan, table: pa.Table, found: Disorder, rows_before: int) -> list[int]:
@@ -60,5 +63,10 @@ def _error(plan: Plan, found: Disorder, name: str, before: tuple[str, Any, str],
     series = f" of {plan.key.name} {found.key!r}" if plan.key is not None else ""
     relation = "equals" if before[1] == behind[1] else "is before"
     return TimeDisorder(
-        f"the time {name!r}{series} does not rise: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. Fix the rows, or pass --sort."
+        f"the time {name!r}{series} does not rise: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
+        "Fix the rows, or pass --sort."
     )
+
+
+def _here(place: str, _: int) -> str:
+    return place

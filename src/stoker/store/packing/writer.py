@@ -30,7 +30,9 @@ class Writer:
     def submit(self, task: Callable[[], None], num_bytes: int = 0) -> None:
         """Queue a task that holds `num_bytes` of data; waits while too much is queued."""
         with self._change:
-            self._change.wait_for(lambda: self._error is not None or not self._tasks or self._waiting_bytes + num_bytes <= self._max_bytes)
+            self._change.wait_for(
+                lambda: self._error is not None or not self._tasks or self._waiting_bytes + num_bytes <= self._max_bytes
+            )
             self._raise()
             self._tasks.append((task, num_bytes))
             self._waiting_bytes += num_bytes

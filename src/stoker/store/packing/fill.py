@@ -15,8 +15,8 @@ Array = npt.NDArray[Any]
 def is_missing(values: Array) -> Array:
     """Which in-band values stand for missing: NaN, the least int64, code -1."""
     if values.dtype.kind == "f":
-        return np.isnan(values)
-    return values == (MISSING_TIME if values.dtype == np.int64 else MISSING_CODE)
+        return np.asarray(np.isnan(values))
+    return np.asarray(values == (MISSING_TIME if values.dtype == np.int64 else MISSING_CODE))
 
 
 def fill_forward(values: Array, starts: Array, before: Any | None) -> Array:
@@ -28,7 +28,7 @@ def fill_forward(values: Array, starts: Array, before: Any | None) -> Array:
     source = np.where(missing, -1, np.arange(len(values)))
     source[starts] = starts
     source = np.maximum.accumulate(source)
-    filled = values[source]
+    filled: Array = values[source]
     if before is not None:
         filled[source < 0] = before
     elif (source < 0).any():

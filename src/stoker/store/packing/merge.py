@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.store.block import Block, concatenate, join_segments, sort_block
-from stoker.store.run import RepeatedKey, Run
+from stoker.store.packing.block import Block, concatenate, join_segments, sort_block
+from stoker.store.packing.run import RepeatedKey, Run
 
 Array = npt.NDArray[Any]
 Bound = tuple[Any, ...]
@@ -184,7 +184,9 @@ def merge_runs(
             _stream_equal(live, bound, out, unique_keys, lambda size: progress([cursor.mark() for cursor in cursors], size))
 
 
-def _stream_equal(live: Sequence[Cursor], bound: Bound | None, out: Run, unique_keys: bool, progress: Callable[[int], None]) -> None:
+def _stream_equal(
+    live: Sequence[Cursor], bound: Bound | None, out: Run, unique_keys: bool, progress: Callable[[int], None]
+) -> None:
     """One key (and time) that fills whole blocks: copy it run by run."""
     holders = [cursor for cursor in live if cursor.first() == bound]
     if unique_keys and len(holders) > 1:

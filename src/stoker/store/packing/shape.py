@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import BadValue, SourceInvalid, TimeDisorder
-from stoker.store.block import Block, PerSeries
-from stoker.store.categories import Categories
-from stoker.store.field import Field, is_list, make_field, plain_type
-from stoker.store.plan import Plan
+from stoker.store.packing.block import Block, PerSeries
+from stoker.store.packing.categories import Categories
+from stoker.store.packing.field import Field, is_list, make_field, plain_type
+from stoker.store.packing.plan import Plan
+from stoker.store.packing.values import missing_mask, one_array, to_numbers
 from stoker.store.sources.source import Chunk, Source
-from stoker.store.values import missing_mask, one_array, to_numbers
 
 Array = npt.NDArray[Any]
 Locate = Callable[[int], str]
@@ -156,7 +156,9 @@ class Shaper:
         name = self.plan.options.time or ""
         field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
         if field.kind not in ("number", "timestamp", "duration"):
-            raise BadValue(f"the time {name!r} of {locate(0)} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'.")
+            raise BadValue(
+                f"the time {name!r} of {locate(0)} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'."
+            )
         values = one_array(table.column(name))
         self._refuse_missing_time(values, field, locate)
         times = to_numbers(values, field, locate)
@@ -202,13 +204,16 @@ class Shaper:
             if counts is not None and not np.array_equal(lengths, counts):
                 row = int((lengths != counts).argmax())
                 raise SourceInvalid(
-                    f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} but {counts[row]:,} in {names[0]!r}; "
+                    f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
+                    f"but {counts[row]:,} in {names[0]!r}; "
                     "the lists of one series must be equally long."
                 )
             counts = lengths
             flat = column.flatten()
             if is_list(plain_type(flat.type)):
-                raise SourceInvalid(f"column {name!r} of {source.label} holds lists of lists; give each dimension a column of its own.")
+                raise SourceInvalid(
+                    f"column {name!r} of {source.label} holds lists of lists; give each dimension a column of its own."
+                )
             flats[name] = flat
         return flats, counts if counts is not None else np.empty(0, dtype=np.int64)
 

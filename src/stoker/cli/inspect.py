@@ -1,0 +1,105 @@
+"""`stoker inspect`: schema, lengths, non-finite values, size and sources of a store."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.cli.printable import printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from stoker.store.inspect import Summary
+
+MAX_SOURCES = 12
+
+
+@click.command("inspect", short_help="Show what a store holds.")
+@click.argument("store")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
+def command(store: str, as_json: bool) -> None:
+    """Show the schema, lengths, non-finite values, size and sources of STORE. Reads no values."""
+    from stoker.store.inspect import inspect
+
+    summary = inspect(store)
+    if as_json:
+        click.echo(json.dumps(summary.to_dict()))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    roles = [f", {role} {printable(name)!r}" for role, name in (("key", summary.key), ("time", summary.time)) if name]
+    counts = f"{summary.num_series:,} series, {summary.num_steps:,} steps, {size(summary.num_bytes)}"
+    console.print(Text(f"{printable(summary.path)}: {counts}{''.join(roles)}", style="bold"))
+    console.print(f"digest {summary.digest}")
+    for table in (_columns(summary), _lengths(summary), _sources(summary)):
+        console.print()
+        console.print(table)
+    for note in summary.notes:
+        console.print(Text(f"note: {printable(note)}"))
+
+
+def size(num_bytes: float) -> str:
+    """Bytes as people read them."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} TB"
+
+
+def _table(title: str, *headers: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, header in enumerate(headers):
+        table.add_column(header, justify="left" if i < 2 else "right", overflow="fold")
+    return table
+
+
+def _columns(summary: Summary) -> Table:
+    from rich.text import Text
+
+    table = _table("columns", "name", "type", "per", "missing", "NaN", "inf", "first not finite")
+    for column in summary.columns:
+        label = column.label
+        if column.kind == "category" and column.texts is not None:
+            label += f" of {len(column.texts):,}"
+        bad = column.nonfinite
+        first = f"series {bad.first[0]:,} step {bad.first[1]:,}" if bad.first else ""
+        table.add_row(
+            Text(printable(column.name)),
+            Text(printable(label)),
+            column.level,
+            f"{column.missing:,}",
+            f"{bad.nan:,}",
+            f"{bad.inf:,}",
+            first,
+        )
+    return table
+
+
+def _lengths(summary: Summary) -> Table:
+    table = _table(f"lengths: {summary.shortest:,} to {summary.longest:,}, median {summary.median:,.0f}", "steps", "", "series")
+    most = max((one.num_series for one in summary.histogram), default=1) or 1
+    for one in summary.histogram:
+        span = f"{one.low:,}" if one.low == one.high else f"{one.low:,} to {one.high:,}"
+        table.add_row(span, "█" * round(40 * one.num_series / most) or ("▏" if one.num_series else ""), f"{one.num_series:,}")
+    return table
+
+
+def _sources(summary: Summary) -> Table:
+    from rich.text import Text
+
+    table = _table("sources", "name", "xxh3", "rows", "size")
+    for source in summary.sources[:MAX_SOURCES]:
+        table.add_row(Text(printable(source.name)), source.xxh3 or "", f"{source.num_rows:,}", size(source.num_bytes))
+    if len(summary.sources) > MAX_SOURCES:
+        rest = summary.sources[MAX_SOURCES:]
+        table.add_row(f"… {len(rest):,} more", "", f"{sum(s.num_rows for s in rest):,}", size(sum(s.num_bytes for s in rest)))
+    return table

@@ -1,0 +1,94 @@
+"""`stoker`: the group of commands. A command is imported only when it runs, so `stoker --help` answers in a blink."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from types import FrameType
+
+import click
+
+import stoker
+from stoker.cli.printable import printable
+from stoker.errors import StokerError
+
+COMMANDS = {
+    "pack": "Pack raw files into a store.",
+    "inspect": "Show what a store holds.",
+    "verify": "Read every byte of a store against its hash.",
+}
+
+
+class _Lazy(click.Group):
+    """A group that knows its commands by name, and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"stoker.cli.{cmd_name}").command
+        if not isinstance(command, click.Command):
+            raise TypeError(f"stoker.cli.{cmd_name}.command is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(stoker.__version__, prog_name="stoker")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:
+    """Make training on sequences as fast as the machine allows."""
+
+
+class Terminated(BaseException):
+    """The process was asked to end."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command: exit code 0, 2 for an error that has a line, 130 for Ctrl-C, 143 for SIGTERM."""
+    signal.signal(signal.SIGTERM, _terminate)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        cli.main(arguments, prog_name="stoker", standalone_mode=False)
+    except click.exceptions.Abort:
+        _end(130, _stopped())
+    except KeyboardInterrupt:
+        _end(130, _stopped())
+    except Terminated:
+        _end(143, _stopped())
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except StokerError as error:
+        if "--debug" in arguments:
+            raise
+        _end(2, f"stoker: {_line(error)}")
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _stopped() -> str:
+    return "stoker: stopped. Nothing is lost: run the same command again and it goes on."
+
+
+def _line(error: StokerError) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return printable(text)
+
+
+def _end(code: int, line: str) -> None:
+    sys.stderr.write(line + "\n")
+    sys.exit(code)

@@ -1,0 +1,65 @@
+"""`stoker pack`: raw files become a store."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from stoker.cli.printable import printable
+from stoker.cli.progress import progress
+
+
+@click.command("pack", short_help="Pack raw files into a store.")
+@click.argument("source", nargs=-1, required=True)
+@click.argument("store")
+@click.option("--series", metavar="KEY", help="Column whose values group rows into series, wherever the rows lie.")
+@click.option("--time", metavar="COL", help="Column that orders the steps of a series; it must rise strictly.")
+@click.option("--sort", is_flag=True, help="Sort by --time instead of refusing unsorted or equal times.")
+@click.option("--wide", is_flag=True, help="Make each numeric column of each file a series of its own.")
+@click.option("--columns", metavar="A,B,…", help="Columns to pack (default: all).")
+@click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64, or both. Never cuts a value silently.")
+@click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
+@click.option(
+    "--missing",
+    type=click.Choice(["keep", "error", "ffill", "drop"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of missing values.",
+)
+@click.option("--delimiter", help="Of text tables (default: found out).")
+@click.option("--quote", default='"', show_default=True, help="Quote of text tables; '' for none.")
+@click.option("--escape", help="Escape character of text tables.")
+@click.option("--header/--no-header", default=None, help="Whether the first line holds names (default: found out).")
+@click.option("--skip", type=int, default=0, metavar="N", help="Lines to leave out at the top of text tables.")
+@click.option("--null", multiple=True, metavar="TEXT", help="Text that means missing, next to the usual ones. May be repeated.")
+@click.option("--decimal", default=".", show_default=True, help="Decimal point of text tables.")
+@click.option("--encoding", default="utf-8", show_default=True, help="Of text files.")
+@click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
+@click.option("--memory", default="1GB", show_default=True, help="Memory of the whole process; inputs may be far larger.")
+@click.option("--threads", type=int, help="Threads that decode (default: the cores this process may use).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **options: object) -> None:
+    """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE.
+
+    A store that is there already is replaced in one step, at the very end. A pack that was killed goes on where it
+    stopped when the same command is given again.
+
+    \b
+    stoker pack "prices/*.csv" prices.stoker --series symbol --time ts
+    stoker pack events/ events.stoker --series event_id --memory 256MB
+    stoker pack ETTh1.csv ett.stoker --wide
+    """
+    from stoker.store.inspect import inspect
+    from stoker.store.pack import pack
+
+    with progress(unit="rows", enabled=not quiet and not as_json) as show:
+        packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]
+    if as_json:
+        click.echo(json.dumps(inspect(packed).to_dict()))
+        return
+    rows = sum(entry.num_rows for entry in packed.manifest.sources) if packed.manifest else 0
+    click.echo(f"packed {rows:,} rows into {len(packed):,} series, {packed.num_bytes / 1e6:,.1f} MB: {printable(store)}")
+    for note in packed.manifest.notes if packed.manifest else []:
+        click.echo(f"note: {printable(note)}")

@@ -1,0 +1,150 @@
+"""Inspecting: what a store holds, in numbers that people ask for."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stoker.store.column import Column
+from stoker.store.manifest import SourceEntry
+from stoker.store.store import Store, open_store
+
+_PART = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bin:
+    """Series whose length lies from `low` to `high`, both included."""
+
+    low: int
+    high: int
+    num_series: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What `stoker inspect` shows."""
+
+    path: str
+    digest: str | None
+    num_series: int
+    num_steps: int
+    num_bytes: int
+    key: str | None
+    time: str | None
+    shortest: int
+    median: float
+    longest: int
+    histogram: list[Bin]
+    columns: list[Column]
+    notes: list[str]
+    sources: list[SourceEntry]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "path": self.path,
+            "digest": self.digest,
+            "num_series": self.num_series,
+            "num_steps": self.num_steps,
+            "num_bytes": self.num_bytes,
+            "key": self.key,
+            "time": self.time,
+            "lengths": {
+                "shortest": self.shortest,
+                "median": self.median,
+                "longest": self.longest,
+                "histogram": [{"low": b.low, "high": b.high, "num_series": b.num_series} for b in self.histogram],
+            },
+            "columns": [
+                {
+                    "name": c.name,
+                    "type": c.label,
+                    "level": c.level,
+                    "missing": c.missing,
+                    "nan": c.nonfinite.nan,
+                    "inf": c.nonfinite.inf,
+                    "first_nonfinite": c.nonfinite.first,
+                    "categories": len(c.texts) if c.kind == "category" and c.texts is not None else None,
+                }
+                for c in self.columns
+            ],
+            "notes": self.notes,
+            "sources": [{"name": s.name, "num_bytes": s.num_bytes, "num_rows": s.num_rows, "xxh3": s.xxh3} for s in self.sources],
+        }
+
+
+def inspect(store: Store | str | os.PathLike[str]) -> Summary:
+    """Summarise a store. Reads the offsets, never the values."""
+    opened = store if isinstance(store, Store) else open_store(store)
+    lengths = _Lengths(opened)
+    manifest = opened.manifest
+    return Summary(
+        path=opened.name,
+        digest=opened.digest,
+        num_series=len(opened),
+        num_steps=opened.num_steps,
+        num_bytes=opened.num_bytes,
+        key=opened.key,
+        time=opened.time,
+        shortest=lengths.shortest,
+        median=lengths.median,
+        longest=lengths.longest,
+        histogram=lengths.histogram(),
+        columns=list(opened.schema.values()),
+        notes=manifest.notes if manifest is not None else [],
+        sources=manifest.sources if manifest is not None else [],
+    )
+
+
+class _Lengths:
+    """Counts of each length, gathered in parts so that 48 million series need no large array."""
+
+    def __init__(self, store: Store) -> None:
+        counts: dict[int, int] = {}
+        if store.uniform_length is not None:
+            counts = {store.uniform_length: len(store)} if len(store) else {}
+        else:
+            for start in range(0, len(store), _PART):
+                values, numbers = np.unique(np.diff(store.offsets[start : start + _PART + 1]), return_counts=True)
+                for value, number in zip(values.tolist(), numbers.tolist(), strict=True):
+                    counts[value] = counts.get(value, 0) + number
+        self._counts = dict(sorted(counts.items()))
+        self.shortest = min(self._counts, default=0)
+        self.longest = max(self._counts, default=0)
+
+    @property
+    def median(self) -> float:
+        """The middle length, or the mean of the two middle ones."""
+        total = sum(self._counts.values())
+        if not total:
+            return 0.0
+        ends = np.cumsum(list(self._counts.values()))
+        lengths = list(self._counts)
+        low = lengths[int(np.searchsorted(ends, (total - 1) // 2, side="right"))]
+        high = lengths[int(np.searchsorted(ends, total // 2, side="right"))]
+        return (low + high) / 2
+
+    def histogram(self) -> list[Bin]:
+        """At most 12 bins; their width grows with the length where lengths spread over more than one power of ten."""
+        if not self._counts:
+            return []
+        edges = self._edges()
+        bins = []
+        for low, high in itertools.pairwise(edges):
+            number = sum(count for length, count in self._counts.items() if low <= length < high)
+            bins.append(Bin(low=low, high=high - 1, num_series=number))
+        return bins
+
+    def _edges(self, num_bins: int = 12) -> list[int]:
+        low, high = self.shortest, self.longest + 1
+        if high - low <= num_bins:
+            return list(range(low, high + 1))
+        spread = np.geomspace if high > 10 * max(low, 1) else np.linspace
+        edges = np.unique(np.round(spread(max(low, 1), high, num_bins + 1)).astype(int)).tolist()
+        edges[0] = low
+        return [int(edge) for edge in edges]

@@ -1,0 +1,12 @@
+"""The way from chunks of raw rows to column files, in this order:
+
+options, field, plan     what was asked for, and what becomes of each column
+readahead                chunks are decoded on threads
+values, categories       Arrow values become numbers
+shape, block             rows become segments of series
+sorter, run, fill        segments become sorted runs on disk, through the background writer
+merge                    several runs become one
+seal                     the run becomes the shards of a store
+journal, identity        how far a pack is, and whether a later one is the same
+packing                  the whole of it
+"""

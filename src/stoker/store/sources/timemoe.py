@@ -1,0 +1,218 @@
+"""Time-MoE's binary folders: `meta.json` and raw values in `data-1-of-2.bin`, `data-2-of-2.bin`, …
+
+Each sequence is a row: a list in the column "sequence", in the type it is stored in, and beside it what else `meta.json`
+says of it ("id", "file"). Where a mean and a standard deviation are given, values are scaled back as Time-MoE does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.errors import BadValue, SourceEmpty, SourceInvalid
+from stoker.store.sources.folder import inside, read_fully
+from stoker.store.sources.json_rows import JsonRows, RowTexts
+from stoker.store.sources.json_text import JsonText
+from stoker.store.sources.source import Chunk, Place, Source, Task, Unfit
+from stoker.store.sources.text import open_text
+from stoker.store.sources.timemoe_meta import META, Meta, read_meta
+
+COLUMN = "sequence"
+_PLACE = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
+_SCALES_BYTES = 1 << 20
+_SKIP_BYTES = 256 << 10
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sequences:
+    """Neighbouring sequences: where their values are, how they are scaled, and what else is said of them."""
+
+    offsets: Array
+    lengths: Array
+    scaled: Array
+    """Whether both a mean and a standard deviation are given: then values are x * std + mean."""
+    means: Array
+    stds: Array
+    others: pa.Table
+
+    def slice(self, begin: int, end: int) -> _Sequences:
+        part = slice(begin, end)
+        others = self.others.slice(begin, end - begin)
+        return _Sequences(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
+
+
+class TimeMoeSource(Source):
+    """One folder. A position is a number of sequences."""
+
+    path: Path
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self._meta_path = inside(path, META, named_by="")
+        self.files = [self._meta_path, *sorted(path.glob("*.bin"))]
+        """All files of the set."""
+        self.num_bytes = sum(file.stat().st_size for file in self.files)
+        self._rows = JsonRows(self)
+
+    @property
+    def label(self) -> str:
+        return str(self._meta_path)
+
+    @cached_property
+    def _meta(self) -> Meta:
+        return read_meta(self.path)
+
+    def schema(self) -> pa.Schema:
+        kind = pa.from_numpy_dtype(self._meta.dtype)
+        others = [field for field in self._described if field.name not in _PLACE.names]
+        return pa.schema([pa.field(COLUMN, pa.large_list(kind)), *others])
+
+    @cached_property
+    def _described(self) -> pa.Schema:
+        """All keys of the first sequences, with their types."""
+        elements = self._open_scales().take(max_bytes=_SCALES_BYTES)
+        if elements is None:
+            raise SourceEmpty(f"{self.label} describes no sequence. Remove the folder, or leave it out of the pattern.")
+        described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
+        for name in ("offset", "length"):
+            if name not in described.names or described.field(name).type != pa.int64():
+                raise SourceInvalid(f"{self.label} has sequences without a whole number {name!r}. Is it a Time-MoE data set?")
+        if COLUMN in described.names:
+            raise SourceInvalid(f"{self.label} has sequences with a key {COLUMN!r}, which is the name of the values. Rename it.")
+        return described
+
+    def _open_scales(self) -> JsonText:
+        text = JsonText(open_text(self._meta_path), self.label, start=self._meta.scales_at)
+        text.enter()
+        return text
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        wanted = self.schema() if schema is None else schema
+        text, row = self._open_scales(), 0
+        while row < start.row:
+            skipped = text.take(max_bytes=_SKIP_BYTES, max_count=start.row - row)
+            if skipped is None:
+                raise SourceInvalid(
+                    f"{self.label} describes {row:,} sequences, but {start.row:,} were read of it before. It was changed."
+                )
+            row += skipped.count
+        while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
+            sequences = self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
+            for begin, end in _groups(sequences.lengths * self._meta.dtype.itemsize, chunk_bytes):
+                yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
+            row += elements.count
+        if row != self._meta.num_sequences:
+            raise SourceInvalid(
+                f"{self.label} describes {row:,} sequences, {self._meta.num_sequences:,} expected by num_sequences."
+            )
+        self._finish(text)
+
+    def _finish(self, text: JsonText) -> None:
+        """What stands behind the sequences is no second description."""
+        while text.peek() == b",":
+            text.expect(b",")
+            if (key := text.key()) == "scales":
+                raise SourceInvalid(f"{self.label} has the key {key!r} twice. Make the folder again.")
+            text.value()
+        text.expect(b"}")
+        text.finish()
+
+    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> _Sequences:
+        others = pa.schema([field for field in wanted if field.name != COLUMN])
+        asked = pa.schema([*_PLACE, *others])
+        try:
+            table = self._rows.parse(texts, asked, self._described.names)
+        except Unfit as unfit:
+            kind = asked.field(unfit.column).type
+            row, text = self._rows.find_misfit(texts, unfit.column, kind) or (texts.rows_before + 1, "another type")
+            raise BadValue(
+                f"sequence {row:,} of {self.label} has {text[:40]} under {unfit.column!r}, but those before it have {kind}. "
+                "Make the folder again."
+            ) from unfit
+        places = {name: table.column(name).combine_chunks() for name in _PLACE.names}
+        given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in places.items()}
+        numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in places.items()}
+        found = _Sequences(
+            offsets=numbers["offset"],
+            lengths=numbers["length"],
+            scaled=given["mean"] & given["std"],
+            means=numbers["mean"],
+            stds=numbers["std"],
+            others=table.select(others.names),
+        )
+        self._check(found, given["offset"] & given["length"], texts.rows_before)
+        return found
+
+    def _check(self, sequences: _Sequences, placed: Array, rows_before: int) -> None:
+        total = self._meta.num_elements
+        offsets, lengths = sequences.offsets, sequences.lengths
+        # Lengths are bounded before they are added, so that the sum cannot wrap around.
+        fits = placed & (offsets >= 0) & (lengths >= 0) & (lengths <= total) & (offsets <= total - np.minimum(lengths, total))
+        if not fits.all():
+            i = int(np.argmin(fits))
+            raise SourceInvalid(
+                f"sequence {rows_before + i + 1:,} of {self.label} is at offset {offsets[i]:,} with length {lengths[i]:,}, "
+                f"but the files hold {total:,} elements. Fetch or make the folder again."
+            )
+        if self._meta.dtype.kind != "f" and sequences.scaled.any():
+            i = int(np.argmax(sequences.scaled))
+            raise SourceInvalid(
+                f"sequence {rows_before + i + 1:,} of {self.label} has a mean and a std, but values of {self._meta.dtype}; "
+                "scaled integers cannot be read. Store them as float32."
+            )
+
+    def _chunk(self, sequences: _Sequences, wanted: pa.Schema, row: int) -> Chunk:
+        columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
+        if COLUMN in wanted.names:
+            columns[COLUMN] = self._values(sequences)
+        end = row + len(sequences.lengths)
+        return Chunk(pa.table({name: columns[name] for name in wanted.names}), Place(row, row), Place(end, end))
+
+    def _values(self, sequences: _Sequences) -> pa.Array:
+        bounds = np.zeros(len(sequences.lengths) + 1, dtype=np.int64)
+        np.cumsum(sequences.lengths, out=bounds[1:])
+        values = np.empty(int(bounds[-1]), dtype=self._meta.dtype)
+        for first, last in _runs(sequences.offsets, sequences.lengths):
+            self._read(int(sequences.offsets[first]), values[bounds[first] : bounds[last]])
+        with np.errstate(all="ignore"):
+            for i in np.flatnonzero(sequences.scaled).tolist():
+                one = values[bounds[i] : bounds[i + 1]]
+                one *= float(sequences.stds[i])
+                one += float(sequences.means[i])
+        flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
+        return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
+
+    def _read(self, begin: int, values: Array) -> None:
+        """Fill `values` with the elements from `begin` on, which may lie in several files."""
+        item_bytes = values.dtype.itemsize
+        end = begin + values.size
+        for part in self._meta.parts:
+            first, last = max(begin, part.begin), min(end, part.end)
+            if first < last:
+                buffer = memoryview(values[first - begin : last - begin]).cast("B")
+                with part.path.open("rb") as file:
+                    read_fully(file.fileno(), buffer, (first - part.begin) * item_bytes, part.path)
+
+
+def _groups(num_bytes: Array, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Neighbours of about `chunk_bytes` together, at least one."""
+    group = (np.cumsum(num_bytes) - num_bytes) // max(chunk_bytes, 1)
+    cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(num_bytes)]
+    yield from pairwise(cuts)
+
+
+def _runs(offsets: Array, lengths: Array) -> Iterator[tuple[int, int]]:
+    """Neighbours whose values lie end to end, so that they are read at once."""
+    gaps = np.flatnonzero(offsets[1:] != offsets[:-1] + lengths[:-1]) + 1
+    cuts = [0, *gaps.tolist(), len(offsets)]
+    yield from pairwise(cuts)

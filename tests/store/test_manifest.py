@@ -1,0 +1,311 @@
+"""The manifest: one hand-made violation for each rule, each refused with the place in the JSON that breaks it."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stoker.errors import ManifestInvalid
+from stoker.store import manifest as manifests
+from stoker.testing import COLUMNS, seal_manifest, tiny_store
+
+Tree = dict[str, Any]
+WHERE = "folder/manifest.json"
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    tree: Tree = msgspec.to_builtins(tiny_store(tmp_path_factory.mktemp("ragged") / "store").manifest)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def uniform(tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    built = tiny_store(tmp_path_factory.mktemp("uniform") / "store", lengths=(2, 2), uniform=True)
+    tree: Tree = msgspec.to_builtins(built.manifest)
+    return tree
+
+
+def column(tree: Tree, name: str) -> Tree:
+    found: Tree = tree["columns"][COLUMNS.index(name)]
+    return found
+
+
+def at(name: str) -> str:
+    return rf"\$\.columns\[{COLUMNS.index(name)}\]"
+
+
+def set_at(*path: str | int, value: Any) -> Callable[[Tree], None]:
+    """A change of one place; a path that begins with the name of a column begins at that column."""
+
+    def change(tree: Tree) -> None:
+        place: Any = column(tree, str(path[0])) if path[0] in COLUMNS else tree[path[0]] if len(path) > 1 else tree
+        for step in path[1:-1]:
+            place = place[step]
+        place[path[-1]] = value
+
+    return change
+
+
+def remove_at(*path: str | int) -> Callable[[Tree], None]:
+    def change(tree: Tree) -> None:
+        place: Any = column(tree, str(path[0])) if path[0] in COLUMNS else tree
+        for step in path[1:-1] if path[0] in COLUMNS else path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+
+    return change
+
+
+def name_twice(tree: Tree) -> None:
+    column(tree, "price")["name"] = "caf\u00e9"
+    column(tree, "wide")["name"] = "cafe\u0301"
+
+
+def many_columns(tree: Tree) -> None:
+    tree["columns"] = [{**column(tree, "price"), "name": str(i)} for i in range(manifests.MAX_COLUMNS + 1)]
+
+
+HUGE = 2**63
+
+
+def nonfinite(nan: int, inf: int, first: list[int] | None) -> Callable[[Tree], None]:
+    return set_at("price", "nonfinite", value={"nan": nan, "inf": inf, "first": first})
+
+
+BROKEN: list[tuple[str, Callable[[Tree], None]]] = [
+    # what types say
+    (r"missing required field `columns`", remove_at("columns")),
+    (r"missing required field `unit`.*\$\.columns\[0\]", remove_at("price", "unit")),
+    (r"unknown field `extra`", set_at("extra", value=1)),
+    (r"unknown field `extra`.*\$\.columns\[0\]\.values", set_at("price", "values", "extra", value=1)),
+    (r"Expected `int`, got `bool`.*\$\.num_series", set_at("num_series", value=True)),
+    (r"Expected `int`, got `float`.*\$\.num_series", set_at("num_series", value=4.5)),
+    (r"Expected `int`, got `str`.*\$\.num_steps", set_at("num_steps", value="9")),
+    (r"Expected `str`, got `null`.*name", set_at("price", "name", value=None)),
+    (r"Invalid enum value 'table'.*\$\.format", set_at("format", value="table")),
+    (r"Invalid enum value 'row'.*level", set_at("price", "level", value="row")),
+    (r"Invalid enum value 'object'.*kind", set_at("price", "kind", value="object")),
+    # numbers and lengths
+    (r"\$\.num_series: .*from 0 to 2\^63 - 1, found -1", set_at("num_series", value=-1)),
+    (r"\$\.num_series: .*from 0 to 2\^63 - 1", set_at("num_series", value=HUGE)),
+    (r"\$\.num_steps: .*from 0 to 2\^63 - 1", set_at("num_steps", value=10**40)),
+    (r"\$\.length: .*exactly one of length and offsets", set_at("length", value=3)),
+    (r"\$\.length: .*exactly one of length and offsets", set_at("offsets", value=None)),
+    # the offsets of the series
+    (r"\$\.offsets\.dtype: expected <i8, found '<i4'", set_at("offsets", "dtype", value="<i4")),
+    (r"\$\.offsets\.shape: expected 5, found 6", set_at("offsets", "shape", value=[6])),
+    (r"\$\.offsets\.shape: expected one number, found 2", set_at("offsets", "shape", value=[5, 1])),
+    # columns
+    (r"\$\.columns: expected at most 4096", many_columns),
+    (at("wide") + r"\.name: .*differ after Unicode NFC", name_twice),
+    (at("price") + r"\.values: expected a shard, found null", set_at("price", "values", value=None)),
+    (at("symbol") + r": .*a text column has level series", set_at("symbol", "level", value="step")),
+    (at("symbol") + r": .*a text column has level series, texts, and no values", set_at("symbol", "texts", value=None)),
+    (at("price") + r".*a text column has level series, texts, and no values", set_at("price", "kind", value="text")),
+    (at("brief") + r"\.values\.dtype: .*kind bfloat16, found '<i2'", set_at("brief", "values", "dtype", value="<i2")),
+    (at("when") + r"\.values\.dtype: .*kind timestamp, found '<u8'", set_at("when", "values", "dtype", value="<u8")),
+    (at("span") + r"\.values\.dtype: .*kind duration, found '<f8'", set_at("span", "values", "dtype", value="<f8")),
+    (at("mood") + r"\.values\.dtype: .*kind category, found '<u4'", set_at("mood", "values", "dtype", value="<u4")),
+    (at("mood") + r"\.texts: .*texts for kinds category and text", set_at("mood", "texts", value=None)),
+    (at("mood") + r"\.texts: .*texts for kinds category and text", set_at("mood", "kind", value="number")),
+    (at("price") + r"\.unit: .*null for others, found 'ns'", set_at("price", "unit", value="ns")),
+    (at("when") + r"\.unit: .*a unit for kinds timestamp", set_at("when", "unit", value=None)),
+    (at("when") + r"\.unit: expected s, ms, us or ns", set_at("when", "unit", value="D")),
+    (at("when") + r"\.unit: expected s, ms, us or ns", set_at("when", "unit", value="us," + " UTC" * 40)),
+    (at("span") + r"\.unit: expected s, ms, us or ns", set_at("span", "unit", value="ms, UTC")),
+    (at("mood") + r"\.missing: .*from 0", set_at("mood", "missing", value=-1)),
+    (at("price") + r"\.nonfinite\.nan: .*from 0", nonfinite(-1, 0, None)),
+    (at("price") + r"\.nonfinite\.inf: .*from 0", nonfinite(0, HUGE, [0, 0])),
+    (at("price") + r"\.nonfinite\.first: .*a place exactly", set_at("price", "nonfinite", "nan", value=1)),
+    (at("price") + r"\.nonfinite\.first: .*a place exactly", set_at("price", "nonfinite", "first", value=[0, 0])),
+    (
+        at("price") + r"\.nonfinite\.first: expected \[series",
+        nonfinite(1, 0, [0]),
+    ),
+    (at("price") + r"\.nonfinite\.first: .*from 0", nonfinite(1, 0, [0, -1])),
+    # shards
+    (at("price") + r"\.values\.file: expected 16 hex digits", set_at("price", "values", "file", value="../../etc/passwd")),
+    (at("price") + r"\.values\.file: expected 16 hex digits", set_at("price", "values", "file", value="0123456789abcdef.npy\n")),
+    (at("price") + r"\.values\.shape: expected one or two numbers, found 0", set_at("price", "values", "shape", value=[])),
+    (at("price") + r"\.values\.shape: expected one or two numbers, found 3", set_at("price", "values", "shape", value=[9, 1, 1])),
+    (at("price") + r"\.values\.shape: .*from 0", set_at("price", "values", "shape", value=[-9])),
+    (at("price") + r"\.values\.shape: .*from 0", set_at("price", "values", "shape", value=[9, -1])),
+    (at("price") + r"\.values\.shape: .*a width of at least 1", set_at("price", "values", "shape", value=[9, 0])),
+    (at("price") + r"\.values\.shape: .*less than 2\^63 bytes", set_at("price", "values", "shape", value=[9, 2**62])),
+    (at("price") + r"\.values\.shape: .*less than 2\^63 bytes", set_at("price", "values", "shape", value=[2**60 - 15])),
+    (at("price") + r"\.values\.shape: expected 9, found 8", set_at("price", "values", "shape", value=[8])),
+    (at("label") + r"\.values\.shape: expected 4, found 9", set_at("label", "values", "shape", value=[9])),
+    (at("price") + r"\.values\.blocks: expected 1, found 0", set_at("price", "values", "blocks", value=[])),
+    (at("price") + r"\.values\.blocks: expected 1, found 2", set_at("price", "values", "blocks", value=["0" * 16] * 2)),
+    (at("price") + r"\.values\.blocks: expected 16 hex digits", set_at("price", "values", "blocks", value=["0" * 15])),
+    (at("price") + r"\.values\.blocks: expected 16 hex digits", set_at("price", "values", "blocks", value=["G" * 16])),
+    (at("symbol") + r"\.texts\.utf8\.dtype: expected \|u1", set_at("symbol", "texts", "utf8", "dtype", value="|i1")),
+    (
+        at("symbol") + r"\.texts\.utf8\.shape: expected one number, found 2",
+        set_at("symbol", "texts", "utf8", "shape", value=[17, 1]),
+    ),
+    (at("symbol") + r"\.texts\.offsets\.dtype: expected <i8", set_at("symbol", "texts", "offsets", "dtype", value="<u8")),
+    (at("symbol") + r"\.texts\.offsets\.shape: expected 5, found 4", set_at("symbol", "texts", "offsets", "shape", value=[4])),
+    (
+        at("mood") + r"\.texts\.offsets\.shape: expected at least 1",
+        set_at("mood", "texts", "offsets", value={"file": "0" * 16 + ".npy", "dtype": "<i8", "shape": [0], "blocks": []}),
+    ),
+    # names that refer to columns, and the sources
+    (r"\$\.key: expected the name of a column of level series, found 'none'", set_at("key", value="none")),
+    (r"\$\.key: expected the name of a column of level series, found 'price'", set_at("key", value="price")),
+    (r"\$\.time: expected the name of a column of level step, found 'label'", set_at("time", value="label")),
+    (r"\$\.sources\[0\]\.num_bytes: .*from 0", set_at("sources", 0, "num_bytes", value=-1)),
+    (r"\$\.sources\[0\]\.num_rows: .*from 0", set_at("sources", 0, "num_rows", value=HUGE)),
+    (r"\$\.sources\[0\]\.xxh3: expected 32 hex digits", set_at("sources", 0, "xxh3", value="f" * 31)),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), BROKEN, ids=[f"{i}" for i in range(len(BROKEN))])
+def test_each_broken_rule_is_named_with_its_place(ragged: Tree, message: str, change: Callable[[Tree], None]) -> None:
+    tree = copy.deepcopy(ragged)
+    change(tree)
+    with pytest.raises(ManifestInvalid, match=message) as caught:
+        manifests.load(seal_manifest(tree), WHERE)
+    assert str(caught.value).startswith(WHERE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["|O", "|V0", "|V8", "<U4", "|S4", ">f8", "=f8", "f8", "<c16", "<M8[ns]", "<f16", "|b8", "", "<f8,<f8", "[('a','<f8')]"],
+)
+def test_a_dtype_outside_the_list_is_refused(ragged: Tree, dtype: str) -> None:
+    tree = copy.deepcopy(ragged)
+    column(tree, "price")["values"]["dtype"] = dtype
+    with pytest.raises(ManifestInvalid, match=at("price") + r"\.values\.dtype"):
+        manifests.load(seal_manifest(tree), WHERE)
+
+
+def test_a_uniform_store_has_as_many_steps_as_its_series_have(uniform: Tree) -> None:
+    for change in ({"num_steps": 5}, {"length": 3}, {"length": -2}):
+        with pytest.raises(ManifestInvalid, match=r"\$\.(num_steps: expected|length: .*from 0)"):
+            manifests.load(seal_manifest({**uniform, **change}), WHERE)
+
+
+def test_sizes_that_overflow_when_multiplied_are_refused(uniform: Tree) -> None:
+    with pytest.raises(ManifestInvalid, match=r"\$\.num_steps"):
+        manifests.load(seal_manifest({**uniform, "num_series": 2**32, "length": 2**32, "num_steps": 0}), WHERE)
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 31, "g" * 32, "A" * 32])
+def test_a_digest_is_32_hex_digits(ragged: Tree, digest: str) -> None:
+    data = seal_manifest(ragged)
+    found = re.search(rb'"digest": "([0-9a-f]{32})"', data)
+    assert found is not None
+    with pytest.raises(ManifestInvalid, match=r"\$\.digest: expected 32 hex digits"):
+        manifests.load(data.replace(found[1], digest.encode()), WHERE)
+
+
+# ---- what the digest and the one serialisation catch ----
+
+
+def test_what_was_dumped_loads_and_dumps_the_same(ragged: Tree, uniform: Tree) -> None:
+    for tree in (ragged, uniform):
+        data = seal_manifest(tree)
+        manifest = manifests.load(data, WHERE)
+        assert manifests.dump(manifest) == data
+        assert manifests.digest_of(manifest) == manifest.digest == tree["digest"]
+
+
+def changed(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert old in data
+    return data.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: changed(data, b'"price"', b'"Price"'),
+        lambda data: changed(data, b"made for a test", b"made for a tesT"),
+        lambda data: data + b" ",
+        lambda data: data.rstrip(b"\n"),
+        lambda data: b" " + data,
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: changed(data, b'"version": 1,', b'"version": 1, "version": 1,'),
+        lambda data: changed(data, b'"num_series": 4,', b'"num_series": 3, "num_series": 4,'),
+        lambda data: changed(data, b'"num_series": 4', b'"num_series": 4 '),
+        lambda data: changed(data, b'"made', b'"\\u006dade'),
+    ],
+)
+def test_a_change_that_breaks_no_rule_is_found_by_the_digest(ragged: Tree, change: Callable[[bytes], bytes]) -> None:
+    with pytest.raises(ManifestInvalid, match="does not match its digest: it was changed after it was written"):
+        manifests.load(change(seal_manifest(ragged)), WHERE)
+
+
+def test_every_field_is_covered_by_the_digest(ragged: Tree) -> None:
+    for change in ({"notes": []}, {"sources": []}, {"key": None}, {"time": None}):
+        assert seal_manifest({**ragged, **change}) != seal_manifest(ragged)
+        assert manifests.load(seal_manifest({**ragged, **change}), WHERE).digest != ragged["digest"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe",
+        b'{"format": "stoker", "version": NaN}',
+        b'{"format": "stoker", "version": 1e999}',
+        b'{"format": "stoker", "version": ' + b"9" * 5000 + b"}",
+        b'{"format": "\\ud800"}',
+        b'{"format": "sto\xffker"}',
+        b"[" * 100_000,
+        b'{"columns":' * 100_000,
+        b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"\0" * 100,
+    ],
+)
+def test_what_is_not_json_of_the_right_form_is_refused(data: bytes) -> None:
+    with pytest.raises(ManifestInvalid, match=f"^{re.escape(WHERE)} is not a stoker manifest"):
+        manifests.load(data, WHERE)
+
+
+def test_a_manifest_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifests, "MAX_BYTES", 10)
+    monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: pytest.fail("parsed"))
+    with pytest.raises(ManifestInvalid, match="has 11 bytes, but a manifest has at most 10"):
+        manifests.load(b"{" * 11, WHERE)
+
+
+# ---- versions ----
+
+
+def test_a_newer_version_asks_for_a_newer_stoker(ragged: Tree) -> None:
+    for extra in ({}, {"a_field_of_the_future": 1}, {"columns": "elsewhere"}):
+        with pytest.raises(ManifestInvalid, match="has format version 2, but this stoker reads version 1: install a newer stoker"):
+            manifests.load(seal_manifest({**ragged, **extra, "version": 2}), WHERE)
+
+
+def test_a_version_that_never_was_is_told_as_such(ragged: Tree) -> None:
+    for version in (0, -1):
+        with pytest.raises(ManifestInvalid, match=f"format version {version}, which never was"):
+            manifests.load(seal_manifest({**ragged, "version": version}), WHERE)
+
+
+def test_negative_control_without_the_digest_a_changed_note_passes(ragged: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = changed(seal_manifest(ragged), b"made for a test", b"made for a tesT")
+    monkeypatch.setattr(manifests, "dump", lambda _: data)
+    assert manifests.load(data, WHERE).notes == ["made for a tesT"]
+
+
+def test_the_path_in_a_message_is_the_place_of_the_file(tmp_path: Path) -> None:
+    built = tiny_store(tmp_path / "store")
+    (built.path / "manifest.json").chmod(0o644)
+    (built.path / "manifest.json").write_bytes(b"{}")
+    with pytest.raises(ManifestInvalid, match=re.escape(str(built.path / "manifest.json"))):
+        built.open()
