@@ -14,23 +14,7 @@ from stoker.testing import seal_manifest
 
 Rng = np.random.Generator
 
-TEXTS = [
-    "",
-    "0",
-    "x",
-    "../x",
-    "/etc/passwd",
-    "\0",
-    "\n",
-    "<script>",
-    "e\u0301",
-    "\u00e9",
-    "\u202e",
-    "x" * 10_000,
-    "price",
-    "symbol",
-    "when",
-]
+TEXTS = ["", "0", "x", "../x", "/etc/passwd", "\0", "\n", "<script>", "e\u0301", "\u00e9", "\u202e", "x" * 10_000]
 SMALL_NUMBERS = [0, 1, -1, 2, 3, 4, 5, 9, 16, 127, 128, 4096, -128]
 LARGE_NUMBERS = [2**31, 2**32, 2**53, 2**60, 2**62, 2**63 - 129, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**30, -(10**30)]
 SHARD = {"file": "0" * 16 + ".npy", "dtype": "<i8", "shape": [5], "blocks": ["0" * 16]}
@@ -74,6 +58,16 @@ def places_of(tree: Any) -> list[Place]:
             found.append((node, key))
             waiting.append(node[key])
     return found
+
+
+def pick_place(tree: Any, rng: Rng) -> Place:
+    """A place whose field is as likely as any other, however often the field occurs: else columns would drown the rest."""
+    fields: dict[Any, list[Place]] = {}
+    for place in places_of(tree):
+        siblings = ",".join(sorted(place[0])) if isinstance(place[0], dict) else "list"
+        fields.setdefault((siblings, place[1] if isinstance(place[0], dict) else 0), []).append(place)
+    place: Place = pick(rng, pick(rng, list(fields.values())))
+    return place
 
 
 def pick(rng: Rng, choices: list[Any]) -> Any:
@@ -188,9 +182,8 @@ def mutate(data: bytes, rng: Rng) -> bytes:
         return reseal(changed) if sealed else changed
     tree = msgspec.json.decode(data)
     for _ in range(pick(rng, [1, 1, 1, 2, 3])):
-        places = places_of(tree)
-        if places:
-            pick(rng, TREE_CHANGES)(tree, pick(rng, places), rng)
+        if tree:
+            pick(rng, TREE_CHANGES)(tree, pick_place(tree, rng), rng)
     if sealed:
         return seal_manifest(tree)
     return msgspec.json.format(msgspec.json.encode(tree), indent=1) + b"\n"

@@ -142,6 +142,7 @@ class ColumnFile:
         name = name_of(self.dtype.str, shape, blocks)
         self._file.overwrite(header(self.dtype.str, shape), 0)
         self._file.publish(folder / name)
+        self.path = folder / name
         return Shard(file=name, dtype=self.dtype.str, shape=shape, blocks=blocks)
 
     def close(self) -> None:

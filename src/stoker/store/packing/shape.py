@@ -17,6 +17,7 @@ from stoker.errors import BadValue, SourceInvalid, TimeDisorder
 from stoker.store.packing.block import Block, PerSeries
 from stoker.store.packing.categories import Categories
 from stoker.store.packing.field import Field, is_list, make_field, plain_type
+from stoker.store.packing.keys import key_stretches, key_values
 from stoker.store.packing.plan import Plan
 from stoker.store.packing.values import missing_mask, one_array, to_numbers
 from stoker.store.sources.source import Chunk, Source
@@ -39,14 +40,16 @@ class Shaper:
     def block(self, chunk: Chunk, source: Source, number: int, series_before: int) -> Block:
         """Shape one chunk. `number` is the source's place among all, `series_before` counts the rows of earlier chunks."""
         table = chunk.table
-        rows = np.arange(chunk.begin.row, chunk.begin.row + table.num_rows)
+        rows = range(chunk.begin.row, chunk.begin.row + table.num_rows)
         if self.plan.rows_are_series:
             return self._lists(table, source, chunk.begin.row, series_before)
         if self.plan.grouping != "wide" or self.plan.options.missing == "error":
-            table, rows = self._without_missing(table, rows, source)
+            table, kept = self._without_missing(table, rows, source)
+        else:
+            kept = rows
 
         def locate(i: int) -> str:
-            return f"row {rows[i] + 1:,} of {source.label}"
+            return f"row {kept[i] + 1:,} of {source.label}"
 
         if self.plan.grouping == "wide":
             return self._wide(table, number, locate)
@@ -64,7 +67,7 @@ class Shaper:
     def _wide_width(self) -> int:
         return len(self.plan.schema) - (1 if self.plan.options.time is not None else 0)
 
-    def _without_missing(self, table: pa.Table, rows: Array, source: Source) -> tuple[pa.Table, Array]:
+    def _without_missing(self, table: pa.Table, rows: range, source: Source) -> tuple[pa.Table, range | Array]:
         """Apply the policies `drop` and `error`, which look at rows of the source."""
         policy = self.plan.options.missing
         if policy not in ("drop", "error"):
@@ -80,38 +83,13 @@ class Shaper:
             gone |= mask
         if not gone.any():
             return table, rows
-        return table.filter(pa.array(~gone)), rows[~gone]
+        return table.filter(pa.array(~gone)), np.flatnonzero(~gone) + rows.start
 
     def _segments(self, table: pa.Table, number: int, locate: Locate) -> tuple[pa.Array, Array]:
         """Stretches of rows with one key."""
         if self.plan.key is None:
             return pa.array([number], pa.int64()), np.array([table.num_rows], dtype=np.int64)
-        keys = self._key_values(table, locate)
-        runs = pc.run_end_encode(keys, run_end_type=pa.int64())
-        ends = np.asarray(runs.run_ends.to_numpy())
-        return runs.values, np.diff(ends, prepend=0)
-
-    def _key_values(self, table: pa.Table, locate: Locate) -> pa.Array:
-        field = self.plan.key
-        if field is None:
-            raise RuntimeError("this plan has no key")
-        keys = one_array(table.column(field.name))
-        if pa.types.is_dictionary(keys.type):
-            keys = keys.dictionary_decode()
-        if pa.types.is_null(keys.type):
-            raise BadValue(f"the key {field.name!r} is missing in {locate(0)}. Every row needs a key.")
-        absent = pc.is_null(keys)
-        if field.kind == "text":
-            keys = keys.cast(pa.large_string())
-            absent = pc.or_(absent, pc.fill_null(pc.equal(keys, ""), True))
-        if pc.any(absent).as_py():
-            i = int(np.asarray(absent.to_numpy(zero_copy_only=False)).argmax())
-            raise BadValue(f"the key {field.name!r} is missing in {locate(i)}. Every row needs a key.")
-        if field.kind == "text":
-            return keys
-        if field.kind == "timestamp":
-            return pa.array(to_numbers(keys, field, locate))
-        return keys.cast(pa.uint64() if field.dtype == np.uint64 else pa.int64())
+        return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
 
     def _values(self, values: pa.Array, field: Field, locate: Locate) -> Array:
         """The numbers of one column, missing ones in-band and counted."""
@@ -191,7 +169,8 @@ class Shaper:
         step = [self._values(flats[f.name], f, locate) for f in self.plan.step]
         series = [self._series_values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
         if self.plan.key is not None:
-            return Block(self._key_values(table, locate_row), counts, step, series)
+            keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
+            return Block(keys, counts, step, series)
         keys = pa.array(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
         return Block(keys, counts, step, series)
 

@@ -56,7 +56,7 @@ class ArffSource(LineSource):
         multivariate = kinds[0] == "relation" and kinds[1:] in ([], ["nominal"], ["number"])
         if not univariate and not multivariate:
             raise SourceInvalid(
-                f"{self.path} is not a set of series: expected numeric attributes and a nominal class behind them, or one relational "
+                f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
                 "attribute and a class. Read it as a table of steps instead."
             )
         if multivariate and any(inner.kind != "number" for inner in attributes[0].inner):
@@ -92,7 +92,7 @@ class ArffSource(LineSource):
             return pa.table({a.name: _column(a, list(column)) for a, column in zip(self._attributes, columns, strict=True)})
         if self._attributes[0].kind == "relation":
             return self._multivariate(fields)
-        series = [_numbers(i, row[:-1]) for i, row in enumerate(fields)]
+        series = [_numbers(i, b",".join(row[:-1])) for i, row in enumerate(fields)]
         label = _column(self._attributes[-1], [row[-1] for row in fields])
         return pa.table({"value": number_lists(series, nan_is_missing=True), "label": label})
 
@@ -110,7 +110,7 @@ class ArffSource(LineSource):
             if len(parts) != expected:
                 raise RowFault(i, f"{len(parts):,} dimensions found, {expected:,} expected as in the first case")
             for d, part in enumerate(parts):
-                values = _numbers(i, part.split(b","))
+                values = _numbers(i, part)
                 if len(values) != length:
                     raise RowFault(i, f"dimension {d} has {len(values):,} values, {length:,} expected by '@attribute'")
                 dimensions[d].append(values)
@@ -125,18 +125,32 @@ def _dimensions(field: bytes) -> list[bytes]:
     return (field[1:-1] if quoted else field).split(_DIMENSION_BREAK)
 
 
-def _numbers(index: int, fields: list[bytes]) -> Floats:
+def _numbers(index: int, text: bytes) -> Floats:
     try:
-        return parse_numbers(fields)
+        return parse_numbers(text)
     except BadNumber as error:
         raise RowFault(index, str(error)) from error
+
+
+def _column_numbers(fields: list[bytes]) -> Floats:
+    """One number a row: all at once, and one by one only to find the row of a fault."""
+    try:
+        values = parse_numbers(b",".join(fields))
+        if values.size == len(fields):
+            return values
+    except BadNumber:
+        pass
+    for i, field in enumerate(fields):
+        if _numbers(i, field).size != 1:
+            raise RowFault(i, "a number is missing; write '?' for a missing value")
+    raise AssertionError("fields that are numbers one by one are numbers together")
 
 
 def _column(attribute: Attribute, fields: list[bytes]) -> pa.Array:
     """One attribute of all rows."""
     missing = np.array([field == MISSING for field in fields], dtype=bool)
     if attribute.kind == "number":
-        values = np.concatenate([_numbers(i, [field]) for i, field in enumerate(fields)]) if fields else np.empty(0)
+        values = _column_numbers(fields)
         return pa.array(values, mask=missing)
     texts: list[str | None] = []
     for i, field in enumerate(fields):

@@ -83,8 +83,8 @@ class JsonSource(Source):
                 raise SourceInvalid(f"{self.path} has the key {name!r} twice. Rename one of them.")
             if found != b"[":
                 raise SourceInvalid(
-                    f"{self.path} has no list under the key {name!r}. Expected an array of objects, or an object of equally long lists "
-                    "(in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
+                    f"{self.path} has no list under the key {name!r}. Expected an array of objects, or an object of equally "
+                    "long lists (in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
                 )
             starts[name] = text.position
             if len(starts) > MAX_COLUMNS:
@@ -186,7 +186,8 @@ class JsonSource(Source):
         first, length = next(iter(lengths.items()))
         other = next(name for name, found in lengths.items() if found != length)
         raise SourceInvalid(
-            f"{self.path} has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. Expected equally long lists."
+            f"{self.path} has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. "
+            "Expected equally long lists."
         )
 
     def _skip(self, text: JsonText, num_rows: int) -> None:

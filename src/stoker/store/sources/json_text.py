@@ -99,7 +99,8 @@ class JsonText:
         """Make sure that nothing but white space follows."""
         if self.peek():
             self._fail(
-                f"expected the end of the file, found {_shown(self._held[:20])}; if each line is an object of its own, name it .jsonl"
+                f"expected the end of the file, found {_shown(self._held[:20])}; "
+                "if each line is an object of its own, name it .jsonl"
             )
 
     def _fail(self, reason: str) -> NoReturn:

@@ -88,7 +88,8 @@ class LineSource(Source):
     def _rows(self, block: Block) -> list[tuple[int, bytes]]:
         """The lines of a block that are data, each with its number within the block."""
         lines = enumerate(block.data.split(b"\n"))
-        return [(i, text) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
+        # Tabs at the ends stay: they may part fields.
+        return [(i, line.strip(b" \r")) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
 
     def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
         return line_blocks(open_text(self.path), start=start, block_bytes=block_bytes, path=self.path)

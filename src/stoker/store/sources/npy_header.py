@@ -82,7 +82,7 @@ def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
         raise SourceInvalid(
             f"{label} ends inside its header, after {len(magic) + len(prefix) + len(text):,} bytes. Fetch or make it again."
         )
-    parse = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+    parse: Any = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(prefix + text), max_header_size=MAX_HEADER_BYTES)
     except Exception as error:  # NumPy's parser lets many kinds through, SyntaxError and RecursionError among them

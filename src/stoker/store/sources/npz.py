@@ -133,8 +133,8 @@ class NpzSource(Source):
         header = self._headers[name]
         if header.values_bytes > MAX_FORTRAN_BYTES:
             raise SourceTooLarge(
-                f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; at most {MAX_FORTRAN_BYTES:,} "
-                "can be turned. Save it with np.ascontiguousarray, or as a .npy file."
+                f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; "
+                f"at most {MAX_FORTRAN_BYTES:,} can be turned. Save it with np.ascontiguousarray, or as a .npy file."
             )
         whole = np.frombuffer(self._take(file, name, header.values_bytes), dtype=header.dtype).reshape(header.shape, order="F")
         for row in range(start, header.rows, step):

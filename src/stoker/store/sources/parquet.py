@@ -81,8 +81,8 @@ class ParquetSource(Source):
         metadata = self._metadata.row_group(group)
         columns = [metadata.column(i) for i in range(metadata.num_columns)]
         wanted = [column for column in columns if column.path_in_schema.split(".")[0] in names]
-        total: int = sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in wanted)
-        return max(1, math.ceil(total / max(metadata.num_rows, 1)))
+        total = sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in wanted)
+        return max(1, math.ceil(int(total) / max(int(metadata.num_rows), 1)))
 
 
 def _identity(chunk: Chunk) -> Chunk:

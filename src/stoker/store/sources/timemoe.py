@@ -6,7 +6,9 @@ says of it ("id", "file"). Where a mean and a standard deviation are given, valu
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -22,7 +24,7 @@ from stoker.store.sources.json_rows import JsonRows, RowTexts
 from stoker.store.sources.json_text import JsonText
 from stoker.store.sources.source import Chunk, Place, Source, Task, Unfit
 from stoker.store.sources.text import open_text
-from stoker.store.sources.timemoe_meta import META, Meta, read_meta
+from stoker.store.sources.timemoe_meta import META, Meta, Part, read_meta
 
 COLUMN = "sequence"
 _PLACE = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
@@ -182,8 +184,13 @@ class TimeMoeSource(Source):
         bounds = np.zeros(len(sequences.lengths) + 1, dtype=np.int64)
         np.cumsum(sequences.lengths, out=bounds[1:])
         values = np.empty(int(bounds[-1]), dtype=self._meta.dtype)
-        for first, last in _runs(sequences.offsets, sequences.lengths):
-            self._read(int(sequences.offsets[first]), values[bounds[first] : bounds[last]])
+        with ExitStack() as opened:
+            files: dict[Path, int] = {}
+            for first, last in _runs(sequences.offsets, sequences.lengths):
+                for part, begin, into in self._places(int(sequences.offsets[first]), values[bounds[first] : bounds[last]]):
+                    if part.path not in files:
+                        files[part.path] = opened.enter_context(part.path.open("rb")).fileno()
+                    read_fully(files[part.path], memoryview(into).cast("B"), begin * values.itemsize, part.path)
         with np.errstate(all="ignore"):
             for i in np.flatnonzero(sequences.scaled).tolist():
                 one = values[bounds[i] : bounds[i + 1]]
@@ -192,16 +199,16 @@ class TimeMoeSource(Source):
         flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
         return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
 
-    def _read(self, begin: int, values: Array) -> None:
-        """Fill `values` with the elements from `begin` on, which may lie in several files."""
-        item_bytes = values.dtype.itemsize
+    def _places(self, begin: int, values: Array) -> Iterator[tuple[Part, int, Array]]:
+        """Where the elements from `begin` on are: files, elements before them there, and the part of `values` they fill."""
         end = begin + values.size
-        for part in self._meta.parts:
+        parts = self._meta.parts
+        for part in parts[max(bisect_right(parts, begin, key=lambda part: part.begin) - 1, 0) :]:
+            if part.begin >= end:
+                return
             first, last = max(begin, part.begin), min(end, part.end)
             if first < last:
-                buffer = memoryview(values[first - begin : last - begin]).cast("B")
-                with part.path.open("rb") as file:
-                    read_fully(file.fileno(), buffer, (first - part.begin) * item_bytes, part.path)
+                yield part, first - part.begin, values[first - begin : last - begin]
 
 
 def _groups(num_bytes: Array, chunk_bytes: int) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,9 @@ from stoker.store.sources.text import open_text
 META = "meta.json"
 _KEYS = ("num_sequences", "dtype", "files", "scales")
 _NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
-_DTYPES = {spelling: np.dtype(name).newbyteorder("<") for name in _NAMES for spelling in (name, np.dtype(name).newbyteorder("<").str)}
+_DTYPES = {
+    spelling: np.dtype(name).newbyteorder("<") for name in _NAMES for spelling in (name, np.dtype(name).newbyteorder("<").str)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +110,11 @@ def _in_order(folder: Path, files: dict[str, Any]) -> list[str]:
     """By the number behind the first hyphen: data-2 comes before data-10."""
     numbered: dict[int, str] = {}
     for name in files:
-        digits = (name.split("-") + [""])[1]
+        digits = [*name.split("-"), ""][1]
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 19) or int(digits) in numbered:
             raise SourceInvalid(
-                f"{folder / META} names the file {name[:80]!r}; expected names like 'data-1-of-2.bin', each with a number of its own."
+                f"{folder / META} names the file {name[:80]!r}; expected names like 'data-1-of-2.bin', "
+                "each with a number of its own."
             )
         numbered[int(digits)] = name
     return [name for _, name in sorted(numbered.items())]

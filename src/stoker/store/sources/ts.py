@@ -153,7 +153,7 @@ class TsSource(LineSource):
         for d, name in enumerate(self._columns):
             arrays[name] = number_lists([case.dimensions[d] for case in cases], nan_is_missing=True)
         if self._header.has_target:
-            targets = parse_numbers([case.label.encode() for case in cases])
+            targets = np.array([_target(case.label) for case in cases], dtype=np.float64)
             arrays["target"] = pa.array(targets, mask=np.isnan(targets))
         elif self._header.has_label:
             arrays["label"] = pa.array([case.label for case in cases], pa.string())
@@ -169,7 +169,7 @@ class TsSource(LineSource):
         if self._header.flags.get("timestamps", False):
             times, dimensions = _pairs(row)
             return _Case(dimensions, times, text)
-        return _Case([parse_numbers(part.split(b",")) if part.strip() else np.empty(0) for part in row.split(b":")], [], text)
+        return _Case([parse_numbers(part) for part in row.split(b":")], [], text)
 
     def _check(self, case: _Case) -> None:
         if len(case.dimensions) != self._num_dimensions:
@@ -183,7 +183,7 @@ class TsSource(LineSource):
             if length != lengths[0]:
                 raise ValueError(f"dimension {d} has {length:,} values, but dimension 0 has {lengths[0]:,}")
         if self._header.has_target:
-            parse_numbers([case.label.encode()])
+            _target(case.label)
         elif self._header.classes and case.label not in self._header.classes:
             shown = " ".join(sorted(self._header.classes)[:20])
             raise ValueError(f"the label {case.label[:40]!r} is not among the classes declared ({shown})")
@@ -195,7 +195,7 @@ class TsSource(LineSource):
             rows = []
             for i, case in enumerate(cases):
                 try:
-                    rows.append(parse_numbers([time.encode() for time in case.times]))
+                    rows.append(parse_numbers(",".join(case.times).encode()))
                 except BadNumber as error:
                     raise RowFault(i, f"the time {error}, but the first time of the file is") from error
             return number_lists(rows, nan_is_missing=False)
@@ -207,6 +207,13 @@ class TsSource(LineSource):
                 raise RowFault(i, "a time is not ISO 8601 like '2007-01-01 00:00:00'") from error
         flat = pa.array([time for case in cases for time in case.times], pa.string()).cast(_MOMENT)
         return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
+
+
+def _target(label: str) -> float:
+    values = parse_numbers(label.encode())
+    if values.size != 1:
+        raise BadNumber(f"the target {label[:40]!r} is not a number")
+    return float(values[0])
 
 
 def _is_number(text: str) -> bool:
@@ -236,4 +243,6 @@ def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
     times = [time for time, _ in dimensions[0]]
     if any([time for time, _ in dimension] != times for dimension in dimensions):
         raise ValueError("dimensions with time stamps of their own cannot be read")
-    return [time.decode("utf-8", "replace") for time in times], [parse_numbers([value for _, value in one]) for one in dimensions]
+    return [time.decode("utf-8", "replace") for time in times], [
+        parse_numbers(b",".join(value for _, value in one)) for one in dimensions
+    ]

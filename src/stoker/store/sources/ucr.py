@@ -38,11 +38,12 @@ class UcrSource(LineSource):
         expected = self._num_fields
         labels, series = [], []
         for i, row in enumerate(rows):
-            label, *fields = row.split(b"\t")
-            if len(fields) + 1 != expected:
-                raise RowFault(i, f"{len(fields) + 1:,} fields found, {expected:,} expected as in the first line")
+            label, _, text = row.partition(b"\t")
+            found = row.count(b"\t") + 1
+            if found != expected:
+                raise RowFault(i, f"{found:,} fields found, {expected:,} expected as in the first line")
             try:
-                values = parse_numbers(fields)
+                values = parse_numbers(text, b"\t")
                 labels.append(label.strip().decode())
             except (BadNumber, UnicodeDecodeError) as error:
                 raise RowFault(i, str(error)) from error
@@ -55,9 +56,9 @@ class UcrSource(LineSource):
 
 def is_ucr_row(row: bytes) -> bool:
     """Whether a line is a whole number and then at least one number, between tabs."""
-    label, *fields = row.split(b"\t")
+    label, tab, text = row.partition(b"\t")
     try:
-        return bool(fields) and float(label).is_integer() and parse_numbers(fields).size > 0
+        return bool(tab) and float(label).is_integer() and parse_numbers(text, b"\t").size > 0
     except (ValueError, OverflowError):
         return False
 
