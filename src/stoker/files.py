@@ -178,6 +178,10 @@ class AppendFile:
             os.close(self._fd)
             self._fd = -1
 
+    def __del__(self) -> None:
+        # A pack that fails while it makes its many files has no list of those it made.
+        self.close()
+
 
 def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> None:
     done = 0

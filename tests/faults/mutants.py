@@ -66,8 +66,8 @@ def pick_place(tree: Any, rng: Rng) -> Place:
     for place in places_of(tree):
         siblings = ",".join(sorted(place[0])) if isinstance(place[0], dict) else "list"
         fields.setdefault((siblings, place[1] if isinstance(place[0], dict) else 0), []).append(place)
-    place: Place = pick(rng, pick(rng, list(fields.values())))
-    return place
+    picked: Place = pick(rng, pick(rng, list(fields.values())))
+    return picked
 
 
 def pick(rng: Rng, choices: list[Any]) -> Any:
@@ -103,7 +103,7 @@ def nudge(tree: Any, place: Place, rng: Rng) -> None:
         at = int(rng.integers(len(value) + 1))
         value = pick(rng, [value[:at], value[:at] + pick(rng, ["0", "/", "é", "\0"]) + value[at:], value.upper(), value[::-1]])
     elif isinstance(value, list):
-        value = pick(rng, [value + value, value[:-1], value[::-1], [*value, spare(rng)], value * 300])
+        value = pick(rng, [value + value, value[:-1], value[::-1], [*value, spare(rng)], value * 30 if len(value) < 20 else value])
     place[0][place[1]] = value
 
 
@@ -128,7 +128,8 @@ def swap(tree: Any, place: Place, rng: Rng) -> None:
     others = [other for other in places_of(tree) if other[1] == place[1] and other[0] is not place[0]]
     if others:
         other = pick(rng, others)
-        place[0][place[1]], other[0][other[1]] = other[0][other[1]], place[0][place[1]]
+        # Copies, as one of the two may lie within the other.
+        place[0][place[1]], other[0][other[1]] = copied(other[0][other[1]]), copied(place[0][place[1]])
 
 
 TREE_CHANGES: list[Callable[[Any, Place, Rng], None]] = [replace, replace, nudge, nudge, delete, add, copy_from_elsewhere, swap]
@@ -153,13 +154,13 @@ def mutate_text(data: bytes, rng: Rng) -> bytes:
     if way == 3:
         return data[:end] + data[at:end] + data[end:]
     if way == 4:
-        return data[:at] + pick(rng, FRAGMENTS) + data[at:]
+        return data[:at] + bytes(pick(rng, FRAGMENTS)) + data[at:]
     if way == 5:
         lines = data.split(b"\n")
         line = int(rng.integers(len(lines)))
         return b"\n".join([*lines[: line + 1], *lines[line:]])  # a key that is there twice
     if way == 6:
-        return data[:at] + pick(rng, [b" ", b"\n", b"\t"]) + data[at:]
+        return data[:at] + bytes(pick(rng, [b" ", b"\n", b"\t"])) + data[at:]
     numbers = [*re.finditer(rb"(?<=: )-?\d+|(?<=: )\"[^\"]*\"", data)]
     found = pick(rng, numbers)
     return data[: found.start()] + bytes(pick(rng, TOKENS)) + data[found.end() :]
@@ -181,6 +182,11 @@ def mutate(data: bytes, rng: Rng) -> bytes:
         changed = mutate_text(data, rng)
         return reseal(changed) if sealed else changed
     tree = msgspec.json.decode(data)
+    if rng.random() < 0.3:  # one rule broken, or none, and nothing else that could hide it
+        field = pick(rng, list(FITTING_VALUES))
+        container, key = pick(rng, [place for place in places_of(tree) if place[1] == field])
+        container[key] = copied(pick(rng, FITTING_VALUES[field]))
+        return seal_manifest(tree)
     for _ in range(pick(rng, [1, 1, 1, 2, 3])):
         if tree:
             pick(rng, TREE_CHANGES)(tree, pick_place(tree, rng), rng)

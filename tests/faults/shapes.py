@@ -20,13 +20,14 @@ from stoker import files
 from stoker.store import manifest as manifests
 from stoker.store.pack import pack
 from stoker.store.packing import packing as packings
+from stoker.store.packing.merge import merge_runs
 from stoker.store.packing.options import Options
 from stoker.store.packing.shape import Shaper
 from stoker.store.packing.writer import Writer
 from stoker.store.sources import csv_table
 from stoker.store.store import MANIFEST_NAME, Store
 from stoker.store.verify import verify
-from stoker.testing import FaultyFiles
+from stoker.testing import FaultyFiles, Operation
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,11 @@ class Shape:
     make: Callable[[Path, np.random.Generator], None]
     """Write the source files into a folder."""
     options: dict[str, Any] = field(default_factory=dict)
-    run_bytes: int = 24 << 10
+    run_bytes: int = 100 << 10
     chunk_bytes: int = 12 << 10
-    journal_bytes: int = 20 << 10
+    journal_bytes: int = 32 << 10
     fan_in: int = 2
+    merge_bytes: int = 16 << 10
 
 
 def _straight(folder: Path, rng: np.random.Generator) -> None:
@@ -113,7 +115,7 @@ SHAPES = {
     "segment": Shape(_text_keys, {**_GROUPED, "segment": 7}),
     "lists": Shape(_lists, {"series": "id"}, run_bytes=12 << 10, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "lists in rows": Shape(_lists, {}, chunk_bytes=6 << 10, journal_bytes=10 << 10),
-    "late float": Shape(_late_float, _GROUPED, run_bytes=100 << 10, journal_bytes=100 << 10),
+    "late float": Shape(_late_float, _GROUPED, run_bytes=1 << 20, journal_bytes=200 << 10, merge_bytes=64 << 10),
 }
 
 
@@ -126,12 +128,16 @@ def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
         if in_step:
             self.drain()
 
+    def merge(*arguments: Any, **named: Any) -> None:
+        merge_runs(*arguments, **{**named, "block_bytes": shape.merge_bytes})
+
     submit_ahead = Writer.submit
     with (
         mock.patch.object(Options, "run_bytes", shape.run_bytes),
         mock.patch.object(Options, "chunk_bytes", shape.chunk_bytes),
         mock.patch.object(packings, "JOURNAL_BYTES", shape.journal_bytes),
         mock.patch.object(packings, "FAN_IN", shape.fan_in),
+        mock.patch.object(packings, "merge_runs", merge),
         mock.patch.object(csv_table, "SAMPLE_BYTES", 1 << 10),
         mock.patch.object(Writer, "submit", submit),
     ):
@@ -188,10 +194,14 @@ def whole_content(store: Path) -> dict[str, bytes]:
     return found
 
 
-def count_operations(name: str, source: Path, store: Path) -> tuple[int, list[int]]:
-    """How many operations a pack takes, and the numbers of those that come right after a journal was put in its place."""
+def record_operations(name: str, source: Path, store: Path) -> list[Operation]:
+    """The operations of a pack, which is then removed."""
     with FaultyFiles(record=True) as disk:
         pack_shape(name, source, store)
-    journals = [i + 1 for i, operation in enumerate(disk.log) if operation.kind == "replace" and operation.path.name == "journal.tmp"]
     files.remove_folder(store)
-    return disk.operations, journals
+    return disk.log
+
+
+def moments_behind(log: list[Operation], name: str) -> list[int]:
+    """The numbers of the operations that come right after a file with this name was put in its place."""
+    return [i + 1 for i, operation in enumerate(log) if operation.target is not None and operation.target.name == name]

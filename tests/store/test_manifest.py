@@ -45,7 +45,7 @@ def set_at(*path: str | int, value: Any) -> Callable[[Tree], None]:
     """A change of one place; a path that begins with the name of a column begins at that column."""
 
     def change(tree: Tree) -> None:
-        place: Any = column(tree, str(path[0])) if path[0] in COLUMNS else tree[path[0]] if len(path) > 1 else tree
+        place: Any = column(tree, str(path[0])) if path[0] in COLUMNS else tree[str(path[0])] if len(path) > 1 else tree
         for step in path[1:-1]:
             place = place[step]
         place[path[-1]] = value
@@ -245,7 +245,8 @@ def test_a_change_that_breaks_no_rule_is_found_by_the_digest(ragged: Tree, chang
 
 
 def test_every_field_is_covered_by_the_digest(ragged: Tree) -> None:
-    for change in ({"notes": []}, {"sources": []}, {"key": None}, {"time": None}):
+    changes: list[Tree] = [{"notes": []}, {"sources": []}, {"key": None}, {"time": None}]
+    for change in changes:
         assert seal_manifest({**ragged, **change}) != seal_manifest(ragged)
         assert manifests.load(seal_manifest({**ragged, **change}), WHERE).digest != ragged["digest"]
 

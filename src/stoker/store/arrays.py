@@ -3,7 +3,8 @@
 What a column may be, next to the others:
     list of 1-D or 2-D arrays    one series each
     3-D array [series, steps, width] or 2-D array [series, steps]
-    1-D array                    with `lengths`: the steps of all series end to end (or one value a series)
+    1-D array                    with `lengths`: the steps of all series end to end (or one value a series);
+                                 so too 2-D arrays [steps, width]
                                  beside lists or 2-D arrays: one value a series
                                  alone: one series
     list of texts                one text a series
@@ -29,16 +30,18 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
     """Build a store that shares the given arrays where they are contiguous."""
     if not columns:
         raise OptionError("from_arrays needs at least one column, like from_arrays(x=array).")
-    counts = _lengths(columns, lengths)
+    read = {name: _read(name, given) for name, given in columns.items()}
+    counts = _lengths(read, lengths)
+    end_to_end = lengths is not None or not any(_shows_series(given) for given in read.values())
     schema: dict[str, Column] = {}
     values: dict[str, Array] = {}
-    for name, given in columns.items():
-        if _is_texts(given):
+    for name, given in read.items():
+        if isinstance(given, Texts):
             if len(given) != len(counts):
                 raise OptionError(f"column {name!r} has {len(given):,} texts, but there are {len(counts):,} series.")
-            schema[name] = Column(name=name, dtype=None, level="series", kind="text", texts=Texts.of(list(given)))
+            schema[name] = Column(name=name, dtype=None, level="series", kind="text", texts=given)
             continue
-        level, flat = _flatten(name, given, counts)
+        level, flat = _flatten(name, given, counts, end_to_end=end_to_end)
         flat = _storable(name, flat)
         flat.flags.writeable = False
         width = flat.shape[1] if flat.ndim == 2 else None
@@ -48,44 +51,65 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
         values[name] = flat
     uniform = int(counts[0]) if len(counts) and (counts == counts[0]).all() else None
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64) if uniform is None else None
+    if offsets is not None:
+        offsets.flags.writeable = False
     return Store(schema, values, num_series=len(counts), length=uniform, offsets=offsets, name="<memory>")
 
 
-def _is_texts(given: Any) -> bool:
-    return isinstance(given, Sequence) and bool(given) and all(isinstance(text, str) for text in given)
+def _read(name: str, given: Any) -> Texts | list[Array] | Array:
+    """A column as texts, as one array a series, or as one array."""
+    if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
+        return Texts.of(given)
+    try:
+        if isinstance(given, list | tuple) and given and np.ndim(given[0]) >= 1:
+            return [_with_axis(np.asarray(one)) for one in given]
+        return _with_axis(np.asarray(given))
+    except ValueError as error:  # rows of unequal lengths, or things that are not arrays at all
+        raise OptionError(f"column {name!r} cannot be read as arrays: {str(error).rstrip('.')}.") from error
 
 
-def _lengths(columns: Mapping[str, Any], lengths: Sequence[int] | Array | None) -> Array:
+def _with_axis(array: Array) -> Array:
+    if array.ndim == 0:
+        raise ValueError(f"found {array.dtype} without an axis")
+    return array
+
+
+def _lengths(columns: Mapping[str, Texts | list[Array] | Array], lengths: Sequence[int] | Array | None) -> Array:
     """The length of each series, from `lengths` or from the first column that shows it."""
     if lengths is not None:
         counts = np.asarray(lengths)
-        if counts.ndim != 1 or counts.dtype.kind not in "iu" or (counts < 0).any():
+        if counts.ndim != 1 or (counts.dtype.kind not in "iu" and counts.size) or (counts < 0).any():
             raise OptionError(f"lengths must be whole numbers from 0, one a series; found {counts.dtype} of shape {counts.shape}.")
         return counts.astype(np.int64)
     for given in columns.values():
-        if isinstance(given, np.ndarray) and given.ndim >= 2:
-            return np.full(given.shape[0], given.shape[1], dtype=np.int64)
-        if isinstance(given, list | tuple) and given and not _is_texts(given) and np.ndim(given[0]) >= 1:
+        if _shows_series(given):
             return np.array([len(one) for one in given], dtype=np.int64)
     return np.array([max(len(given) for given in columns.values())], dtype=np.int64)
 
 
-def _flatten(name: str, given: Any, counts: Array) -> tuple[Level, Array]:
-    """Steps end to end, or one value a series."""
-    if isinstance(given, list | tuple) and given and np.ndim(given[0]) >= 1:
+def _shows_series(given: Texts | list[Array] | Array) -> bool:
+    return isinstance(given, list) or (isinstance(given, np.ndarray) and given.ndim >= 2)
+
+
+def _flatten(name: str, given: list[Array] | Array, counts: Array, *, end_to_end: bool) -> tuple[Level, Array]:
+    """All steps in one array, or one value a series; without `end_to_end`, an array is never taken for all steps."""
+    if isinstance(given, list):
         found = np.array([len(one) for one in given], dtype=np.int64)
         if not np.array_equal(found, counts):
             raise OptionError(f"column {name!r} has other lengths than the columns before it ({_first_difference(found, counts)}).")
-        return "step", np.concatenate([np.asarray(one) for one in given])
-    array = np.asarray(given)
-    if array.ndim >= 2 and array.shape[:2] == (len(counts), counts[0] if len(counts) else 0) and (counts == counts[:1]).all():
-        return "step", np.ascontiguousarray(array).reshape(-1, *array.shape[2:])
-    if array.ndim in (1, 2) and len(array) == counts.sum():
-        return "step", np.ascontiguousarray(array)
-    if array.ndim in (1, 2) and len(array) == len(counts):
-        return "series", np.ascontiguousarray(array)
+        # An empty list has no type of its own: it must not turn the whole numbers of the others into floats.
+        parts = [one for one in given if len(one)] or given[:1]
+        if len({one.shape[1:] for one in parts}) > 1:
+            raise OptionError(f"column {name!r} has series of different widths: {sorted({one.shape[1:] for one in parts})[:2]}.")
+        return "step", np.concatenate(parts)
+    if end_to_end and given.ndim in (1, 2) and len(given) == counts.sum():
+        return "step", np.ascontiguousarray(given)
+    if given.ndim >= 2 and len(given) == len(counts) and (counts == given.shape[1]).all():
+        return "step", np.ascontiguousarray(given).reshape(len(given) * given.shape[1], *given.shape[2:])
+    if given.ndim in (1, 2) and len(given) == len(counts):
+        return "series", np.ascontiguousarray(given)
     raise OptionError(
-        f"column {name!r} has shape {array.shape}, which fits neither {len(counts):,} series nor their {counts.sum():,} steps."
+        f"column {name!r} has shape {given.shape}, which fits neither {len(counts):,} series nor their {counts.sum():,} steps."
     )
 
 

@@ -5,16 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from stoker.errors import StoreDamaged
 from stoker.store.column import Column, Texts
 from stoker.store.store import Store
+
+Array = npt.NDArray[Any]
 
 
 def store_to_arrow(store: Store) -> pa.Table:
     """One row a series: large lists (or fixed-size ones) of steps, plain columns of what belongs to a series."""
-    arrays = {name: _level(store, column, _flat(store, column)) for name, column in store.schema.items()}
-    return pa.table(arrays)
+    return pa.table({name: _checked(store, column) for name, column in store.schema.items()})
+
+
+def _checked(store: Store, column: Column) -> pa.Array:
+    """Arrow trusts offsets and codes and would read beyond its buffers, so a store that lies is refused here."""
+    try:
+        array = _level(store, column, _flat(store, column))
+        array.validate(full=True)
+    except pa.ArrowException as error:
+        raise StoreDamaged(f"{store.name}: column {column.name!r} is not valid: {error}. Run `stoker verify`.") from error
+    return array
 
 
 def _flat(store: Store, column: Column) -> pa.Array:
@@ -23,7 +36,12 @@ def _flat(store: Store, column: Column) -> pa.Array:
     values = store.column(column.name)
     if column.kind == "bfloat16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    flat = _numbers(values.reshape(-1))
+    flat = _kind(column, values, _numbers(values.reshape(-1)))
+    return pa.FixedSizeListArray.from_arrays(flat, column.width) if column.width is not None else flat
+
+
+def _kind(column: Column, values: Array, flat: pa.Array) -> pa.Array:
+    """Plain numbers as what they stand for, with what is missing marked."""
     if column.kind in ("timestamp", "duration"):
         unit, _, zone = (column.unit or "ns").partition(", ")
         kind = pa.timestamp(unit, zone or None) if column.kind == "timestamp" else pa.duration(unit)
@@ -31,16 +49,16 @@ def _flat(store: Store, column: Column) -> pa.Array:
     if column.kind == "category" and column.texts is not None:
         codes = pa.Array.from_buffers(pa.int32(), len(flat), _validity(values >= 0) + flat.buffers()[1:])
         return pa.DictionaryArray.from_arrays(codes, _texts(column.texts))
-    return pa.FixedSizeListArray.from_arrays(flat, column.width) if column.width is not None else flat
+    return flat
 
 
-def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
+def _numbers(values: Array) -> pa.Array:
     if values.dtype == np.bool_:
         return pa.array(values)  # Arrow packs bits, so this one is a copy
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
-def _validity(valid: np.ndarray[Any, Any]) -> list[pa.Buffer | None]:
+def _validity(valid: Array) -> list[pa.Buffer | None]:
     return [None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))]
 
 

@@ -33,6 +33,7 @@ class Texts(Sequence[str]):
         encoded = [text.encode() for text in texts]
         offsets = np.zeros(len(encoded) + 1, dtype="<i8")
         np.cumsum([len(text) for text in encoded], out=offsets[1:])
+        offsets.flags.writeable = False
         return cls(np.frombuffer(b"".join(encoded), dtype="|u1"), offsets)
 
     def __len__(self) -> int:

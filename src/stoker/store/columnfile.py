@@ -6,6 +6,7 @@ here needs to be synced before the end: a file that lost its tail is found out, 
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from stoker.files import AppendFile
+from stoker.errors import DiskError
+from stoker.files import AppendFile, naming
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Shard
 from stoker.store.shard import header, name_of
 
@@ -52,7 +54,11 @@ class ColumnFile:
     def create(cls, path: Path, dtype: np.dtype[Any], width: int | None = None) -> Self:
         """Start an empty column; the header's place is kept free."""
         file = AppendFile.create(path)
-        file.append(bytes(HEADER_BYTES))
+        try:
+            file.append(bytes(HEADER_BYTES))
+        except BaseException:
+            file.close()
+            raise
         return cls(file, dtype, width)
 
     @classmethod
@@ -121,16 +127,17 @@ class ColumnFile:
         row_bytes = self.dtype.itemsize * (self.width or 1)
         out = np.empty((stop - start) * (self.width or 1), dtype=self.dtype)
         view = memoryview(out.view(np.uint8))
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            done = 0
-            while done < view.nbytes:
-                count = os.preadv(fd, [view[done:]], HEADER_BYTES + start * row_bytes + done)
-                if count == 0:
-                    raise EOFError(f"{self.path} ends before row {stop:,}")
-                done += count
-        finally:
-            os.close(fd)
+        with naming(self.path):
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                done = 0
+                while done < view.nbytes:
+                    count = os.preadv(fd, [view[done:]], HEADER_BYTES + start * row_bytes + done)
+                    if count == 0:
+                        raise DiskError(errno.EIO, f"{self.path} ends before row {stop:,}, which was written to it.")
+                    done += count
+            finally:
+                os.close(fd)
         return out if self.width is None else out.reshape(-1, self.width)
 
     def seal(self, folder: Path) -> Shard:

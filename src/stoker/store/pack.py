@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stoker import files
-from stoker.errors import DiskError, OptionError, StoreNotFound
+from stoker.errors import DiskError, ManifestInvalid, OptionError, StoreNotFound
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest
+from stoker.store.packing.debris import WORK_FILE, remove_debris
 from stoker.store.packing.options import DEFAULT_MEMORY, Missing, Options, default_threads, parse_bytes, parse_dtypes, parse_names
 from stoker.store.packing.packing import Packing, Progress, quiet
 from stoker.store.packing.plan import make_plan
@@ -95,21 +96,34 @@ def pack(
     folder = Path(path)
     sources = find_sources(source, dialect=options.dialect, table=series is not None or time is not None, wide=wide)
     plan = make_plan(sources, options)
-    _refuse_target(folder, plan.sources)
-    files.make_folder(folder)
-    with files.Lock(folder):
+    with files.naming(folder):
+        _refuse_target(folder, plan.sources)
+    with _new_folders(folder), files.Lock(folder):
         try:
-            _remove_debris(folder)
             manifest = Packing(plan, folder, progress).run()
             _commit(folder, manifest)
+            remove_debris(folder)
+            files.remove_folder(folder / WORK_NAME)
         except Exception:
             # What failed leaves nothing behind. (Ctrl-C is no Exception: its work stays, and the next pack goes on with it.)
             with contextlib.suppress(DiskError):
                 _clean_up(folder)
             raise
-        _remove_debris(folder)
-        files.remove_folder(folder / WORK_NAME)
     return open_store(folder)
+
+
+@contextlib.contextmanager
+def _new_folders(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; after an error, the new ones that are empty go again."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        files.make_folder(folder)
+        yield
+    except Exception:
+        for path in absent:
+            with contextlib.suppress(DiskError), files.naming(path):
+                files.disk.rmdir(path)
+        raise
 
 
 def _refuse_target(folder: Path, sources: Sequence[Source]) -> None:
@@ -119,31 +133,31 @@ def _refuse_target(folder: Path, sources: Sequence[Source]) -> None:
     for source in sources:
         if source.path is not None and source.path.resolve() == folder.resolve():
             raise OptionError(f"{folder} is both the source and the store. Choose another name for the store.")
-    if not folder.is_dir() or (folder / MANIFEST_NAME).exists() or (folder / WORK_NAME).is_dir():
-        return
-    foreign = sorted(entry.name for entry in folder.iterdir() if not _is_ours(entry.name))
+    foreign = sorted(_foreign(folder)) if folder.is_dir() else []
     if foreign:
         raise OptionError(
             f"{folder} is no store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."
         )
 
 
-def _is_ours(name: str) -> bool:
-    return bool(files.SHARD_NAME.fullmatch(name)) or name in (".lock", WORK_NAME, MANIFEST_NAME, MANIFEST_NAME + ".tmp")
-
-
-def _remove_debris(folder: Path) -> None:
-    """Remove shards that the manifest does not name. Never touches a file that a pack could not have made."""
+def _foreign(folder: Path) -> Iterator[str]:
+    """What a pack could not have made, but would be in its way: beside a valid manifest, only what is in the work folder."""
+    work = folder / WORK_NAME
+    if work.is_dir() and not work.is_symlink():
+        yield from (f"{WORK_NAME}/{entry.name}" for entry in work.iterdir() if not WORK_FILE.fullmatch(entry.name))
+    elif work.exists():
+        yield WORK_NAME
+    names = {entry.name for entry in folder.iterdir()}
     try:
-        manifest = read_manifest(folder)
+        read_manifest(folder)
+        return
     except StoreNotFound:
-        named = set()
-    else:
-        named = {shard.file for shard in manifests.shards(manifest)}
-    for entry in sorted(folder.iterdir()):
-        if files.SHARD_NAME.fullmatch(entry.name) and entry.name not in named:
-            files.remove_file(entry)
-    files.remove_file(folder / (MANIFEST_NAME + ".tmp"))
+        ours = {".lock", WORK_NAME, MANIFEST_NAME + ".tmp"}
+    except ManifestInvalid:
+        # A damaged manifest may be replaced, but a file that only has its name may not: a store has shards.
+        shards = any(files.SHARD_NAME.fullmatch(name) for name in names)
+        ours = {".lock", WORK_NAME, MANIFEST_NAME + ".tmp", *([MANIFEST_NAME] if shards else [])}
+    yield from (name for name in names - ours if not files.SHARD_NAME.fullmatch(name))
 
 
 def _commit(folder: Path, manifest: Manifest) -> None:
@@ -156,6 +170,9 @@ def _commit(folder: Path, manifest: Manifest) -> None:
 def _clean_up(folder: Path) -> None:
     """After an error: the store as it was before, or no folder at all."""
     files.remove_folder(folder / WORK_NAME)
-    _remove_debris(folder)
+    # If it was the sync behind the commit that failed, the old manifest may come back: its shards go only when it cannot.
+    with files.naming(folder):
+        files.disk.sync_folder(folder)
+    remove_debris(folder)
     if {entry.name for entry in folder.iterdir()} <= {".lock"}:
         files.remove_folder(folder)

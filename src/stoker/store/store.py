@@ -7,9 +7,10 @@ Opening reads the manifest and maps the shards; it never reads values, so it cos
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -242,6 +243,9 @@ def read_manifest(folder: Path) -> Manifest:
         _explain_absence(folder)
     except OSError as error:
         raise ManifestInvalid(f"{path} cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ManifestInvalid(f"{path} is not a plain file.")
     try:
         # One byte more than allowed, so that the size rule can fire without reading a file of any size.
         with os.fdopen(fd, "rb") as file:
@@ -251,7 +255,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifests.load(data, str(path))
 
 
-def _explain_absence(folder: Path) -> None:
+def _explain_absence(folder: Path) -> NoReturn:
     if not folder.exists():
         raise StoreNotFound(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
     if (folder / WORK_NAME).is_dir():

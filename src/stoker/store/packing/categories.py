@@ -30,7 +30,8 @@ class Categories:
         """Codes of the values, and the texts that were new."""
         if not pa.types.is_dictionary(values.type):
             values = values.dictionary_encode()
-        indices = np.asarray(values.indices.fill_null(-1).to_numpy(zero_copy_only=False))
+        # Other libraries count with unsigned numbers, which have no -1.
+        indices = np.asarray(values.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False))
         # A dictionary may hold texts that no row uses: only those that do occur get a number, in order of appearance.
         used, first = np.unique(indices[indices >= 0], return_index=True)
         used = used[np.argsort(first)]

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import TimeDisorder
+from stoker.store.packing.field import Field
 from stoker.store.packing.plan import Plan
-from stoker.store.packing.run import Disorder
+from stoker.store.packing.run import Disorder, Key
 from stoker.store.packing.values import one_array, to_numbers
 from stoker.store.sources.source import Place
 
@@ -60,12 +61,18 @@ def _rows_of(plan: Plan, table: pa.Table, found: Disorder, rows_before: int) -> 
 
 
 def _error(plan: Plan, found: Disorder, name: str, before: tuple[str, Any, str], behind: tuple[str, Any, str]) -> TimeDisorder:
-    series = f" of {plan.key.name} {found.key!r}" if plan.key is not None else ""
+    series = f" of {plan.key.name} {_shown_key(plan.key, found.key)}" if plan.key is not None else ""
     relation = "equals" if before[1] == behind[1] else "is before"
     return TimeDisorder(
         f"the time {name!r}{series} does not rise: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
         "Fix the rows, or pass --sort."
     )
+
+
+def _shown_key(field: Field, key: Key) -> str:
+    if field.kind != "timestamp":
+        return repr(key)
+    return str(np.array([key], dtype=np.int64).view(f"datetime64[{(field.unit or 's').partition(',')[0]}]")[0])
 
 
 def _here(place: str, _: int) -> str:

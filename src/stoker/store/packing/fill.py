@@ -8,14 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.store.column import MISSING_CODE, MISSING_TIME
+from stoker.store.packing.values import from_bfloat16
 
 Array = npt.NDArray[Any]
 
 
 def is_missing(values: Array) -> Array:
-    """Which in-band values stand for missing: NaN, the least int64, code -1."""
+    """Which in-band values stand for missing: NaN, the least int64, code -1. (Of 16 bits, only bfloat16 has such.)"""
     if values.dtype.kind == "f":
         return np.asarray(np.isnan(values))
+    if values.dtype == np.uint16:
+        return np.asarray(np.isnan(from_bfloat16(values)))
     return np.asarray(values == (MISSING_TIME if values.dtype == np.int64 else MISSING_CODE))
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import xxhash
 
 import stoker
+from stoker.errors import SourceChanged
 from stoker.store.manifest import VERSION
 from stoker.store.packing.plan import Plan
 from stoker.store.sources.source import Source
@@ -17,13 +21,24 @@ def stat_source(source: Source) -> tuple[int, int] | None:
     """Size and latest change of a source, to notice if it is written to; None in memory."""
     if source.path is None:
         return None
-    paths = _files_of(source.path)
-    stats = [path.stat() for path in paths]
+    with _still_there(source):
+        stats = [path.stat() for path in _files_of(source.path)]
     return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
 
 
+@contextlib.contextmanager
+def _still_there(source: Source) -> Iterator[None]:
+    """It was there when the plan was made, so whatever the system refuses now is a change."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise SourceChanged(f"{source.label} cannot be read any more: {reason}. Pack again when it is back.") from error
+
+
 def _files_of(path: Path) -> list[Path]:
-    return sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    # The lock of a store holds the number of a process, which is not data.
+    return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
 
 
 def hash_source(source: Source) -> str | None:
@@ -32,10 +47,11 @@ def hash_source(source: Source) -> str | None:
         return None
     hasher = xxhash.xxh3_128()
     buffer = bytearray(1 << 20)
-    for path in _files_of(source.path):
-        with path.open("rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                hasher.update(memoryview(buffer)[:count])
+    with _still_there(source):
+        for path in _files_of(source.path):
+            with path.open("rb", buffering=0) as file:
+                while count := file.readinto(buffer):
+                    hasher.update(memoryview(buffer)[:count])
     return hasher.hexdigest()
 
 

@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 Bound = tuple[Any, ...]
 """(key,) or (key, time)."""
 
-FAN_IN = 64
+FAN_IN = 256
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,7 +40,8 @@ class Cursor:
     def __init__(self, run: Run, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
         self._run = run
         self._time_index = time_index
-        row_bytes = sum(file.dtype.itemsize for file in run.step) + 8
+        # Each row may be a segment of its own, with a key and numbers that the sort needs.
+        row_bytes = sum(file.dtype.itemsize for file in run.step) + (32 if run.layout.key is not None else 128)
         self._block_rows = max(block_bytes // row_bytes, 16)
         taken = mark or CursorMark(series=0, in_series=0, rows=0)
         self._taken = taken

@@ -15,6 +15,7 @@ from stoker.errors import BadValue, DiskFull, SourceChanged, SourceEmpty
 from stoker.store.manifest import Manifest, SourceEntry
 from stoker.store.packing import journal as journals
 from stoker.store.packing.categories import Categories
+from stoker.store.packing.debris import remove_debris
 from stoker.store.packing.disorder import explain_disorder
 from stoker.store.packing.field import Field
 from stoker.store.packing.identity import fingerprint, hash_source, stat_source
@@ -66,6 +67,8 @@ class Packing:
                 return self._attempt(journal)
             except (Unfit, Gaps) as error:
                 if self._settled:
+                    if isinstance(error, Gaps):
+                        raise BadValue(str(error)) from None
                     raise SourceChanged(
                         f"{error}: its values differ between two looks. Do not change sources during a pack."
                     ) from error
@@ -93,9 +96,10 @@ class Packing:
     def _attempt(self, journal: Journal | None) -> Manifest:
         pool = ThreadPoolExecutor(self._plan.options.threads + 1, thread_name_prefix="stoker-reader")
         try:
-            with Writer(self._plan.options.working_bytes // 8) as writer:
+            with Writer(self._plan.options.working_bytes // 16) as writer:
                 state = _State.restore(journal, self, writer) if journal is not None else None
                 if state is None:
+                    remove_debris(self._folder)
                     files.remove_folder(self._work)
                     files.make_folder(self._work)
                     state = _State(self, writer)
@@ -109,13 +113,15 @@ class Packing:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _entries(self, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
-        for source, before in zip(self._plan.sources, self._stats, strict=True):
-            if stat_source(source) != before:
-                raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
-        return [
+        entries = [
             SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
             for source, rows, future in zip(self._plan.sources, source_rows, hashes, strict=True)
         ]
+        # Last, so that no change slips in between: what was read and what was hashed are the same bytes.
+        for source, before in zip(self._plan.sources, self._stats, strict=True):
+            if stat_source(source) != before:
+                raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
+        return entries
 
     def _seal(self, run: Run | None, state: _State, entries: list[SourceEntry]) -> Manifest:
         if run is None or run.num_steps == 0:
@@ -220,7 +226,7 @@ class _State:
                 out,
                 time_index=self.layout.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
-                block_bytes=max(options.working_bytes // (4 * len(group)), 1 << 16),
+                block_bytes=max(options.working_bytes // (6 * len(group)), 1 << 15),
                 marks=self._merge.cursors if self._merge is not None else None,
                 progress=partial(self._merging, first, len(group), out, rows),
             )
@@ -315,6 +321,7 @@ class _State:
                 return None
             state.category_files[field.name] = file
             state.shaper.categories[field.name] = Categories(field.name, file.read(0, file.rows).to_pylist())
+        _remove_strays(work, journal)
         layout = _layout(plan, merged=True) if journal.read else state.layout
         runs = [Run.reopen(work, mark, layout, writer) for mark in journal.runs]
         if any(run is None for run in runs):
@@ -335,15 +342,25 @@ def _layout(plan: Plan, *, merged: bool = False, fill: bool | None = None) -> La
         strict_time=not options.sort,
         unique_keys=plan.rows_are_series and not merged,
         fill=frozenset(i for i, field in enumerate(plan.step) if filling and _has_missing_number(field)),
+        bfloat16=frozenset(i for i, field in enumerate(plan.step) if field.kind == "bfloat16"),
     )
 
 
 def _has_missing_number(field: Field) -> bool:
-    return field.kind in ("timestamp", "duration", "category") or field.dtype.kind == "f"
+    return field.kind in ("timestamp", "duration", "category", "bfloat16") or field.dtype.kind == "f"
 
 
 def _category_fields(plan: Plan) -> list[Field]:
     return [field for field in (*plan.step, *plan.series) if field.kind == "category"]
+
+
+def _remove_strays(work: Path, journal: Journal) -> None:
+    """Remove runs that were begun after the journal was written: they would be in the way of those that follow it."""
+    marks = [*journal.runs, *([journal.merge.out] if journal.merge is not None else [])]
+    kept = {f"run{mark.number}" for mark in marks}
+    for path in sorted(work.iterdir()):
+        if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
+            files.remove_file(path)
 
 
 def _remove_runs(runs: list[Run]) -> None:

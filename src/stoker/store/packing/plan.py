@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid, SourceTooLarge
+from stoker.store.column import Kind
 from stoker.store.manifest import MAX_COLUMNS
 from stoker.store.packing.field import Field, is_list, make_field, plain_type, unify_types
 from stoker.store.packing.options import Options
@@ -64,7 +65,8 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
             table = task().table
             for name in plan.schema.names:
                 column = table.column(name)
-                settled = unify_types(types[name], column.type, inferred=not source.typed)
+                text = not source.typed and pa.types.is_string(types[name])  # of which some blocks may look like numbers
+                settled = types[name] if text else unify_types(types[name], column.type, inferred=not source.typed)
                 if settled is None:
                     _refuse_misfit(source, name, types[name])
                 else:
@@ -108,7 +110,7 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
     for source, schema in zip(sources, schemas, strict=True):
         _refuse_doubles(source, schema)
     names = _selected(first, sources[0], options)
-    types = {name: first.field(name).type for name in names}
+    types = {name: _asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
     by_name = options.columns is not None
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
         if not by_name and schema.names != first.names and sorted(schema.names) == sorted(first.names):
@@ -121,7 +123,8 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
             if name in missing:
                 continue
             inferred = not source.typed and not sources[0].typed
-            kind = unify_types(types[name], schema.field(name).type, inferred=inferred)
+            found = _asked_type(schema.field(name).type, options.dtypes.get(name))
+            kind = unify_types(types[name], found, inferred=inferred)
             if kind is None:
                 differences.append(
                     f"column {name!r} of {source.label} is {_word(schema.field(name).type)}, not {_word(types[name])}"
@@ -131,7 +134,7 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
     if differences:
         shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
         raise SchemaDrift(
-            f"{len(differences):,} differences from {sources[0].label}: {shown}. "
+            f"{len(differences):,} difference{'s' if len(differences) > 1 else ''} from {sources[0].label}: {shown}. "
             "Fix the files, or name common columns with --columns."
         )
     return pa.schema([(name, types[name]) for name in names])
@@ -183,7 +186,8 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
             f"{where} has {len(schema)} columns, but a store has at most {MAX_COLUMNS}. Use --columns, or --wide for a series each."
         )
     if not step:
-        raise OptionError(f"{where} has no column left to pack beside {', '.join(schema.names)}.")
+        beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
+        raise OptionError(f"{where} {beside}.")
     for field in step:
         if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
             raise BadValue(
@@ -222,7 +226,8 @@ def _asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
         return kind
     if asked in ("text", "category"):
         return pa.string()
-    return pa.float64() if asked in ("float64", "float32", "float16", "bfloat16") and pa.types.is_integer(kind) else kind
+    # Narrower floats are asked for as what they are: an integer must not be rounded on its way.
+    return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
 
 
 def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
@@ -246,8 +251,10 @@ def _wide_plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -
     left_out = [name for name in schema.names if name not in number and name != options.time]
     notes = tuple(f"column {name!r} is not numeric and was left out by --wide" for name in left_out)
     fields = [make_field(n, t, level="step", asked=options.dtypes.get(n, options.dtype), where=where) for n, t in number.items()]
-    common = np.result_type(*(field.dtype for field in fields))
-    value = replace(fields[0], name="value", dtype=common.newbyteorder("<"), arrow=pa.float64())
+    halves = all(field.kind == "bfloat16" for field in fields)
+    common = np.result_type(*(np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields))
+    kind: Kind = "bfloat16" if halves else "number"
+    value = replace(fields[0], name="value", kind=kind, dtype=common.newbyteorder("<"), arrow=pa.float64())
     kept = [(n, t) for n, t in zip(schema.names, schema.types, strict=True) if n not in left_out]
     return Plan(
         sources=sources, options=options, grouping="wide", schema=pa.schema(kept), key=None, step=(value,), series=(), notes=notes

@@ -21,6 +21,7 @@ import pyarrow as pa
 from stoker.store.columnfile import ColumnFile, Mark
 from stoker.store.packing.block import Block, PerSeries, join_segments
 from stoker.store.packing.fill import fill_forward
+from stoker.store.packing.values import from_bfloat16
 from stoker.store.packing.writer import Writer
 from stoker.store.tally import Tally
 from stoker.store.textfile import TextFile
@@ -43,6 +44,8 @@ class Layout:
     """Whether a key that comes again is an error: rows that are whole series cannot be joined."""
     fill: frozenset[int] = field(default_factory=frozenset)
     """Step columns whose missing values take the value before them."""
+    bfloat16: frozenset[int] = field(default_factory=frozenset)
+    """Step columns whose numbers are upper halves of float32."""
 
 
 class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,7 +133,7 @@ class Run:
             return
         self._refuse_repeats(block)
         continues = self.num_series > 0 and block.keys[0].as_py() == self.last_key
-        step = self._checked(block, continues=continues)
+        step = self._checked(block, continues=continues and self._pending > 0)
         counts = block.counts.copy()
         first_step = self.num_steps
         if continues:
@@ -203,8 +206,8 @@ class Run:
         """On the writer's thread: hash and append everything."""
         _append(self.keys, keys)
         self.counts.append(counts)
-        for file, values, tally in zip(self.step, step, self.tallies, strict=True):
-            tally.add(values, first_step=first_step)
+        for i, (file, values, tally) in enumerate(zip(self.step, step, self.tallies, strict=True)):
+            tally.add(from_bfloat16(values) if i in self.layout.bfloat16 else values, first_step=first_step)
             file.append(values)
         for column, part in zip(self.series, series, strict=True):
             _append(column, part)

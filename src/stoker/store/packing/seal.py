@@ -16,6 +16,7 @@ from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Sha
 from stoker.store.packing.field import Field
 from stoker.store.packing.plan import Plan
 from stoker.store.packing.run import Run
+from stoker.store.packing.values import from_bfloat16
 from stoker.store.tally import Tally
 from stoker.store.textfile import TextFile
 
@@ -165,7 +166,8 @@ class _Sealer:
             return self.entry(field, None, column.seal(self._folder), missing, NonFinite(nan=0, inf=0, first=None))
         tally = Tally()
         for start in range(0, column.rows, _PART):
-            tally.add(column.read(start, min(start + _PART, column.rows)), first_step=start)
+            values = column.read(start, min(start + _PART, column.rows))
+            tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
         first = None if tally.first_step is None else [tally.first_step, 0]
         return self.entry(field, column.seal(self._folder), texts, missing, NonFinite(nan=tally.nan, inf=tally.inf, first=first))
 

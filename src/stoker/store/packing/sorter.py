@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+
 from stoker.store.packing.block import Block, concatenate, sort_block
 from stoker.store.packing.run import Layout, Run
 from stoker.store.packing.writer import Writer
@@ -18,7 +20,7 @@ class Sorter:
         self, folder: Path, layout: Layout, writer: Writer, *, sort_time: bool, run_bytes: int, runs: list[Run] | None = None
     ) -> None:
         self.runs = runs or []
-        self.gathered_bytes = 0
+        self._gathered_bytes = 0
         self._folder = folder
         self._layout = layout
         self._writer = writer
@@ -32,20 +34,24 @@ class Sorter:
             self._last().add(block)
             return
         self._gathered.append(block)
-        self.gathered_bytes += block.num_bytes
-        if self.gathered_bytes >= self._run_bytes:
+        self._gathered_bytes += block.sorting_bytes
+        if self._gathered_bytes >= self._run_bytes:
             self.flush()
 
     def flush(self) -> None:
         """Sort what was gathered and write it, behind the last run if it fits there."""
         if not self._gathered:
             return
-        block = sort_block(concatenate(self._gathered), self._sort_time)
-        self._gathered, self.gathered_bytes = [], 0
+        whole = concatenate(self._gathered)
+        self._gathered, self._gathered_bytes = [], 0  # given up before the sort makes its copy
+        block = sort_block(whole, self._sort_time)
+        del whole
         if not self._follows(block):
             self.runs[-1].finish()
             self.runs.append(Run.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
         self._last().add(block)
+        # Arrow keeps what it freed for later; a pack with little memory needs it back now (benchmarks/bench_memory.py).
+        pa.default_memory_pool().release_unused()
 
     def _follows(self, block: Block) -> bool:
         """Whether a sorted block can be written behind all that is in the last run."""

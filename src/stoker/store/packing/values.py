@@ -54,7 +54,10 @@ def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
             values = values.fill_null(pa.scalar(float("nan"), values.type))
     elif values.null_count:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
-            raise Gaps
+            raise Gaps(
+                f"column {field.name!r} is missing in {locate(int(missing_mask(values).argmax()))}, which {field.dtype} cannot say. "
+                "Choose a float type with --dtype, or --missing drop."
+            )
         _refuse_inexact(values, field, locate)
         values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
     return _cast(_plain(values), field, locate)
@@ -72,7 +75,7 @@ def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
     if pa.types.is_boolean(values.type):
         return
     whole = np.asarray(values.fill_null(0).to_numpy(zero_copy_only=False))
-    _refuse(whole.astype(np.float64).astype(whole.dtype) != whole, whole, "float64", field, locate)
+    _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate)
 
 
 def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
@@ -99,10 +102,13 @@ def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
 
 def _cast(values: Array, field: Field, locate: Locate) -> Array:
     """To the dtype asked for; a number that it cannot hold is an error (floats may round, but not overflow)."""
-    target = field.dtype
-    if field.kind == "bfloat16":
-        return to_bfloat16(_cast_number(values, np.dtype("<f4"), field, locate))
-    return _cast_number(values, target, field, locate)
+    if field.kind != "bfloat16":
+        return _cast_number(values, field.dtype, field, locate)
+    halves = to_bfloat16(_cast_number(values, np.dtype("<f4"), field, locate))
+    result = from_bfloat16(halves)
+    bad = np.isfinite(values) & ~np.isfinite(result) if values.dtype.kind == "f" else result != values
+    _refuse(bad, values, "bfloat16", field, locate)
+    return halves
 
 
 def _cast_number(values: Array, target: np.dtype[Any], field: Field, locate: Locate) -> Array:
@@ -110,17 +116,29 @@ def _cast_number(values: Array, target: np.dtype[Any], field: Field, locate: Loc
         return values
     with np.errstate(all="ignore"):
         result = values.astype(target)
-    if not np.can_cast(values.dtype, target, casting="safe"):
-        with np.errstate(all="ignore"):
+        # NumPy calls the way from 64-bit integers to float64 safe, which it is not.
+        if values.dtype.itemsize == 8 or not np.can_cast(values.dtype, target, casting="safe"):
             if values.dtype.kind == "f" and target.kind == "f":
                 bad = np.isfinite(values) & ~np.isfinite(result)
             elif target.kind == "b":
                 bad = (values != 0) & (values != 1)
             else:
-                # There and back again; the sign catches wrap-around between int64 and uint64.
-                bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
-        _refuse(bad, values, target.name, field, locate)
+                bad = _differs(values, result)
+            _refuse(bad, values, target.name, field, locate)
     return result
+
+
+def _differs(values: Array, result: Array) -> Array:
+    """Which numbers are not the same after a cast where an integer type is on one side."""
+    with np.errstate(all="ignore"):
+        # There and back again; the sign catches wrap-around between int64 and uint64.
+        bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
+        for floats, integers in ((values, result), (result, values)):
+            if floats.dtype.kind == "f":
+                # What a float beyond an integer type becomes depends on the processor, and may even come back the same.
+                bounds, wide = np.iinfo(integers.dtype), floats.astype(np.float64)
+                bad |= ~((wide >= float(bounds.min)) & (wide < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))
+    return np.asarray(bad)
 
 
 def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate) -> None:
@@ -130,6 +148,11 @@ def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate
             f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly. "
             "Choose a wider type with --dtype."
         )
+
+
+def from_bfloat16(halves: Array) -> Array:
+    """The float32 that each upper half stands for."""
+    return (halves.astype("<u4") << np.uint32(16)).view("<f4")
 
 
 def to_bfloat16(values: Array) -> Array:

@@ -77,3 +77,4 @@ class Writer:
             self._closed = True
             self._change.notify_all()
         self._thread.join()
+        self._error = None  # it holds all that was alive where it was raised, open files too

@@ -6,6 +6,7 @@ and each attribute is a column. A missing value ("?") is null.
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -34,7 +35,8 @@ class ArffSource(LineSource):
     @cached_property
     def _header(self) -> tuple[list[Attribute], int]:
         try:
-            attributes, end = parse_header(self._header_lines())
+            with closing(self._header_lines()) as lines:
+                attributes, end = parse_header(lines)
         except HeaderFault as fault:
             self.refuse_line(fault.number, fault.reason)
         names = [attribute.name for attribute in attributes]
@@ -57,7 +59,7 @@ class ArffSource(LineSource):
         if not univariate and not multivariate:
             raise SourceInvalid(
                 f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
-                "attribute and a class. Read it as a table of steps instead."
+                "attribute and a class. Pass --series or --time to read it as a table."
             )
         if multivariate and any(inner.kind != "number" for inner in attributes[0].inner):
             raise SourceInvalid(f"{self.path} has a relational attribute with parts that are not numeric, which cannot be read.")

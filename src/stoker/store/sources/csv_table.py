@@ -7,6 +7,7 @@ that meets "n/a" is an error that names the row.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -57,7 +58,7 @@ class CsvSource(Source):
     def _layout(self) -> _Layout:
         """Dialect, names and begin of the data, found out from the first lines."""
         sample, complete = self._head()
-        lines = sample.decode("utf-8", "replace").splitlines(keepends=True)
+        lines = sample.splitlines(keepends=True)
         if not complete:
             lines.pop()
         skipped, lines = lines[: self._given.skip], lines[self._given.skip :]
@@ -65,14 +66,39 @@ class CsvSource(Source):
             skipped.append(lines.pop(0))
         if not lines:
             raise SourceEmpty(f"{self.path} holds no lines. Remove it, or leave it out of the pattern.")
-        start = sum(len(line.encode()) for line in skipped)
-        settled = dialects.settle(self._given, [line.rstrip("\r\n") for line in lines[:50] if line.strip()])
-        fields = dialects.fields_of(lines[0].rstrip("\r\n"), settled)
+        lines = self._with_whole_header(lines)
+        start = sum(len(line) for line in skipped)
+        shown = [self._decoded(line).rstrip("\r\n") for line in lines[:50] if line.strip()]
+        try:
+            settled = dialects.settle(self._given, shown)
+            fields = dialects.fields_of(shown[0], settled)
+        except csv.Error as error:
+            raise SourceInvalid(f"{self.path} has a first line that is not one of names or values: {error}.") from None
         if len(fields) > MAX_FIELDS:
             raise SourceTooLarge(f"{self.path} has {len(fields):,} columns; at most {MAX_FIELDS:,} can be read.")
         if not settled.header:
             return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
-        return _Layout(settled, fields, start + len(lines[0].encode()))
+        return _Layout(settled, fields, start + len(lines[0]))
+
+    def _with_whole_header(self, lines: list[bytes]) -> list[bytes]:
+        """The lines with the first one whole: a name in quotes may have a line break in it."""
+        quote, num_quotes = self._given.quote.encode(), 0
+        for i, line in enumerate(lines):
+            num_quotes += line.count(quote) if quote else 0
+            if num_quotes % 2 == 0:
+                return [b"".join(lines[: i + 1]), *lines[i + 1 :]]
+        return lines
+
+    def _decoded(self, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            self._refuse_encoding()
+
+    def _refuse_encoding(self, where: str = "") -> NoReturn:
+        raise SourceInvalid(
+            f"{where}{self.path} is not {self._given.encoding}. Pass the right --encoding, like latin-1, cp1252 or utf-16."
+        )
 
     def _head(self) -> tuple[bytes, bool]:
         """The first part of the text, long enough to hold the header, and whether that is all of it."""
@@ -104,8 +130,8 @@ class CsvSource(Source):
             rows_before = rows_behind
 
     def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
-        text = open_text(self.path, self._given.encoding)
-        return line_blocks(text, start=start, block_bytes=block_bytes, path=self.path, quote=self._given.quote.encode())
+        text, quote, escape = open_text(self.path, self._given.encoding), self._given.quote, self._given.escape or ""
+        return line_blocks(text, start=start, block_bytes=block_bytes, path=self.path, quote=quote.encode(), escape=escape.encode())
 
     def _chunk(self, block: Block, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
         try:
@@ -124,10 +150,19 @@ class CsvSource(Source):
             table = self._arrow(block.data, types)
         except pa.ArrowInvalid as error:
             self._explain(str(error), rows_before)
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            if column.type == pa.float64():
+        for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+            if column.type == pa.float64() and schema is not None:  # without one, the types are still being found out
                 self._refuse_rounded_integers(block, name, column, rows_before)
+            elif column.type == pa.string():
+                table = table.set_column(i, name, self._with_gaps(column))
+            elif column.type == pa.binary():  # Arrow's word for text that is not UTF-8
+                self._refuse_encoding(f"column {name!r} of ")
         return table
+
+    def _with_gaps(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Among texts, the empty one and those the user named are missing; NA and null are words like others."""
+        missing = pc.is_in(texts, value_set=pa.array(["", *self._given.null]))
+        return pc.if_else(missing, None, texts) if pc.any(missing).as_py() else texts
 
     def _arrow(self, data: bytes, types: dict[str, pa.DataType] | None) -> pa.Table:
         dialect = self._layout.dialect
@@ -151,6 +186,8 @@ class CsvSource(Source):
 
     def _explain(self, message: str, rows_before: Future[int]) -> NoReturn:
         """Turn Arrow's message into ours: a value that does not fit its column, or a line that does not fit the table."""
+        if "invalid UTF8" in message:
+            self._refuse_encoding()
         if found := re.search(r"In CSV column #(\d+)", message):
             raise Unfit(self, self._layout.names[int(found[1])])
         if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+):?(.*)", message, re.DOTALL):
@@ -182,7 +219,7 @@ class CsvSource(Source):
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
         for task in self.read(pa.schema([(column, pa.string())]), start=Place(), chunk_bytes=8 << 20):
             chunk = task()
-            texts = chunk.table.column(column).to_pylist()
+            texts = [text or "" for text in chunk.table.column(column).to_pylist()]
             low, high = 0, len(texts)
             if self._all_fit(texts, kind):
                 continue

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass, replace
 
+from stoker.errors import OptionError
+
 DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -26,6 +28,20 @@ class Dialect:
     time_format: str | None = None
     """strptime format of times, where they are not ISO 8601."""
 
+    def __post_init__(self) -> None:
+        if self.delimiter == "\\t":  # what a shell makes of '\t'
+            object.__setattr__(self, "delimiter", "\t")
+        for name in ("delimiter", "quote", "escape", "decimal"):
+            value = getattr(self, name)
+            absent = value is None or (value == "" and name == "quote")
+            if not absent and (len(value) != 1 or not value.isascii() or value in "\r\n"):
+                raise OptionError(f"--{name} is {value!r}, but one ASCII character is expected.")
+        used = [one for one in (self.delimiter, self.quote, self.escape, self.decimal) if one]
+        if len(set(used)) < len(used):
+            raise OptionError(f"two of --delimiter, --quote, --escape and --decimal are {max(used, key=used.count)!r}. Change one.")
+        if self.skip < 0:
+            raise OptionError(f"--skip is {self.skip}, but at least 0 lines are left out.")
+
 
 def fields_of(line: str, dialect: Dialect) -> list[str]:
     """Split one line as the dialect says."""
@@ -38,6 +54,13 @@ def fields_of(line: str, dialect: Dialect) -> list[str]:
         quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
     )
     return next(reader, [])
+
+
+def _count_fields(line: str, dialect: Dialect) -> int:
+    try:
+        return len(fields_of(line, dialect))
+    except csv.Error:  # a part of a value that goes over several lines, or an overlong one
+        return 0
 
 
 def is_number(text: str, decimal: str = ".") -> bool:
@@ -68,7 +91,7 @@ def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
     def score(delimiter: str) -> tuple[int, int]:
         if delimiter == dialect.decimal:
             return (0, 0)
-        counts = [len(fields_of(line, replace(dialect, delimiter=delimiter))) for line in lines]
+        counts = [_count_fields(line, replace(dialect, delimiter=delimiter)) for line in lines]
         agreeing = sum(count == counts[0] for count in counts)
         return (agreeing if counts[0] > 1 else 0, counts[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterable
@@ -29,7 +30,8 @@ def find_sources(given: Any, *, dialect: Dialect, table: bool = False, wide: boo
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
     if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
         raise OptionError(f"{type(given).__name__} is not something to pack: give a path, a pattern, a folder, or a table.")
-    paths = [path for one in inputs for path in _resolve(os.fspath(one))]
+    # A file that two patterns name, or a folder and a pattern, is there once.
+    paths = list({path.absolute(): path for one in inputs for path in _resolve(os.fspath(one))}.values())
     parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
     return [_source(path, path.absolute().relative_to(parent).as_posix(), dialect, table, wide) for path in paths]
 
@@ -43,7 +45,13 @@ def _resolve(given: str) -> list[Path]:
     if not glob.has_magic(given):
         raise SourceNotFound(f"{given} does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).")
     matches = sorted(Path(match) for match in glob.glob(given, recursive=True))
-    found = [one for match in matches for one in (_walk(match) if match.is_dir() else [match])]
+    found: list[Path] = []
+    for match in matches:
+        if match.is_dir():
+            with contextlib.suppress(SourceEmpty):  # a folder among others may be empty
+                found.extend(_walk(match))
+        else:
+            found.append(match)
     if not found:
         raise SourceNotFound(f"no file matches {given!r} (looked in {Path.cwd()}).")
     return found
@@ -58,9 +66,12 @@ def _walk(folder: Path) -> list[Path]:
     for root, folders, names in os.walk(folder):
         folders.sort()
         for name in list(folders):
-            if _is_dataset(Path(root, name)):
-                found.append(Path(root, name))
+            path = Path(root, name)
+            if _is_dataset(path):
+                found.append(path)
                 folders.remove(name)
+            elif path.is_symlink():
+                raise SourceInvalid(f"{path} is a link to a folder, which is not followed. Name its target as a source, or remove it.")
         for name in sorted(names):
             known = _suffix(Path(name)) in SUFFIXES
             found.extend([Path(root, name)] if known else [])
@@ -87,6 +98,7 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
     """The reader for a path. Imports are here, so that a pack loads only what it reads."""
     if path.is_dir():
         return _dataset(path, name)
+    _refuse_unreadable(path, name)
     if path.stat().st_size == 0:
         raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     suffix = _suffix(path)
@@ -110,8 +122,21 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
     )
 
 
+def _refuse_unreadable(path: Path, name: str) -> None:
+    if not path.exists():
+        raise SourceInvalid(f"{path} is a link to {path.readlink()}, which does not exist. Remove it, or leave it out.")
+    if not path.is_file():
+        raise SourceInvalid(f"{path} is not a plain file. Leave it out.")
+    if not os.access(path, os.R_OK):
+        raise SourceInvalid(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise SourceInvalid(f"{ascii(str(path))} has a name that is not UTF-8. Rename it, or leave it out.") from None
+
+
 def _dataset(path: Path, name: str) -> Source:
     from stoker.store.sources.memory import TableSource
     from stoker.store.store import open_store
 
-    return TableSource(open_store(path).to_arrow(), name)
+    return TableSource(open_store(path).to_arrow(), name, path)

@@ -49,9 +49,7 @@ class HuggingFaceSource(Source):
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
         self.name = name
-        self.files = [path / STATE, *sorted(path.glob("*.arrow"))]
-        """All files of the set."""
-        self.num_bytes = sum(file.stat().st_size for file in self.files if file.exists())
+        self.num_bytes = sum(file.stat().st_size for file in path.glob("*.arrow"))
 
     @cached_property
     def _streams(self) -> list[Path]:
@@ -80,6 +78,8 @@ class HuggingFaceSource(Source):
     def _stored(self) -> pa.Schema:
         """The columns as they are in the files, which must agree."""
         first, *others = [self._schema_of(path) for path in self._streams]
+        if not first.names:
+            raise SourceEmpty(f"{self._streams[0]} has no columns. Remove the folder, or leave it out of the pattern.")
         for path, schema in zip(self._streams[1:], others, strict=True):
             if not schema.equals(first):
                 raise SourceInvalid(f"{path} has other columns than {self._streams[0].name}: {schema.names} against {first.names}.")
@@ -160,10 +160,11 @@ def _messages(path: Path) -> Iterator[pa.ipc.Message]:
 def _is_compressed(metadata: pa.Buffer) -> bool:
     """Whether a record batch says that its buffers are compressed: field 3 of the table under field 2 of the message."""
     data = memoryview(metadata)
-    header = _field(data, struct.unpack_from("<I", data, 0)[0], 2)
-    if header is None:
-        return False
-    return _field(data, header + struct.unpack_from("<I", data, header)[0], 3) is not None
+    try:
+        header = _field(data, struct.unpack_from("<I", data, 0)[0], 2)
+        return header is not None and _field(data, header + struct.unpack_from("<I", data, header)[0], 3) is not None
+    except struct.error as error:
+        raise ValueError(f"a message points out of itself ({error})") from error
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:

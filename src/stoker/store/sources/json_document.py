@@ -12,9 +12,11 @@ find where they begin. A position is a number of rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -28,6 +30,7 @@ from stoker.store.sources.text import open_text
 NUMBER_COLUMN = "value"
 MAX_COLUMNS = 4096
 _INFLATION = 2
+_NOTHING = Elements(b"", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +57,16 @@ class JsonSource(Source):
 
     @cached_property
     def _layout(self) -> _Layout:
-        text = JsonText(open_text(self.path), self.label)
-        first = text.peek()
-        if first == b"[":
-            return _Layout({self._kind_of_array(text): 0}, whole=True)
-        if first == b"{":
-            return _Layout(self._find_columns(text), whole=False)
+        with JsonText(open_text(self.path), self.label) as text:
+            first = text.peek()
+            if first == b"[":
+                return _Layout({self._kind_of_array(text): 0}, whole=True)
+            if first == b"{":
+                return _Layout(self._find_columns(text), whole=False)
         if not first:
             raise SourceEmpty(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
-        raise SourceInvalid(
-            f"{self.path} holds {first.decode('utf-8', 'replace')!r}… where an array or an object should begin. Is it JSON?"
-        )
+        shown = first.decode("utf-8", "replace")
+        raise SourceInvalid(f"{self.path} begins with {shown!r}; expected an array or an object. Is it JSON?")
 
     def _kind_of_array(self, text: JsonText) -> str | None:
         text.enter()
@@ -92,7 +94,7 @@ class JsonSource(Source):
             text.enter()
             if text.peek() == b"{":
                 raise SourceInvalid(f"{self.path} has a list of objects under the key {name!r}. Make that list a file of its own.")
-            text.skip_array()
+            text.skip()
             if text.peek() != b"}":
                 text.expect(b",")
                 if text.peek() == b"}":
@@ -110,7 +112,8 @@ class JsonSource(Source):
     def _first(self) -> pa.Schema:
         fields: list[pa.Field] = []
         for column in self._layout.starts:
-            elements = self._open(column).take(max_bytes=FIRST_BYTES)
+            with self._open(column) as text:
+                elements = text.take(max_bytes=FIRST_BYTES)
             if elements is None:
                 fields.append(pa.field(column, pa.null()))
             else:
@@ -120,9 +123,7 @@ class JsonSource(Source):
         return pa.schema(fields)
 
     def _open(self, column: str | None) -> JsonText:
-        text = JsonText(open_text(self.path), self.label, start=self._layout.starts[column])
-        text.enter()
-        return text
+        return JsonText(open_text(self.path), self.label, start=self._layout.starts[column], entered=True)
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
         text_bytes = max(chunk_bytes // _INFLATION, 1)
@@ -131,14 +132,14 @@ class JsonSource(Source):
         return self._read_columns(schema, start.row, text_bytes)
 
     def _read_array(self, column: str | None, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
-        text = self._open(column)
         known = self._first.names
-        self._skip(text, row)
-        while (elements := text.take(max_bytes=text_bytes)) is not None:
-            texts = _texts(elements, row, column)
-            row += elements.count
-            yield partial(self._array_chunk, texts, schema, known)
-        text.finish()
+        with self._open(column) as text:
+            self._skip(text, row)
+            while (elements := text.take(max_bytes=text_bytes)) is not None:
+                texts = _texts(elements, row, column)
+                row += elements.count
+                yield partial(self._array_chunk, texts, schema, known)
+            text.finish()
 
     def _array_chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str]) -> Chunk:
         table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
@@ -147,26 +148,27 @@ class JsonSource(Source):
     def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
         """Cursors side by side: the first column decides how many rows a chunk has."""
         names = self._first.names if schema is None else schema.names
-        cursors = {name: self._open(name) for name in self._layout.starts}
-        for text in cursors.values():
-            self._skip(text, row)
-        share = max(text_bytes // len(cursors), 1)
-        while True:
-            counts = set()
-            wanted: list[RowTexts] = []
-            count: int | None = None
-            for name, text in cursors.items():
-                elements = text.take(max_bytes=share) if count is None else _take_exactly(text, count)
-                count = elements.count if elements is not None and count is None else count
-                counts.add(0 if elements is None else elements.count)
-                if elements is not None and name in names:
-                    wanted.append(_texts(elements, row, name))
-            if len(counts) > 1:
+        with ExitStack() as stack:
+            cursors = {str(name): stack.enter_context(self._open(name)) for name in self._layout.starts}
+            for text in cursors.values():
+                self._skip(text, row)
+            share = max(text_bytes // len(cursors), 1)
+            while (parts := self._side_by_side(cursors, share)) is not None:
+                wanted = [_texts(part, row, name) for name, part in parts.items() if name in names]
+                yield partial(self._column_chunk, wanted, schema, row)
+                row += next(iter(parts.values())).count
+
+    def _side_by_side(self, cursors: dict[str, JsonText], share: int) -> dict[str, Elements] | None:
+        """Equally many elements of each column; None at the end of all."""
+        parts: dict[str, Elements] = {}
+        count: int | None = None
+        for name, text in cursors.items():
+            part = text.take(max_bytes=share) or _NOTHING if count is None else _take_exactly(text, count)
+            count = part.count if count is None else count
+            if part.count != count:
                 self._refuse_lengths()
-            if counts == {0}:
-                return
-            yield partial(self._column_chunk, wanted, schema, row)
-            row += counts.pop()
+            parts[name] = part
+        return parts if count else None
 
     def _column_chunk(self, texts: list[RowTexts], schema: pa.Schema | None, row: int) -> Chunk:
         columns: dict[str, pa.ChunkedArray] = {}
@@ -181,8 +183,11 @@ class JsonSource(Source):
         names = self._first.names if schema is None else schema.names
         return _chunk(pa.table({name: columns[name] for name in names}), row)
 
-    def _refuse_lengths(self) -> None:
-        lengths = {name: self._open(name).skip_array() for name in self._layout.starts}
+    def _refuse_lengths(self) -> NoReturn:
+        lengths = {}
+        for name in self._layout.starts:
+            with self._open(name) as text:
+                lengths[name] = text.skip()
         first, length = next(iter(lengths.items()))
         other = next(name for name, found in lengths.items() if found != length)
         raise SourceInvalid(
@@ -191,21 +196,19 @@ class JsonSource(Source):
         )
 
     def _skip(self, text: JsonText, num_rows: int) -> None:
-        while num_rows > 0:
-            elements = text.take(max_bytes=PIECE_BYTES, max_count=num_rows)
-            if elements is None:
-                raise SourceInvalid(f"{self.path} has {num_rows:,} rows less than were read of it before. It was changed.")
-            num_rows -= elements.count
+        if (found := text.skip(num_rows)) < num_rows:
+            raise SourceInvalid(f"{self.path} has {found:,} rows, but {num_rows:,} were read of it before. It was changed.")
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
         source = column if column in self._layout.starts else None
-        text, row = self._open(source), 0
-        while (elements := text.take(max_bytes=FIRST_BYTES)) is not None:
-            found = self._rows.find_misfit(_texts(elements, row, source), column, kind)
-            if found is not None:
-                return found
-            row += elements.count
+        row = 0
+        with self._open(source) as text:
+            while (elements := text.take(max_bytes=FIRST_BYTES)) is not None:
+                found = self._rows.find_misfit(_texts(elements, row, source), column, kind)
+                if found is not None:
+                    return found
+                row += elements.count
         return None
 
 
@@ -218,11 +221,11 @@ def _chunk(table: pa.Table, row: int) -> Chunk:
     return Chunk(table, Place(row, row), Place(end, end))
 
 
-def _take_exactly(text: JsonText, count: int) -> Elements | None:
-    """`count` elements, or all that are left."""
+def _take_exactly(text: JsonText, count: int) -> Elements:
+    """`count` elements, or all that are left; with a count of 0, what should not be there."""
     parts: list[Elements] = []
-    missing = count
+    missing = max(count, 1)
     while missing and (part := text.take(max_bytes=PIECE_BYTES, max_count=missing)) is not None:
         parts.append(part)
         missing -= part.count
-    return Elements(b"\n".join(part.lines for part in parts), count - missing) if parts else None
+    return Elements(b"\n".join(part.lines for part in parts), sum(part.count for part in parts))

@@ -28,6 +28,7 @@ MAX_DEPTH = 64
 EXACT_INTEGERS = 2**53
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _LONG_INTEGER = re.compile(rb"(?<![\d.eE])(?<![eE][+-])-?\d{16,}(?![\d.eE])")
+_MAX_DIGITS = 300  # more would overflow float64
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]|$)")
 _MOMENTS = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
 
@@ -193,7 +194,7 @@ def _may_be_rounded(array: pa.Array, lines: bytes) -> bool:
     largest = pc.max(pc.abs(values)).as_py()
     if largest is None or largest < EXACT_INTEGERS:
         return False
-    return any(float(found) != int(found) for found in _LONG_INTEGER.findall(lines))
+    return any(len(found) > _MAX_DIGITS or float(found) != int(found) for found in _LONG_INTEGER.findall(lines))
 
 
 def _leaves(array: pa.Array) -> pa.Array:

@@ -11,7 +11,7 @@ import codecs
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from stoker.store.sources.text import MAX_LINE_BYTES, Readable
 PIECE_BYTES = 256 << 10
 MAX_VALUE_BYTES = 16 << 20
 _SPACE = b" \t\r\n"
+_NUMBER_TAIL = 4
 _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
 
@@ -52,23 +53,41 @@ class Elements:
 
 
 class JsonText:
-    """A cursor over a JSON document. `label` names the document in messages."""
+    """A cursor over a JSON document, from byte `start` on; `entered` says that an array begins there, to step into.
 
-    def __init__(self, file: Readable, label: str, *, start: int = 0) -> None:
+    `label` names the document in messages. The file is closed with the cursor.
+    """
+
+    def __init__(self, file: Readable, label: str, *, start: int = 0, entered: bool = False) -> None:
         self._file = file
         self._label = label
         self._held = b""
         self._at_end = False
         self.position = 0
         """Bytes of the document before the cursor."""
+        self._scan = _Scan()
+        try:
+            self._go_to(start)
+            if entered:
+                self.enter()
+        except BaseException:
+            file.close()
+            raise
+
+    def _go_to(self, start: int) -> None:
         while self.position < start:
-            self._held = file.read(min(start - self.position, 1 << 20))
+            self._held = self._file.read(min(start - self.position, 1 << 20))
             if not self._held:
                 raise SourceInvalid(
-                    f"{label} ends at byte {self.position:,}, but was read up to byte {start:,} before. It was changed."
+                    f"{self._label} ends at byte {self.position:,}, but byte {start:,} was read before. It was changed."
                 )
             self._drop(len(self._held))
-        self._scan = _Scan()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
     def _drop(self, num_bytes: int) -> None:
         self._held = self._held[num_bytes:]
@@ -117,8 +136,8 @@ class JsonText:
                 if self._at_end or not isinstance(error, json.JSONDecodeError):
                     self._fail(str(error))
                 value, end = None, len(text)
-            # A number that ends where the held text ends may go on behind it.
-            if end < len(text) or self._at_end:
+            # A number near the end of what is held may go on behind it: "1" may become "1e+5".
+            if end + _NUMBER_TAIL < len(text) or self._at_end:
                 self._drop(len(text[:end].encode()))
                 return value
             if len(self._held) > MAX_VALUE_BYTES:
@@ -138,9 +157,13 @@ class JsonText:
         """Step over a key of an object and its colon."""
         if self.peek() != b'"':
             self.expect(b'"')
-        name = self.value()
+        name = str(self.value())
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            self._fail(f"the key before it is not Unicode text ({error.reason})")
         self.expect(b":")
-        return str(name)
+        return name
 
     def enter(self) -> None:
         """Step into an array; `take` then gives its elements."""
@@ -190,10 +213,13 @@ class JsonText:
                 f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a text."
             )
 
-    def skip_array(self) -> int:
-        """Step over the whole array entered; the number of its elements."""
+    def skip(self, max_count: int | None = None) -> int:
+        """Step over some or all elements of the array entered; how many there were."""
         count = 0
-        while (elements := self.take(max_bytes=PIECE_BYTES)) is not None:
+        while max_count is None or count < max_count:
+            elements = self.take(max_bytes=PIECE_BYTES, max_count=None if max_count is None else max_count - count)
+            if elements is None:
+                break
             count += elements.count
         return count
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from stoker.store.sources.json_text import unique
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _FLOAT32_MAX = 3.4028235677973366e38  # what rounds to infinity from here on
 _WORDS: dict[type, str] = {bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "an object"}
 
@@ -45,6 +47,8 @@ class Number(float):
 def load(line: bytes, column: str | None) -> Any:
     """One row: an object, made of the bare value where the one `column` is named."""
     value = json.loads(line.decode(), object_pairs_hook=unique, parse_float=Number)
+    if _SURROGATE.search(line):
+        json.dumps(value, ensure_ascii=False).encode()  # half a character is not Unicode text
     return value if column is None else {column: value}
 
 
@@ -139,7 +143,6 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
         _require(isinstance(value, dict), column, value, kind)
     else:
         _require(isinstance(value, str), column, value, kind)
-        value.encode()  # a lone surrogate is not Unicode text
 
 
 def _require(fits: bool, column: str, value: Any, kind: pa.DataType) -> None:

@@ -6,7 +6,8 @@ Keys that a row lacks are null. Keys that come up only behind the first block ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 from stoker.errors import SourceEmpty
 from stoker.store.sources.json_rows import JsonRows, RowTexts
 from stoker.store.sources.source import Chunk, Place, Source, Task
-from stoker.store.sources.text import Block, line_blocks, open_text
+from stoker.store.sources.text import Block, is_compressed, line_blocks, open_text
 
 FIRST_BYTES = 1 << 20
 LIST_COLUMN = "sequence"
@@ -33,6 +34,7 @@ class JsonLinesSource(Source):
         self.path = path
         self.name = name
         self.num_bytes = path.stat().st_size
+        self.num_positions = None if is_compressed(path) else self.num_bytes
         self._rows = JsonRows(self)
 
     def schema(self) -> pa.Schema:
@@ -40,10 +42,19 @@ class JsonLinesSource(Source):
 
     @cached_property
     def _first(self) -> pa.Schema:
-        texts = next(self._texts(Place(), FIRST_BYTES), None)
-        if texts is None:
+        # Blocks end with a line break, so a last line without one would be left out if only one were looked at.
+        lines: list[bytes] = []
+        count = num_bytes = 0
+        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+            for texts, _, _ in blocks:
+                lines.append(texts.lines)
+                count += texts.count
+                num_bytes += len(texts.lines)
+                if num_bytes >= FIRST_BYTES // 2:
+                    break
+        if not lines:
             raise SourceEmpty(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
-        schema = self._rows.types(texts[0])
+        schema = self._rows.types(RowTexts(b"\n".join(lines), count, 0, self._column))
         if not schema.names:
             raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
         return schema
@@ -51,28 +62,30 @@ class JsonLinesSource(Source):
     @cached_property
     def _column(self) -> str | None:
         """The name of the one column if lines are lists and not objects; told by the first line."""
-        for block in self._blocks(0, FIRST_BYTES):
-            if line := block.data.lstrip():
-                return LIST_COLUMN if line.startswith(b"[") else None
-        return None
+        with closing(self._blocks(0, FIRST_BYTES)) as blocks:
+            first = next((line for block in blocks if (line := block.data.lstrip())), b"")
+        return LIST_COLUMN if first.startswith(b"[") else None
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
         known = self._first.names
-        for texts, begin, end in self._texts(start, max(chunk_bytes // _INFLATION, 1)):
-            yield partial(self._chunk, texts, schema, known, begin, end)
+        with closing(self._texts(start, max(chunk_bytes // _INFLATION, 1))) as blocks:
+            for texts, begin, end in blocks:
+                yield partial(self._chunk, texts, schema, known, begin, end)
 
-    def _texts(self, start: Place, block_bytes: int) -> Iterator[tuple[RowTexts, Place, Place]]:
+    def _texts(self, start: Place, block_bytes: int) -> Generator[tuple[RowTexts, Place, Place], None, None]:
         column = self._column
         row = start.row
-        for block in self._blocks(start.position, block_bytes):
-            lines = [text for line in block.data.split(b"\n") if (text := line.strip())]
-            if lines:
-                texts = RowTexts(b"\n".join(lines), len(lines), row, column)
-                yield texts, Place(row, block.begin), Place(row + len(lines), block.end)
-                row += len(lines)
+        with closing(self._blocks(start.position, block_bytes)) as blocks:
+            for block in blocks:
+                lines = [text for line in block.data.split(b"\n") if (text := line.strip())]
+                if lines:
+                    texts = RowTexts(b"\n".join(lines), len(lines), row, column)
+                    yield texts, Place(row, block.begin), Place(row + len(lines), block.end)
+                    row += len(lines)
 
-    def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
-        return line_blocks(open_text(self.path), start=start, block_bytes=block_bytes, path=self.path)
+    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+        with closing(open_text(self.path)) as text:
+            yield from line_blocks(text, start=start, block_bytes=block_bytes, path=self.path)
 
     def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: Place, end: Place) -> Chunk:
         table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
@@ -80,5 +93,6 @@ class JsonLinesSource(Source):
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
-        found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in self._texts(Place(), FIRST_BYTES))
-        return next((one for one in found if one is not None), None)
+        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+            found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in blocks)
+            return next((one for one in found if one is not None), None)

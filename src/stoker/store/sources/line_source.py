@@ -6,7 +6,8 @@ Blocks of whole lines are read in order, tasks parse them, and an error names th
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NoReturn
@@ -15,7 +16,7 @@ import pyarrow as pa
 
 from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
 from stoker.store.sources.source import Chunk, Place, Source, Task
-from stoker.store.sources.text import Block, line_blocks, open_text
+from stoker.store.sources.text import Block, is_compressed, line_blocks, open_text
 
 MAX_HEADER_BYTES = 64 << 20
 _HEADER_BLOCK = 64 << 10
@@ -43,6 +44,7 @@ class LineSource(Source):
         self.path = path
         self.name = name
         self.num_bytes = path.stat().st_size
+        self.num_positions = None if is_compressed(path) else self.num_bytes
 
     @property
     @abstractmethod
@@ -59,18 +61,20 @@ class LineSource(Source):
     @cached_property
     def _first_line(self) -> tuple[int, bytes] | None:
         """The number and the text of the first line that is data; None where there is no row."""
-        for block in self._blocks(self._data_start, _HEADER_BLOCK):
-            if rows := self._rows(block):
-                return self._line_number(block.begin) + rows[0][0], rows[0][1]
+        with closing(self._blocks(self._data_start, _HEADER_BLOCK)) as blocks:
+            for block in blocks:
+                if rows := self._rows(block):
+                    return self._line_number(block.begin) + rows[0][0], rows[0][1]
         return None
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
         row = start.row
-        for block in self._blocks(start.position or self._data_start, max(chunk_bytes // _INFLATION, 1)):
-            count = len(self._rows(block))
-            if count:
-                yield partial(self._chunk, block, schema, row)
-            row += count
+        with closing(self._blocks(start.position or self._data_start, max(chunk_bytes // _INFLATION, 1))) as blocks:
+            for block in blocks:
+                count = len(self._rows(block))
+                if count:
+                    yield partial(self._chunk, block, schema, row)
+                row += count
 
     def _chunk(self, block: Block, schema: pa.Schema | None, row: int) -> Chunk:
         rows = self._rows(block)
@@ -91,32 +95,35 @@ class LineSource(Source):
         # Tabs at the ends stay: they may part fields.
         return [(i, line.strip(b" \r")) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
 
-    def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
-        return line_blocks(open_text(self.path), start=start, block_bytes=block_bytes, path=self.path)
+    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+        with closing(open_text(self.path)) as text:
+            yield from line_blocks(text, start=start, block_bytes=block_bytes, path=self.path)
 
     def _line_number(self, position: int) -> int:
         """The number of the line that begins at `position`, counted again: errors may be slow."""
         count = 1
-        for block in self._blocks(0, 1 << 20):
-            count += block.data[: max(position - block.begin, 0)].count(b"\n")
-            if block.end >= position:
-                break
+        with closing(self._blocks(0, 1 << 20)) as blocks:
+            for block in blocks:
+                count += block.data[: max(position - block.begin, 0)].count(b"\n")
+                if block.end >= position:
+                    break
         return count
 
-    def _header_lines(self) -> Iterator[tuple[int, str, int]]:
+    def _header_lines(self) -> Generator[tuple[int, str, int], None, None]:
         """The lines of the header that are not comments: number, text, and the position behind the line."""
         number = position = 0
-        for block in self._blocks(0, _HEADER_BLOCK):
-            lines = block.data.split(b"\n")
-            for line in lines if lines[-1] else lines[:-1]:
-                number += 1
-                position = min(position + len(line) + 1, block.end)
-                if (text := line.strip()) and not text.startswith(self.comments):
-                    yield number, text.decode("utf-8", "replace"), position
-            if position > MAX_HEADER_BYTES:
-                raise SourceTooLarge(
-                    f"{self.path} has a header of more than {MAX_HEADER_BYTES >> 20} MB. Is it what its name says?"
-                )
+        with closing(self._blocks(0, _HEADER_BLOCK)) as blocks:
+            for block in blocks:
+                lines = block.data.split(b"\n")
+                for line in lines if lines[-1] else lines[:-1]:
+                    number += 1
+                    position = min(position + len(line) + 1, block.end)
+                    if (text := line.strip()) and not text.startswith(self.comments):
+                        yield number, text.decode("utf-8", "replace"), position
+                if position > MAX_HEADER_BYTES:
+                    raise SourceTooLarge(
+                        f"{self.path} has a header of more than {MAX_HEADER_BYTES >> 20} MB. Is it what its name says?"
+                    )
         if number == 0:
             raise SourceEmpty(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")
         raise SourceInvalid(f"{self.path} has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?")

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from stoker.errors import OptionError, SourceInvalid
+from stoker.errors import OptionError, SourceInvalid, StokerError
 from stoker.store.sources.source import Chunk, Place, Source, Task
 from stoker.store.store import Store
 
 
 class TableSource(Source):
-    """An Arrow table in memory. A position is a number of rows."""
+    """An Arrow table in memory, or one that a store's files are mapped as. A position is a number of rows."""
 
-    path = None
-
-    def __init__(self, table: pa.Table, name: str) -> None:
+    def __init__(self, table: pa.Table, name: str, path: Path | None = None) -> None:
         self.name = name
+        self.path = path
         self.num_bytes = table.nbytes
         self._table = table
 
@@ -61,8 +61,10 @@ def table_source(given: Any) -> Source:
     name = type(given).__name__
     try:
         return TableSource(_table(given), f"<{name}>")
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        reason = ", ".join(str(part) for part in error.args)
+    except StokerError:
+        raise
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise SourceInvalid(f"the {name} cannot be packed: {reason}. Give each column one type.") from error
 
 
@@ -96,8 +98,8 @@ def _table(given: Any) -> pa.Table:
 
 def _from_pandas(given: Any) -> pa.Table:
     frame = given.to_frame(given.name if given.name is not None else "value") if type(given).__name__ == "Series" else given
-    # An index with a name is data (an event id); one without is only row numbers.
-    if any(name is not None for name in frame.index.names):
+    # An index is data (an event id, times) unless it is whole numbers without a name: those are only row numbers.
+    if any(name is not None for name in frame.index.names) or frame.index.dtype.kind not in "iu":
         frame = frame.reset_index()
     frame = frame.rename(columns=str)
     return pa.Table.from_pandas(frame, preserve_index=False)
@@ -108,6 +110,8 @@ def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
         return values
     if isinstance(values, list | tuple) and values and np.ndim(values[0]) >= 1:
         return _lists(name, list(values))
+    if isinstance(values, list | tuple):
+        return pa.array(values)  # stricter than NumPy, which rounds integers beside floats and cuts texts at a NUL
     array = np.asarray(values)
     if array.dtype.kind == "O" and not all(isinstance(value, str) or value is None for value in array.ravel()):
         raise OptionError(f"column {name!r} is an object array; give it numbers or texts of one type.")
@@ -119,9 +123,16 @@ def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def _lists(name: str, rows: list[Any]) -> pa.Array:
+    if all(isinstance(row, list | tuple) for row in rows):
+        return pa.array(rows)
     arrays = [np.asarray(row) for row in rows]
     if any(array.ndim != 1 or array.dtype.kind not in "biuf" for array in arrays):
         raise OptionError(f"column {name!r} must be a list of one-dimensional arrays of numbers.")
+    common = np.result_type(*arrays)
+    for array in arrays if common.kind == "f" else ():
+        exact = 2 ** (np.finfo(common).nmant + 1)
+        if array.dtype.kind in "iu" and (large := (array > exact) | (array < -exact)).any():
+            raise OptionError(f"column {name!r} holds {array[large][0]} and would be {common}, which rounds it. Give all rows one type.")
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(_native(np.concatenate(arrays))))

@@ -47,6 +47,11 @@ class NpySource(Source):
         return self._header.rows
 
     @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        """Positions are rows."""
+        return self.num_rows
+
+    @property
     def _is_table(self) -> bool:
         return self.wide and len(self._header.shape) == 2
 

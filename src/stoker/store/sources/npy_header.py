@@ -1,6 +1,6 @@
 """The header of a `.npy` file, parsed strictly: plain numbers of known size, and exactly as many bytes as it declares.
 
-Nothing is ever unpickled: object arrays are refused by their dtype, before any value is read.
+No code ever runs: object arrays are refused by their dtype, before any value is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
 _TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
 _REFUSED = {
-    "O": "Python objects, which are never unpickled",
+    "O": "Python objects, which could run code",
     "U": "texts",
     "S": "texts",
     "V": "records",

@@ -6,6 +6,7 @@ hostile input: a member must hold exactly the bytes that its own header declares
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from stoker.store.sources.source import Chunk, Place, Source, Task, decoding
 
 MAX_MEMBERS = 4096
 MAX_FORTRAN_BYTES = 256 << 20
+_END_RECORD = struct.Struct("<4s4H2LH")
+_MANY = 0xFFFF
+"""Stands for a number that does not fit."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 Array = np.ndarray[Any, Any]
@@ -53,13 +57,16 @@ class NpzSource(Source):
         except StokerError:
             raise
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-            raise SourceInvalid(f"{self.path} is damaged or not a .npz archive: {error}. Fetch or make it again.") from error
+            raise SourceInvalid(
+                f"{self.path} is damaged or not a .npz archive: {str(error)[:200]}. Fetch or make it again."
+            ) from error
 
     @cached_property
     def _headers(self) -> dict[str, Header]:
         headers: dict[str, Header] = {}
         with self._archive() as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
+            members = archive.infolist()
+            self._check_directory(len(members))
             if len(members) > MAX_MEMBERS:
                 raise SourceTooLarge(f"{self.path} holds {len(members):,} arrays; at most {MAX_MEMBERS:,} can be read.")
             for member in members:
@@ -80,6 +87,17 @@ class NpzSource(Source):
             raise SourceInvalid(f"{self.path} holds arrays of different first axes: {shapes}. Save them as one file each.")
         return headers
 
+    def _check_directory(self, found: int) -> None:
+        """Compare the number of members with that in the archive's last record, so that none is lost unseen."""
+        with self.path.open("rb") as file:
+            file.seek(max(0, self.num_bytes - _END_RECORD.size))
+            record = file.read()
+        if len(record) < _END_RECORD.size or not record.startswith(b"PK\x05\x06"):
+            raise SourceInvalid(f"{self.path} does not end as np.savez ends an archive. Fetch or make it again.")
+        expected = _END_RECORD.unpack(record)[4]
+        if expected not in (found, _MANY):
+            raise SourceInvalid(f"{self.path} is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again.")
+
     def _of(self, member: str) -> str:
         return f"{member!r} in {self.path}"
 
@@ -87,6 +105,11 @@ class NpzSource(Source):
     def num_rows(self) -> int:
         """Rows by the archive's own account."""
         return next(iter(self._headers.values())).rows
+
+    @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        """Positions are rows."""
+        return self.num_rows
 
     def schema(self) -> pa.Schema:
         return pa.schema([(name, _type(header)) for name, header in self._headers.items()])

@@ -14,6 +14,7 @@ from stoker.store.sources.source import Chunk, Place, Source, Task, decoding
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
+_BUFFER_BYTES = 1 << 20  # a column is read in parts of this size, not a row group at a time
 
 
 class ParquetSource(Source):
@@ -49,7 +50,13 @@ class ParquetSource(Source):
         with decoding(self.path, "Parquet"):
             # Texts come as dictionaries: they are few, repeated, and far smaller that way.
             texts = [field.name for field in self.schema() if field.name in names and pa.types.is_string(field.type)]
-            file = pq.ParquetFile(self.path, page_checksum_verification=True, pre_buffer=False, read_dictionary=texts)
+            file = pq.ParquetFile(
+                self.path,
+                page_checksum_verification=True,
+                read_dictionary=texts,
+                pre_buffer=False,
+                buffer_size=_BUFFER_BYTES,
+            )
         row = 0
         for group in range(self._metadata.num_row_groups):
             rows = self._metadata.row_group(group).num_rows
@@ -80,9 +87,15 @@ class ParquetSource(Source):
         """Bytes a row takes once decoded, from counts of values: the sizes in the footer are those before RLE is undone."""
         metadata = self._metadata.row_group(group)
         columns = [metadata.column(i) for i in range(metadata.num_columns)]
-        wanted = [column for column in columns if column.path_in_schema.split(".")[0] in names]
+        wanted = [column for column in columns if _is_part(column.path_in_schema, set(names))]
         total = sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in wanted)
         return max(1, math.ceil(int(total) / max(int(metadata.num_rows), 1)))
+
+
+def _is_part(path: str, names: set[str]) -> bool:
+    """Whether a column of the file is, or lies below, one of the named columns; names may have dots of their own."""
+    parts = path.split(".")
+    return any(".".join(parts[:i]) in names for i in range(1, len(parts) + 1))
 
 
 def _identity(chunk: Chunk) -> Chunk:

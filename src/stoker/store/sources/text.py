@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,18 +16,28 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
 
 MAX_LINE_BYTES = 128 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
-_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 class Readable(Protocol):
-    """The one method that is needed of an open file."""
+    """What is needed of an open file."""
 
     def read(self, num_bytes: int, /) -> bytes:
         """At most `num_bytes`, and nothing only at the end."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back."""
         ...
 
 
@@ -74,13 +85,16 @@ def _decompress(path: Path, start: bytes) -> Readable:
 
 
 class _Zstd:
-    """Zstandard by Arrow, which is silent at a file that ends too early: so its last frame is checked here."""
+    """Zstandard by Arrow, which says so when the last frame is cut."""
 
     def __init__(self, path: Path) -> None:
         self._stream = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
 
     def read(self, num_bytes: int, /) -> bytes:
         return bytes(self._stream.read(num_bytes))
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 class _Decoder:
@@ -95,8 +109,13 @@ class _Decoder:
             first = first[len(mark) :]
         elif mark:
             encoding = _MARKS[mark]
-        self._rest = first
+        self._head = first
+        self._rest = b""
         self._encoding = encoding
+        try:
+            io.TextIOWrapper(io.BytesIO(), encoding=encoding).close()
+        except LookupError:
+            raise OptionError(f"{encoding!r} is not an encoding; expected one like utf-8, latin-1 or utf-16.") from None
         plain = codecs.lookup(encoding).name in ("utf-8", "ascii")
         self._decoder = None if plain else codecs.getincrementaldecoder(encoding)()
 
@@ -109,9 +128,15 @@ class _Decoder:
             raise SourceInvalid(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
 
     def read(self, num_bytes: int, /) -> bytes:
+        # Never more than asked for: whoever skips to a position must end at it.
+        data = self._rest or self._decoded(num_bytes)
+        self._rest = data[num_bytes:]
+        return data[:num_bytes]
+
+    def _decoded(self, num_bytes: int) -> bytes:
+        """Some more bytes, at about `num_bytes`; none only at the end."""
         while True:
-            rest, self._rest = self._rest, b""
-            data = rest + self._read(max(num_bytes - len(rest), 1))
+            data, self._head = self._head or self._read(num_bytes), b""
             if self._decoder is None:
                 return data
             try:
@@ -121,11 +146,20 @@ class _Decoder:
             if text or not data:
                 return text.encode()
 
+    def close(self) -> None:
+        self._raw.close()
 
-def line_blocks(file: Readable, *, start: int, block_bytes: int, path: Path, quote: bytes = b"") -> Iterator[Block]:
+    def __del__(self) -> None:
+        # Blocks are read by generators, which may be dropped half-way: the file goes with them.
+        self.close()
+
+
+def line_blocks(
+    file: Readable, *, start: int, block_bytes: int, path: Path, quote: bytes = b"", escape: bytes = b""
+) -> Iterator[Block]:
     """Cut a text into blocks of whole lines of about `block_bytes`, from position `start` (the begin of a line) on.
 
-    With `quote`, a line break between two quotes is part of a value and never cuts.
+    With `quote`, a line break between two quotes is part of a value and never cuts; a quote behind `escape` is none.
     """
     _skip(file, start)
     position = start
@@ -135,7 +169,7 @@ def line_blocks(file: Readable, *, start: int, block_bytes: int, path: Path, quo
         rest += data
         if not rest:
             return
-        cut = _last_line_end(rest, quote) if data else len(rest)
+        cut = _last_line_end(_without_escapes(rest, escape) if escape else rest, quote) if data else len(rest)
         if cut == 0:
             if len(rest) > MAX_LINE_BYTES:
                 raise SourceTooLarge(
@@ -153,6 +187,11 @@ def line_blocks(file: Readable, *, start: int, block_bytes: int, path: Path, quo
 def _skip(file: Readable, num_bytes: int) -> None:
     while num_bytes > 0:
         num_bytes -= len(file.read(min(num_bytes, 1 << 20)) or b"x" * num_bytes)
+
+
+def _without_escapes(data: bytes, escape: bytes) -> bytes:
+    """The same bytes with every escaped one, and its escape, made harmless."""
+    return re.sub(re.escape(escape) + b".", b"..", data, flags=re.DOTALL)
 
 
 def _last_line_end(data: bytes, quote: bytes) -> int:

@@ -29,7 +29,6 @@ from stoker.store.sources.timemoe_meta import META, Meta, Part, read_meta
 COLUMN = "sequence"
 _PLACE = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
 _SCALES_BYTES = 1 << 20
-_SKIP_BYTES = 256 << 10
 
 Array = np.ndarray[Any, Any]
 
@@ -61,9 +60,7 @@ class TimeMoeSource(Source):
         self.path = path
         self.name = name
         self._meta_path = inside(path, META, named_by="")
-        self.files = [self._meta_path, *sorted(path.glob("*.bin"))]
-        """All files of the set."""
-        self.num_bytes = sum(file.stat().st_size for file in self.files)
+        self.num_bytes = sum(file.stat().st_size for file in (self._meta_path, *path.glob("*.bin")))
         self._rows = JsonRows(self)
 
     @property
@@ -74,6 +71,11 @@ class TimeMoeSource(Source):
     def _meta(self) -> Meta:
         return read_meta(self.path)
 
+    @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        """Positions are sequences."""
+        return self._meta.num_sequences
+
     def schema(self) -> pa.Schema:
         kind = pa.from_numpy_dtype(self._meta.dtype)
         others = [field for field in self._described if field.name not in _PLACE.names]
@@ -82,7 +84,8 @@ class TimeMoeSource(Source):
     @cached_property
     def _described(self) -> pa.Schema:
         """All keys of the first sequences, with their types."""
-        elements = self._open_scales().take(max_bytes=_SCALES_BYTES)
+        with self._open_scales() as text:
+            elements = text.take(max_bytes=_SCALES_BYTES)
         if elements is None:
             raise SourceEmpty(f"{self.label} describes no sequence. Remove the folder, or leave it out of the pattern.")
         described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
@@ -94,30 +97,26 @@ class TimeMoeSource(Source):
         return described
 
     def _open_scales(self) -> JsonText:
-        text = JsonText(open_text(self._meta_path), self.label, start=self._meta.scales_at)
-        text.enter()
-        return text
+        return JsonText(open_text(self._meta_path), self.label, start=self._meta.scales_at, entered=True)
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else schema
-        text, row = self._open_scales(), 0
-        while row < start.row:
-            skipped = text.take(max_bytes=_SKIP_BYTES, max_count=start.row - row)
-            if skipped is None:
+        row = start.row
+        with self._open_scales() as text:
+            if (found := text.skip(row)) < row:
                 raise SourceInvalid(
-                    f"{self.label} describes {row:,} sequences, but {start.row:,} were read of it before. It was changed."
+                    f"{self.label} describes {found:,} sequences, but {row:,} were read of it before. It was changed."
                 )
-            row += skipped.count
-        while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
-            sequences = self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
-            for begin, end in _groups(sequences.lengths * self._meta.dtype.itemsize, chunk_bytes):
-                yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
-            row += elements.count
+            while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
+                sequences = self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
+                for begin, end in _groups(sequences.lengths * self._meta.dtype.itemsize, chunk_bytes):
+                    yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
+                row += elements.count
+            self._finish(text)
         if row != self._meta.num_sequences:
             raise SourceInvalid(
                 f"{self.label} describes {row:,} sequences, {self._meta.num_sequences:,} expected by num_sequences."
             )
-        self._finish(text)
 
     def _finish(self, text: JsonText) -> None:
         """What stands behind the sequences is no second description."""

@@ -52,7 +52,16 @@ class Meta:
 def read_meta(folder: Path) -> Meta:
     """Read and check everything but the sequences."""
     path = folder / META
-    text = JsonText(open_text(path), str(path))
+    with JsonText(open_text(path), str(path)) as text:
+        found = _members(text, path)
+    missing = [name for name in _KEYS if name not in found]
+    if missing:
+        raise SourceInvalid(f"{path} has no key {missing[0]!r}; expected {', '.join(_KEYS)}. Is it a Time-MoE data set?")
+    return _checked(folder, found)
+
+
+def _members(text: JsonText, path: Path) -> dict[str, Any]:
+    """The values of the keys, of "scales" only where it begins."""
     found: dict[str, Any] = {}
     text.expect(b"{")
     while text.peek() != b"}":
@@ -65,15 +74,12 @@ def read_meta(folder: Path) -> Meta:
             if all(name in found for name in _KEYS):
                 break  # what follows is looked at when the sequences are read
             text.enter()
-            text.skip_array()
+            text.skip()
         else:
             found[key] = text.value()
         if text.peek() != b"}":
             text.expect(b",")
-    missing = [name for name in _KEYS if name not in found]
-    if missing:
-        raise SourceInvalid(f"{path} has no key {missing[0]!r}; expected {', '.join(_KEYS)}. Is it a Time-MoE data set?")
-    return _checked(folder, found)
+    return found
 
 
 def _checked(folder: Path, found: dict[str, Any]) -> Meta:

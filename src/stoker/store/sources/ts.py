@@ -8,6 +8,7 @@ time stamps, "(t,v)" pairs, the times are the column "time". A missing value ("?
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,23 +69,24 @@ class TsSource(LineSource):
         flags: dict[str, bool] = {}
         counts: dict[str, int] = {}
         classes: frozenset[str] | None = None
-        for number, line, end in self._header_lines():
-            tag, *words = line.split()
-            name = tag[1:].lower()
-            if not tag.startswith("@"):
-                self.refuse_line(number, f"expected a tag like '@problemName' before '@data', found {line[:40]!r}")
-            if name == "data":
-                return self._checked(_Header(flags, counts, classes, end))
-            if name in _FLAGS:
-                flags[name] = self._flag(number, tag, words)
-            elif name in _COUNTS:
-                if len(words) != 1 or not words[0].isdecimal():
-                    self.refuse_line(number, f"{tag} needs a whole number, found {' '.join(words)[:40]!r}")
-                counts[name] = int(words[0])
-            elif name == "classlabel":
-                classes = frozenset(words[1:]) if self._flag(number, tag, words[:1]) else None
-            elif name not in _NOTES:
-                self.refuse_line(number, f"the tag {tag[:40]!r} is not known")
+        with closing(self._header_lines()) as lines:
+            for number, line, end in lines:
+                tag, *words = line.split()
+                name = tag[1:].lower()
+                if not tag.startswith("@"):
+                    self.refuse_line(number, f"expected a tag like '@problemName' before '@data', found {line[:40]!r}")
+                if name == "data":
+                    return self._checked(_Header(flags, counts, classes, end))
+                if name in _FLAGS:
+                    flags[name] = self._flag(number, tag, words)
+                elif name in _COUNTS:
+                    if len(words) != 1 or not words[0].isdecimal():
+                        self.refuse_line(number, f"{tag} needs a whole number, found {' '.join(words)[:40]!r}")
+                    counts[name] = int(words[0])
+                elif name == "classlabel":
+                    classes = frozenset(words[1:]) if self._flag(number, tag, words[:1]) else None
+                elif name not in _NOTES:
+                    self.refuse_line(number, f"the tag {tag[:40]!r} is not known")
         raise AssertionError("the lines of a header end with an error or with @data")
 
     def _flag(self, number: int, tag: str, words: list[str]) -> bool:

@@ -1,0 +1,305 @@
+"""A disk that refuses: the error names what and where, nothing is left behind, and an older store stays as it was."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from tests.faults.shapes import content, make_source, pack_shape, record_operations, whole_content
+
+from stoker import files
+from stoker.errors import DiskError, DiskFull, StokerError
+from stoker.files import AppendFile
+from stoker.store import manifest as manifests
+from stoker.store import pack as packs
+from stoker.store.manifest import Manifest
+from stoker.store.store import open_store
+from stoker.store.verify import verify
+from stoker.testing import FaultyFiles, Snapshot, Zygote, take_snapshot
+
+ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+
+
+def fail_each(name: str, source: Path, store: Path, code: int, before: Snapshot | None = None, **faults: Any) -> Iterator[int]:
+    """Pack with an error at each operation in turn, each time over the same state; yields behind each failed pack."""
+    k, failed = 0, True
+    while failed:
+        if before is not None:
+            before.write_to(store)
+        with FaultyFiles(error_at=(k, code), **faults):
+            error = failure(name, source, store)
+        failed = error is not None
+        if error is not None:
+            assert error.errno == code
+            assert isinstance(error, DiskFull) == (code == errno.ENOSPC)
+            assert str(store) in str(error) or str(store.parent) in str(error)
+            assert code != errno.ENOSPC or ("bytes needed" in str(error) and "free" in str(error))
+            yield k
+        files.remove_folder(store)
+        k += 1
+
+
+def failure(name: str, source: Path, store: Path) -> DiskError | None:
+    try:
+        pack_shape(name, source, store)
+    except DiskError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("name", ["straight", "grouped"])
+def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name: str, code: int) -> None:
+    source, store = make_source(name, quick_path / "source"), quick_path / "deep" / "store"
+    pack_shape(name, source, store)
+    expected = whole_content(store)
+    log = record_operations(name, source, store)
+    commit = max(i for i, operation in enumerate(log) if operation.kind == "replace")
+    files.remove_folder(store.parent)
+    failed = 0
+    for k in fail_each(name, source, store, code):
+        failed += 1
+        if store.exists():
+            assert k > commit, f"left at operation {k} ({log[k]}): {list(content(store))}"
+            assert whole_content(store) == expected
+        else:
+            assert not store.parent.exists()
+        files.remove_folder(store.parent)
+    assert failed > len(log)
+
+
+@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+def test_an_error_at_any_operation_leaves_an_older_store_as_it_was(quick_path: Path, code: int) -> None:
+    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
+    pack_shape("grouped", make_source("grouped", quick_path / "other"), store)
+    before, old = take_snapshot(store), whole_content(store)
+    pack_shape("straight", source, store)
+    new = whole_content(store)
+    files.remove_folder(store)
+    seen = [whole_content(store) for _ in fail_each("straight", source, store, code, before)]
+    assert all(found in (old, new) for found in seen)
+    first_new = seen.index(new)
+    assert seen[:first_new] == [old] * first_new
+    assert first_new > len(seen) * 2 // 3, "only what comes behind the commit may leave the new store"
+
+
+def test_a_disk_that_fills_up_and_stays_full_leaves_nothing_behind(quick_path: Path) -> None:
+    source, store = make_source("grouped", quick_path / "source"), quick_path / "store"
+    for _ in fail_each("grouped", source, store, errno.ENOSPC, sticky=True):
+        assert not store.exists() or whole_content(store)
+
+
+def test_failed_packs_leave_no_descriptor_open(quick_path: Path) -> None:
+    source, store = make_source("categories", quick_path / "source"), quick_path / "store"
+    gc.collect()
+    before = set(Path("/proc/self/fd").iterdir())
+    for k in range(0, 200, 9):
+        with FaultyFiles(error_at=(k, errno.EIO)), pytest.raises(DiskError):
+            pack_shape("categories", source, store)
+    gc.collect()
+    assert set(Path("/proc/self/fd").iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["straight", "lists in rows"])
+def test_short_writes_at_any_operation_make_the_same_store(quick_path: Path, name: str) -> None:
+    source, store = make_source(name, quick_path / "source"), quick_path / "store"
+    pack_shape(name, source, store)
+    expected = whole_content(store)
+    log = record_operations(name, source, store)
+    writes = [k for k, operation in enumerate(log) if operation.kind in ("write", "pwrite")]
+    assert len(writes) > 20
+    for k in writes:
+        with FaultyFiles(short_write_at=k):
+            pack_shape(name, source, store)
+        assert whole_content(store) == expected
+        files.remove_folder(store)
+
+
+@pytest.mark.parametrize("where", ["preadv", "open"])
+def test_an_error_in_reading_back_names_the_file(quick_path: Path, where: str) -> None:
+    source, store = make_source("grouped", quick_path / "source"), quick_path / "store"
+    real = getattr(os, where)
+
+    def fail(*arguments: Any) -> Any:
+        if where == "preadv" or (str(store / "work") in str(arguments[0]) and arguments[1] == os.O_RDONLY | os.O_CLOEXEC):
+            raise OSError(errno.EIO, "Input/output error")
+        return real(*arguments)
+
+    with mock.patch(f"stoker.store.columnfile.os.{where}", fail), pytest.raises(DiskError, match=r"work/run\d+\.\w+: Input/output"):
+        pack_shape("grouped", source, store)
+    assert not store.exists()
+
+
+def test_a_folder_that_may_not_be_written_is_named(quick_path: Path, pack_zygote: Zygote) -> None:
+    source = make_source("straight", quick_path / "source")
+    quick_path.chmod(0o755)
+    (quick_path / "locked").mkdir(mode=0o555)
+    outcome = pack_zygote.run(pack_unprivileged, source=source, store=quick_path / "locked" / "store")
+    assert outcome.error is not None
+    assert outcome.error.startswith("DiskError")
+    assert f"{quick_path}/locked/store: Permission denied (EACCES)" in outcome.error
+
+
+def pack_unprivileged(source: str, store: str) -> None:
+    if os.getuid() == 0:
+        os.setresuid(65534, 65534, 65534)
+    pack_shape("straight", source, store)
+
+
+# ---- a disk that is really full ----
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MB, where this process may mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, check=False).returncode:
+        pytest.skip("may not mount")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def write_numbers(path: Path, rows: int) -> None:
+    """Text, whose size says nothing about its rows: the pack finds out on the way that the disk is too small."""
+    numbers = np.random.default_rng(0).integers(0, 9, (rows, 2)).tolist()
+    path.write_text("id,x\n" + "".join(f"{a},{b}\n" for a, b in numbers))
+
+
+def pack_numbers(source: str, store: str) -> str:
+    return str(packs.pack(source, store, series="id").digest)
+
+
+def test_a_really_full_disk_is_an_error_and_never_a_signal(small_disk: Path, tmp_path: Path, pack_zygote: Zygote) -> None:
+    write_numbers(tmp_path / "large.csv", 1_000_000)
+    write_numbers(tmp_path / "small.csv", 4_000)
+    store = small_disk / "store"
+    outcome = pack_zygote.run(pack_numbers, source=tmp_path / "large.csv", store=store)
+    assert (outcome.signal, outcome.exit) == (None, 1)
+    assert outcome.error is not None
+    assert outcome.error.startswith("DiskFull")
+    assert list(small_disk.iterdir()) == []
+    digest = pack_zygote.run(pack_numbers, source=tmp_path / "small.csv", store=store).check()
+    outcome = pack_zygote.run(pack_numbers, source=tmp_path / "large.csv", store=store)
+    assert outcome.error is not None
+    assert outcome.error.startswith("DiskFull")
+    assert verify(store).digest == digest
+    whole_content(store)
+
+
+def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": np.zeros(1_000_000)}), tmp_path / "zeros.parquet")
+    with FaultyFiles(record=True) as disk, pytest.raises(DiskFull, match=r"needs 8,000,000 bytes, but the disk has [\d,]+ free"):
+        packs.pack(tmp_path / "zeros.parquet", small_disk / "store")
+    assert not [operation for operation in disk.log if operation.kind == "write"]
+    assert list(small_disk.iterdir()) == []
+
+
+def pack_with_file_limit(source: str, store: str, limit_bytes: int) -> str:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes))
+    return pack_numbers(source, store)
+
+
+def test_a_limit_on_file_size_is_an_error_and_never_a_signal(tmp_path: Path, pack_zygote: Zygote) -> None:
+    write_numbers(tmp_path / "large.csv", 100_000)
+    for limit_bytes in (1, 100, 5_000, 300_000):
+        outcome = pack_zygote.run(
+            pack_with_file_limit, source=tmp_path / "large.csv", store=tmp_path / "store", limit_bytes=limit_bytes
+        )
+        assert outcome.signal is None
+        assert outcome.error is not None
+        assert outcome.error.startswith("DiskError")
+        assert "EFBIG" in outcome.error
+        assert not (tmp_path / "store").exists()
+
+
+# ---- what lies in the target folder ----
+
+
+def test_files_that_no_pack_made_are_never_removed(quick_path: Path) -> None:
+    source = make_source("straight", quick_path / "source")
+    for name in ("thesis.tex", "work/thesis.tex", "work", "manifest.json"):
+        folder = quick_path / name.replace("/", "-")
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("precious")
+        with pytest.raises(StokerError, match="so that nothing is lost"):
+            pack_shape("straight", source, folder)
+        assert (folder / name).read_text() == "precious"
+
+
+def test_other_files_beside_a_store_stay(quick_path: Path) -> None:
+    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
+    for _ in range(2):
+        pack_shape("straight", source, store)
+        (store / "README").write_text("precious")
+    assert (store / "README").read_text() == "precious"
+
+
+def test_a_damaged_store_can_be_packed_again(quick_path: Path) -> None:
+    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
+    pack_shape("straight", source, store)
+    expected = whole_content(store)
+    for name in expected:
+        (store / name).chmod(0o644)
+        (store / name).write_bytes(expected[name][:-1] + b"\x55")
+        with pytest.raises(StokerError):
+            verify(store)
+        pack_shape("straight", source, store)
+        assert whole_content(store) == expected
+
+
+# ---- negative controls: the tests above can fail ----
+
+
+def test_negative_control_without_cleaning_up_debris_is_found(quick_path: Path) -> None:
+    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
+    with mock.patch.object(packs, "_clean_up"):
+        assert any(store.exists() for _ in fail_each("straight", source, store, errno.EIO))
+
+
+def test_negative_control_a_writer_that_ignores_short_counts_makes_another_store(quick_path: Path) -> None:
+    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
+    log = record_operations("straight", source, store)
+    large = max(range(len(log)), key=lambda k: len(log[k].data))
+
+    def append(self: AppendFile, data: Any) -> None:
+        self.num_bytes += files.disk.write(self._fd, memoryview(data).cast("B"))
+
+    with FaultyFiles(short_write_at=large), mock.patch.object(AppendFile, "append", append), pytest.raises(StokerError):
+        pack_shape("straight", source, store)
+
+
+def test_negative_control_shards_of_the_old_store_removed_too_early_are_missed(quick_path: Path) -> None:
+    source, store = make_source("straight", quick_path / "source"), quick_path / "store"
+    pack_shape("grouped", make_source("grouped", quick_path / "other"), store)
+    before = take_snapshot(store)
+    files.remove_folder(store)
+    commit = packs._commit
+
+    def commit_hastily(folder: Path, manifest: Manifest) -> None:
+        for name in {path.name for path in folder.glob("*.npy")} - {shard.file for shard in manifests.shards(manifest)}:
+            files.remove_file(folder / name)
+        commit(folder, manifest)
+
+    lost = 0
+    with mock.patch.object(packs, "_commit", commit_hastily):
+        for _ in fail_each("straight", source, store, errno.EIO, before):
+            try:
+                open_store(store)
+            except StokerError:
+                lost += 1
+    assert lost > 0

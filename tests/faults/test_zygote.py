@@ -1,0 +1,143 @@
+"""The zygote: children that die, hang or exhaust memory are outcomes, and the zygote goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.errors import DiskFull
+from stoker.testing import (
+    Zygote,
+)
+
+
+def answer(number: int) -> dict[str, Any]:
+    return {"number": number, "folder": str(Path.cwd()), "pid": os.getpid()}
+
+
+def fail() -> None:
+    raise DiskFull(errno.ENOSPC, "no space")
+
+
+def leave(code: int) -> None:
+    raise SystemExit(code)
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+def take_memory(num_bytes: int) -> int:
+    return len(bytearray(num_bytes))
+
+
+def say_much() -> str:
+    return "x" * 3_000_000
+
+
+def count_threads_of_zygote() -> int:
+    return len(list(Path(f"/proc/{os.getppid()}/task").iterdir()))
+
+
+def read_arrow() -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": list(range(1000))}), "table.parquet")
+    return int(pq.read_table("table.parquet", use_threads=True).num_rows)
+
+
+def wait_for(path: str) -> bool:
+    while not Path(path).exists():
+        time.sleep(0.001)
+    return True
+
+
+def return_what_json_cannot_say() -> Any:
+    return {1, 2}
+
+
+def test_a_child_returns_a_value_from_a_folder_of_its_own(zygote: Zygote, tmp_path: Path) -> None:
+    first, second = zygote.run(answer, number=1).check(), zygote.run(answer, number=2).check()
+    assert (first["number"], second["number"]) == (1, 2)
+    assert first["pid"] != second["pid"] != os.getpid()
+    assert first["folder"] != second["folder"]
+    assert not Path(first["folder"]).exists()
+    assert zygote.run(answer, number=3, work_folder=tmp_path).check()["folder"] == str(tmp_path)
+
+
+def test_an_exception_is_told_with_type_message_and_trace(zygote: Zygote) -> None:
+    outcome = zygote.run(fail)
+    assert (outcome.exit, outcome.error) == (1, "DiskFull: [Errno 28] no space")
+    assert outcome.trace is not None
+    assert "in fail" in outcome.trace
+    with pytest.raises(ChildProcessError, match="in fail"):
+        outcome.check()
+
+
+def test_an_exit_status_is_told(zygote: Zygote) -> None:
+    assert zygote.run(leave, code=7).exit == 7
+
+
+def test_an_endless_child_is_ended_by_the_alarm(zygote: Zygote) -> None:
+    assert zygote.run(spin, seconds=1).signal == signal.SIGALRM
+
+
+def test_memory_is_limited_on_request_only(zygote: Zygote) -> None:
+    outcome = zygote.run(take_memory, num_bytes=300 << 20, memory_bytes=200 << 20)
+    assert outcome.error is not None
+    assert outcome.error.startswith("MemoryError")
+    assert zygote.run(take_memory, num_bytes=300 << 20).check() == 300 << 20
+
+
+def test_a_long_answer_arrives_whole(zygote: Zygote) -> None:
+    assert len(zygote.run(say_much).check()) == 3_000_000
+
+
+def test_an_answer_that_json_cannot_say_is_an_error(zygote: Zygote) -> None:
+    outcome = zygote.run(return_what_json_cannot_say)
+    assert outcome.error == "TypeError: Object of type set is not JSON serializable"
+
+
+def test_the_zygote_has_no_threads_so_that_children_can_use_arrow(zygote: Zygote) -> None:
+    assert zygote.run(count_threads_of_zygote).check() == 1
+    assert zygote.run(read_arrow, seconds=20).check() == 1000
+    assert zygote.run(count_threads_of_zygote).check() == 1
+
+
+def test_children_run_side_by_side(zygote: Zygote, tmp_path: Path) -> None:
+    waiting = zygote.start(wait_for, path=tmp_path / "go")
+    assert zygote.run(answer, number=1).check()["number"] == 1
+    (tmp_path / "go").touch()
+    assert waiting.wait().check() is True
+
+
+def test_a_child_can_be_killed_by_its_number_and_only_once(zygote: Zygote) -> None:
+    endless, other = zygote.start(spin), zygote.start(spin)
+    endless.kill(signal.SIGTERM)
+    assert endless.wait().signal == signal.SIGTERM
+    endless.kill(signal.SIGKILL)
+    other.kill(signal.SIGKILL)
+    assert other.wait().signal == signal.SIGKILL
+
+
+def test_a_function_that_cannot_be_found_is_an_error_of_the_case(zygote: Zygote) -> None:
+    def local() -> None: ...
+
+    outcome = zygote.run(local)
+    assert outcome.error is not None
+    assert "local" in outcome.error
+    assert zygote.run(answer, number=1).exit == 0
+
+
+def test_no_child_outlives_the_zygote() -> None:
+    with Zygote(imports=[]) as own:
+        pid = own.start(spin).pid
+    assert not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,39 @@
+"""Small limits: with these, a few dozen rows make many chunks, runs, rounds of merges and journals, as millions do otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from stoker.store.packing import packing
+from stoker.store.packing.merge import merge_runs
+from stoker.store.packing.options import Options
+from stoker.store.sources import csv_table
+from stoker.store.sources.text import line_blocks
+
+
+@contextlib.contextmanager
+def shrunk(
+    *, chunk_bytes: int = 64, run_bytes: int = 256, fan_in: int = 2, journal_bytes: int = 1 << 30, line_bytes: int = 64
+) -> Iterator[None]:
+    """Pack with tiny parts: blocks of a merge have 16 rows, the fewest there are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Options, "chunk_bytes", property(lambda _: chunk_bytes))
+        patch.setattr(Options, "run_bytes", property(lambda _: run_bytes))
+        patch.setattr(packing, "FAN_IN", fan_in)
+        patch.setattr(packing, "JOURNAL_BYTES", journal_bytes)
+        patch.setattr(packing, "merge_runs", partial(_small_merge))
+        patch.setattr(csv_table, "line_blocks", partial(_small_lines, line_bytes))
+        yield
+
+
+def _small_merge(*arguments: Any, **options: Any) -> None:
+    merge_runs(*arguments, **{**options, "block_bytes": 1})
+
+
+def _small_lines(line_bytes: int, *arguments: Any, **options: Any) -> Any:
+    return line_blocks(*arguments, **{**options, "block_bytes": line_bytes})

@@ -1,0 +1,339 @@
+"""The store: read-only views without copies, and refusals that name what is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
+from stoker.store import store as stores
+from stoker.store.manifest import HEADER_BYTES
+from stoker.store.store import Series, Store, open_store
+from stoker.testing import COLUMNS, TinyStore, Zygote, seal_manifest, tiny_store, write_shard
+
+STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> TinyStore:
+    return tiny_store(tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    with Zygote() as zygote:
+        yield zygote
+
+
+def pieces(built: TinyStore, name: str) -> list[Any]:
+    """The slow twin: a list with the values of each series."""
+    return np.split(built.values[name], np.cumsum(built.lengths)[:-1])
+
+
+def edit_manifest(built: TinyStore, change: Any) -> None:
+    """Change a manifest and seal it again, as somebody could who means harm."""
+    path = built.path / "manifest.json"
+    tree = json.loads(path.read_bytes())
+    change(tree)
+    path.unlink()
+    path.write_bytes(seal_manifest(tree))
+
+
+# ---- reading ----
+
+
+@pytest.mark.parametrize("options", [{}, {"lengths": (4, 4, 4), "uniform": True}, {"lengths": (4, 4, 4)}, {"lengths": (0, 0)}])
+def test_every_series_has_its_values(tmp_path: Path, options: dict[str, Any]) -> None:
+    built = tiny_store(tmp_path / "store", **options)
+    store = built.open()
+    assert len(store) == len(built.lengths)
+    assert store.num_steps == sum(built.lengths)
+    assert store.lengths.tolist() == built.lengths
+    assert store.offsets.tolist() == [0, *np.cumsum(built.lengths)]
+    assert store.uniform_length == (4 if options.get("uniform") else None)
+    for i, series in enumerate(store):
+        assert (series.index, series.num_steps) == (i, built.lengths[i])
+        for name in STEP_COLUMNS:
+            assert series[name].dtype == built.values[name].dtype
+            assert np.array_equal(series[name], pieces(built, name)[i])
+        assert series["label"] == built.values["label"][i]
+        assert series["symbol"] == built.texts["symbol"][i]
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_a_store_without_series_is_a_store(tmp_path: Path, uniform: bool) -> None:
+    built = tiny_store(tmp_path / "store", lengths=())
+    if uniform:
+        edit_manifest(built, lambda tree: tree.update(offsets=None, length=7))
+    store = built.open()
+    assert (len(store), store.num_steps, list(store), store.lengths.tolist()) == (0, 0, [], [])
+    assert store.column("wide").shape == (0, 3)
+    assert store.to_arrow().num_rows == 0
+    with pytest.raises(IndexError, match="0 series; there is no series 0"):
+        store[0]
+
+
+def test_a_view_is_a_part_of_the_map_and_cannot_be_written(built: TinyStore) -> None:
+    store = built.open()
+    for name in STEP_COLUMNS:
+        view = store[2][name]
+        assert np.shares_memory(view, store.column(name))
+        assert not view.flags.owndata
+        assert not view.flags.writeable
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            view.flags.writeable = True
+
+
+@pytest.mark.parametrize("name", ["offsets", "lengths"])
+def test_what_a_store_hands_out_cannot_change_it(built: TinyStore, name: str) -> None:
+    for store in (built.open(), Store.from_arrays(x=[np.arange(3), np.arange(2)])):
+        before = getattr(store, name).tolist()
+        if getattr(store, name).flags.writeable:
+            getattr(store, name)[:] = -7  # a copy, then
+        assert getattr(store, name).tolist() == before
+
+
+def test_indices_may_be_negative_and_slices(built: TinyStore) -> None:
+    store = built.open()
+    assert [store[i].index for i in (-1, -4, 2)] == [3, 0, 2]
+    assert store[np.int64(2)].index == 2  # type: ignore[call-overload]
+    assert [series.index for series in store[1:3]] == [1, 2]
+    assert [series.index for series in store[::-2]] == [3, 1]
+    assert store[9:] == []
+    for index in (4, -5, 10**30):
+        with pytest.raises(IndexError, match=f"has 4 series; there is no series {index:,}"):
+            store[index]
+
+
+def test_a_series_is_a_mapping(built: TinyStore) -> None:
+    series = built.open()[0]
+    assert isinstance(series, Series)
+    assert list(series) == list(COLUMNS)
+    assert len(series) == len(COLUMNS)
+    assert "price" in series
+    assert "prices" not in series
+    assert set(dict(series)) == set(COLUMNS)
+    assert "series 0 of" in repr(series)
+
+
+def test_an_unknown_column_is_named_with_those_there_are(built: TinyStore) -> None:
+    store = built.open()
+    for read in (lambda: store[0]["closing"], lambda: store.column("closing"), lambda: store.texts("closing")):
+        with pytest.raises(KeyError, match=rf"{built.path} has no column 'closing'; it has price, wide, .*symbol"):
+            read()
+
+
+def test_texts_are_read_without_a_copy_of_all(built: TinyStore) -> None:
+    store = built.open()
+    assert list(store.texts("mood")) == built.texts["mood"]
+    assert store.texts("symbol")[-1] == built.texts["symbol"][-1]
+    assert store.texts("symbol")[1:3] == built.texts["symbol"][1:3]
+    with pytest.raises(IndexError):
+        store.texts("symbol")[4]
+    with pytest.raises(OptionError, match=r"column 'price' of .* holds float64, not texts"):
+        store.texts("price")
+
+
+def test_the_schema_says_kind_level_unit_and_width(built: TinyStore) -> None:
+    schema = built.open().schema
+    assert {name: column.label for name, column in schema.items()} == {
+        "price": "float64",
+        "wide": "float32[3]",
+        "brief": "bfloat16",
+        "flag": "bool",
+        "when": "timestamp[us, UTC]",
+        "seen": "timestamp[ns]",
+        "span": "duration[ms]",
+        "mood": "category",
+        "label": "int64",
+        "symbol": "text",
+    }
+    assert schema["seen"].missing == 1
+    assert schema["mood"].missing == (built.values["mood"] == -1).sum()
+    assert {name for name, column in schema.items() if column.level == "series"} == {"label", "symbol"}
+
+
+def test_a_store_tells_its_size_key_time_and_digest(built: TinyStore) -> None:
+    store = built.open()
+    on_disk = sum(path.stat().st_size - HEADER_BYTES for path in built.path.glob("*.npy"))
+    assert store.num_bytes == on_disk
+    assert (store.key, store.time, store.digest) == ("symbol", "when", built.manifest.digest)
+    assert repr(store).startswith(f"<store {built.path}: 4 series, 9 steps, price: float64")
+
+
+# ---- finding by key ----
+
+
+def test_a_series_is_found_by_its_key(tmp_path: Path) -> None:
+    built = tiny_store(tmp_path / "store", lengths=[1] * 100)
+    store = built.open()
+    assert [store.find(key) for key in built.texts["symbol"]] == list(range(100))
+    for key in ("", "A", "Z", "b000", "\U0001f600"):
+        with pytest.raises(KeyError, match=f"has no series with symbol '{key}'"):
+            store.find(key)
+
+
+def test_a_series_is_found_by_a_number_as_key(built: TinyStore) -> None:
+    keys = np.array([-5, 0, 3, 2**40])
+    entry = msgspec.to_builtins(write_shard(built.path, keys))
+
+    def use_numbers(tree: Any) -> None:
+        tree["columns"][COLUMNS.index("label")]["values"] = entry
+        tree["key"] = "label"
+
+    edit_manifest(built, use_numbers)
+    store = built.open()
+    assert [store.find(int(key)) for key in keys] == [0, 1, 2, 3]
+    with pytest.raises(KeyError, match="label 4"):
+        store.find(4)
+
+
+def test_without_a_key_nothing_can_be_found(tmp_path: Path) -> None:
+    store = tiny_store(tmp_path / "store", columns=["price"]).open()
+    with pytest.raises(OptionError, match="packed without --series"):
+        store.find("x")
+
+
+# ---- what is not there, or not what it should be ----
+
+
+def test_a_path_without_a_store_is_told_why(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound, match=r"does not exist. Make a store with `stoker pack"):
+        open_store(tmp_path / "nothing")
+    with pytest.raises(StoreNotFound, match=r"is not a store: it has no manifest.json"):
+        open_store(tmp_path)
+    (tmp_path / "work").mkdir()
+    with pytest.raises(StoreNotFound, match="holds a pack that was interrupted"):
+        open_store(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreNotFound):
+        open_store(tmp_path / "file")
+
+
+def test_a_manifest_that_is_not_a_plain_file_is_refused(built: TinyStore) -> None:
+    path = built.path / "manifest.json"
+    path.rename(built.path / "elsewhere")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    path.symlink_to(built.path / "elsewhere")
+    with pytest.raises(ManifestInvalid, match="cannot be opened as a plain file"):
+        built.open()
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ManifestInvalid, match="is not a plain file"):
+        built.open()
+    path.rmdir()
+    os.mkfifo(path)
+    with pytest.raises(ManifestInvalid, match="is not a plain file"):
+        built.open()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_each_missing_shard_is_named_with_what_it_held(built: TinyStore) -> None:
+    for path in sorted(built.path.glob("*.npy")):
+        path.rename(built.path / "elsewhere")
+        with pytest.raises(StoreDamaged, match=rf"{path.name} is missing: it holds (column|texts of|offsets of|the offsets)"):
+            built.open()
+        (built.path / "elsewhere").rename(path)
+    built.open()
+
+
+def test_each_truncated_shard_is_refused_at_open(built: TinyStore) -> None:
+    for path in sorted(built.path.glob("*.npy")):
+        whole = path.read_bytes()
+        path.chmod(0o644)
+        for size in (0, 1, 127, 128, len(whole) - 1):
+            if size < len(whole):
+                path.write_bytes(whole[:size])
+                with pytest.raises(StoreDamaged, match=f"{path.name} has {size:,} bytes, but {len(whole):,} are expected"):
+                    built.open()
+        path.write_bytes(whole)
+    built.open()
+
+
+def test_a_manifest_of_another_store_is_refused(tmp_path: Path, built: TinyStore) -> None:
+    other = tiny_store(tmp_path / "other", lengths=(2, 2))
+    (built.path / "manifest.json").unlink()
+    (built.path / "manifest.json").write_bytes((other.path / "manifest.json").read_bytes())
+    with pytest.raises(StoreDamaged, match="is missing"):
+        built.open()
+
+
+# ---- what happens to a store while it is open ----
+
+
+def test_a_store_whose_files_are_removed_stays_readable(built: TinyStore) -> None:
+    store = built.open()
+    for path in built.path.iterdir():
+        path.unlink()
+    for i, series in enumerate(store):
+        assert np.array_equal(series["price"], pieces(built, "price")[i])
+    assert list(store.texts("symbol")) == built.texts["symbol"]
+    with pytest.raises(StoreNotFound):
+        built.open()
+
+
+def test_a_store_that_is_replaced_stays_readable_until_it_is_closed(tmp_path: Path) -> None:
+    old = tiny_store(tmp_path / "store", columns=["price"], seed=1)
+    store = old.open()
+    new = tiny_store(tmp_path / "store", columns=["price"], seed=2)
+    for path in {old.path / column.values.file for column in old.manifest.columns if column.values is not None}:
+        path.unlink()
+    assert np.array_equal(store.column("price"), old.values["price"])
+    assert np.array_equal(open_store(tmp_path / "store").column("price"), new.values["price"])
+
+
+def read_while_truncated(path: str, victim: str) -> str:
+    store = open_store(path)
+    os.truncate(victim, HEADER_BYTES)
+    return str(store.column("price").sum())
+
+
+def test_a_shard_truncated_in_place_kills_its_reader_and_is_named_by_the_next(tmp_path: Path, zygote: Zygote) -> None:
+    built = tiny_store(tmp_path / "store", lengths=(5000,), columns=["price"])
+    assert built.manifest.columns[0].values is not None
+    victim = built.path / built.manifest.columns[0].values.file
+    assert zygote.run(read_while_truncated, path=built.path, victim=victim).signal == signal.SIGBUS
+    with pytest.raises(StoreDamaged, match=f"{victim.name} has 128 bytes, but 40,128 are expected: it holds column 'price'"):
+        built.open()
+
+
+def test_open_looks_again_when_the_store_was_replaced_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tiny_store(tmp_path / "store", columns=["price"], seed=1)
+    replacements = iter([2, 3])
+    read = stores.read_manifest
+
+    def replacing(folder: Path) -> Any:
+        found = read(folder)
+        seed = next(replacements, None)
+        if seed is not None:
+            for path in folder.iterdir():
+                path.unlink()
+            tiny_store(folder, columns=["price"], seed=seed)
+        return found
+
+    monkeypatch.setattr(stores, "read_manifest", replacing)
+    store = open_store(old.path)
+    assert store.digest == read(old.path).digest != old.manifest.digest
+
+
+def test_open_does_not_look_forever_at_a_damaged_store(built: TinyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    next(iter(built.path.glob("*.npy"))).unlink()
+    looks: list[Path] = []
+    read = stores.read_manifest
+
+    def counting(folder: Path) -> Any:
+        looks.append(folder)
+        return read(folder)
+
+    monkeypatch.setattr(stores, "read_manifest", counting)
+    with pytest.raises(StoreDamaged, match="is missing"):
+        open_store(built.path)
+    assert len(looks) == 2
