@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from stoker import files
 from stoker.store import manifest as manifests
 from stoker.store.pack import pack
+from stoker.store.packing import merge as merges
 from stoker.store.packing import packing as packings
-from stoker.store.packing.merge import merge_runs
 from stoker.store.packing.options import Options
 from stoker.store.packing.shape import Shaper
 from stoker.store.packing.writer import Writer
@@ -57,6 +57,13 @@ def _scattered(folder: Path, rng: np.random.Generator, rows: int = 4000, **more:
         table = {"id": rng.integers(0, 40, rows // 2), "t": np.arange(rows // 2) + i * rows, "x": rng.normal(size=rows // 2)}
         table |= {column: make(rng, rows // 2) for column, make in more.items()}
         pq.write_table(pa.table(table), folder / f"{name}.parquet")
+
+
+def _few_keys(folder: Path, rng: np.random.Generator) -> None:
+    """Series that are longer than what a merge holds at a time."""
+    rows = 4000
+    table = pa.table({"id": rng.integers(0, 2, rows), "t": np.arange(rows), "x": rng.normal(size=rows)})
+    pq.write_table(table, folder / "a.parquet")
 
 
 def _categories(folder: Path, rng: np.random.Generator) -> None:
@@ -106,13 +113,14 @@ _GROUPED = {"series": "id", "time": "t"}
 SHAPES = {
     "straight": Shape(_straight, _GROUPED),
     "grouped": Shape(_scattered, _GROUPED),
+    "few keys": Shape(_few_keys, _GROUPED),
     "categories": Shape(_categories, _GROUPED),
-    "text keys": Shape(_text_keys, _GROUPED),
+    "text keys": Shape(_text_keys, _GROUPED, merge_bytes=64 << 10),
     "wide with time": Shape(_wide, {"wide": True, "time": "t"}, journal_bytes=100 << 10),
     "ffill": Shape(_gaps, {**_GROUPED, "missing": "ffill"}),
     "sort": Shape(_unsorted, {**_GROUPED, "sort": True}),
     "sort and ffill": Shape(_unsorted, {**_GROUPED, "sort": True, "missing": "ffill"}),
-    "segment": Shape(_text_keys, {**_GROUPED, "segment": 7}),
+    "segment": Shape(_text_keys, {**_GROUPED, "segment": 7}, merge_bytes=64 << 10),
     "lists": Shape(_lists, {"series": "id"}, run_bytes=12 << 10, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "lists in rows": Shape(_lists, {}, chunk_bytes=6 << 10, journal_bytes=10 << 10),
     "late float": Shape(_late_float, _GROUPED, run_bytes=1 << 20, journal_bytes=200 << 10, merge_bytes=64 << 10),
@@ -129,7 +137,7 @@ def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
             self.drain()
 
     def merge(*arguments: Any, **named: Any) -> None:
-        merge_runs(*arguments, **{**named, "block_bytes": shape.merge_bytes})
+        merges.merge_runs(*arguments, **{**named, "memory_bytes": shape.merge_bytes})
 
     submit_ahead = Writer.submit
     with (
@@ -138,6 +146,7 @@ def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
         mock.patch.object(packings, "JOURNAL_BYTES", shape.journal_bytes),
         mock.patch.object(packings, "FAN_IN", shape.fan_in),
         mock.patch.object(packings, "merge_runs", merge),
+        mock.patch.object(merges, "_MIN_BLOCK_BYTES", 1 << 10),
         mock.patch.object(csv_table, "SAMPLE_BYTES", 1 << 10),
         mock.patch.object(Writer, "submit", submit),
     ):

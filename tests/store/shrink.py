@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stoker.store.packing import packing
-from stoker.store.packing.merge import merge_runs
+from stoker.store.packing import merge, packing
 from stoker.store.packing.options import Options
+from stoker.store.packing.run import Run
 from stoker.store.sources import csv_table
 from stoker.store.sources.text import line_blocks
 
@@ -26,13 +26,14 @@ def shrunk(
         patch.setattr(Options, "run_bytes", property(lambda _: run_bytes))
         patch.setattr(packing, "FAN_IN", fan_in)
         patch.setattr(packing, "JOURNAL_BYTES", journal_bytes)
-        patch.setattr(packing, "merge_runs", partial(_small_merge))
+        patch.setattr(merge, "Cursor", _SmallCursor)
         patch.setattr(csv_table, "line_blocks", partial(_small_lines, line_bytes))
         yield
 
 
-def _small_merge(*arguments: Any, **options: Any) -> None:
-    merge_runs(*arguments, **{**options, "block_bytes": 1})
+class _SmallCursor(merge.Cursor):
+    def __init__(self, run: Run, block_bytes: int, *more: Any) -> None:
+        super().__init__(run, 1, *more)
 
 
 def _small_lines(line_bytes: int, *arguments: Any, **options: Any) -> Any:

@@ -27,13 +27,13 @@ def test_keys_far_apart_are_brought_together(tmp_path: Path) -> None:
     assert store[store.find("IBM")]["close"].tolist() == [5]
 
 
-@pytest.mark.parametrize("limits", [{}, {"run_bytes": 1, "chunk_bytes": 1}, {"run_bytes": 4000, "fan_in": 3}])
+@pytest.mark.parametrize("limits", [{}, {"run_bytes": 64, "chunk_bytes": 64}, {"run_bytes": 900, "fan_in": 3}])
 def test_many_keys_in_many_runs(tmp_path: Path, limits: dict[str, int]) -> None:
     rng = np.random.default_rng(7)
-    keys, values = rng.integers(-20, 20, 3000), rng.normal(size=3000)
-    parts = [pa.table({"k": keys[i : i + 1000], "x": values[i : i + 1000]}) for i in range(0, 3000, 1000)]
+    keys, values = rng.integers(-20, 20, 450), rng.normal(size=450)
+    parts = [pa.table({"k": keys[i : i + 150], "x": values[i : i + 150]}) for i in range(0, 450, 150)]
     for i, part in enumerate(parts):
-        pq.write_table(part, tmp_path / f"{i}.parquet", row_group_size=300)
+        pq.write_table(part, tmp_path / f"{i}.parquet", row_group_size=40)
     with shrunk(**limits):
         store = pack(str(tmp_path / "*.parquet"), tmp_path / "out", series="k")
     rows = [{"k": k, "x": x} for k, x in zip(keys.tolist(), values.tolist(), strict=True)]

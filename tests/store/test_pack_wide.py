@@ -55,6 +55,21 @@ def test_the_time_of_a_wide_table_must_rise(tmp_path: Path, limits: dict[str, in
         pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True, time="t")
 
 
+def test_the_time_of_a_wide_table_is_compared_exactly(tmp_path: Path) -> None:
+    times = np.arange(2**64 - 30, 2**64 - 1, dtype=np.uint64)
+    with shrunk(**SMALL):
+        assert len(pack({"t": times, "x": np.zeros(len(times))}, tmp_path / "out", wide=True, time="t")) == 1
+
+
+def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("t,x\n1,1.5\n" + "\n" * 300 + "2,2.5\n" + "\n" * 300)
+    with shrunk(**SMALL):
+        store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time="t")
+        assert store.column("value").tolist() == [1.5, 2.5]
+        assert pack(tmp_path / "a.csv", tmp_path / "out", series="t").column("x").tolist() == [1.5, 2.5]
+        assert pack(tmp_path / "a.csv", tmp_path / "out", time="t").lengths.tolist() == [2]
+
+
 def test_columns_of_several_types_share_one_that_holds_them(tmp_path: Path) -> None:
     store = pack({"n": np.array([1, 2], "i2"), "u": np.array([3, 4], "u1"), "x": np.array([5, 6], "f4")}, tmp_path / "out", wide=True)
     assert store.schema["value"].label == "float32"

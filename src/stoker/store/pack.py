@@ -27,7 +27,6 @@ from stoker.store.packing.packing import Packing, Progress, quiet
 from stoker.store.packing.plan import make_plan
 from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.find import find_sources
-from stoker.store.sources.source import Source
 from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, open_store, read_manifest
 
 __all__ = ["pack"]
@@ -97,7 +96,7 @@ def pack(
     sources = find_sources(source, dialect=options.dialect, table=series is not None or time is not None, wide=wide)
     plan = make_plan(sources, options)
     with files.naming(folder):
-        _refuse_target(folder, plan.sources)
+        _refuse_target(folder, [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)])
     with _new_folders(folder), files.Lock(folder):
         try:
             manifest = Packing(plan, folder, progress).run()
@@ -126,12 +125,12 @@ def _new_folders(folder: Path) -> Iterator[None]:
         raise
 
 
-def _refuse_target(folder: Path, sources: Sequence[Source]) -> None:
+def _refuse_target(folder: Path, sources: Sequence[Path | None]) -> None:
     """A store may replace a store, never something else."""
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file, but a store is a folder. Choose another name.")
     for source in sources:
-        if source.path is not None and source.path.resolve() == folder.resolve():
+        if source is not None and source.resolve() == folder.resolve():
             raise OptionError(f"{folder} is both the source and the store. Choose another name for the store.")
     foreign = sorted(_foreign(folder)) if folder.is_dir() else []
     if foreign:

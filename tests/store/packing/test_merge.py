@@ -9,7 +9,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from stoker.store.packing import merge
 from stoker.store.packing.merge import CursorMark, merge_runs
@@ -53,16 +53,22 @@ def merged(folder: Path, contents: Sequence[Series], kind: str, *, by_time: bool
     with Writer(1 << 20) as writer:
         runs = write(folder, contents, kind, shape, writer)
         out = Run.create(folder, 99, shape, writer)
-        merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, block_bytes=1, marks=None, progress=ignore)
+        merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=None, progress=ignore)
         out.finish()
         return read(out)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As few rows in memory as there may be: 16 of each run."""
+    monkeypatch.setattr(merge, "_MIN_BLOCK_BYTES", 1)
 
 
 def ignore(marks: Sequence[CursorMark], num_bytes: int) -> None:
     return None
 
 
-@settings(max_examples=120)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
 def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) -> None:
     by_time, (kind, contents) = given
@@ -71,7 +77,7 @@ def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) 
         assert merged(Path(folder), contents, kind, by_time=by_time) == grouped(everything, by_time=by_time)
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.booleans().flatmap(lambda by_time: st.tuples(st.just(by_time), run_contents(by_time=by_time))))
 def test_a_merge_goes_on_from_every_step(given: tuple[bool, tuple[str, list[Series]]]) -> None:
     by_time, (kind, contents) = given
@@ -87,13 +93,13 @@ def test_a_merge_goes_on_from_every_step(given: tuple[bool, tuple[str, list[Seri
             writer.drain()
             steps.append((list(marks), mark()))
 
-        merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, block_bytes=1, marks=None, progress=record)
+        merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=None, progress=record)
         out.finish()
         expected = read(out)
         for marks, run_mark in reversed(steps):  # each cuts the file shorter than the one before
             again = Run.reopen(folder, run_mark, shape, writer)
             assert again is not None
-            merge_runs(runs, again, time_index=shape.time_index, unique_keys=False, block_bytes=1, marks=marks, progress=ignore)
+            merge_runs(runs, again, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=marks, progress=ignore)
             again.finish()
             assert read(again) == expected
 
@@ -104,7 +110,7 @@ def test_series_values_come_with_their_series(tmp_path: Path) -> None:
     with Writer(1 << 20) as writer:
         runs = write(tmp_path, contents, "text", shape, writer)
         out = Run.create(tmp_path, 99, layout("text", series=True), writer)
-        merge_runs(runs, out, time_index=None, unique_keys=True, block_bytes=1, marks=None, progress=ignore)
+        merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1, marks=None, progress=ignore)
         out.finish()
         assert [key for key, _ in read(out)] == ["a", "b", "c", "d"]
         assert out.read_series(0, 4)[1].to_pylist() == ["<a>", "<b>", "<c>", "<d>"]
@@ -117,7 +123,7 @@ def test_a_key_in_two_runs_is_refused_where_rows_are_series(tmp_path: Path, leng
         runs = write(tmp_path, contents, "int64", layout(), writer)
         out = Run.create(tmp_path, 99, layout(), writer)
         with pytest.raises(RepeatedKey) as caught:
-            merge_runs(runs, out, time_index=None, unique_keys=True, block_bytes=1, marks=None, progress=ignore)
+            merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1, marks=None, progress=ignore)
     assert caught.value.key == 1
 
 

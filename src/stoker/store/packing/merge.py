@@ -7,7 +7,7 @@ ties. So the result does not depend on where one run ended and the next began.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -159,7 +159,7 @@ def merge_runs(
     *,
     time_index: int | None,
     unique_keys: bool,
-    block_bytes: int,
+    memory_bytes: int,
     marks: Sequence[CursorMark] | None,
     progress: Callable[[Sequence[CursorMark], int], None],
 ) -> None:
@@ -167,7 +167,10 @@ def merge_runs(
 
     With `unique_keys` a key that two runs hold raises `RepeatedKey`.
     """
-    cursors = [Cursor(run, block_bytes, time_index, marks[i] if marks else None) for i, run in enumerate(runs)]
+    # Blocks follow the size of their run, so that all cover about the same keys and the cursors move on together.
+    total = sum(run.num_steps for run in runs) or 1
+    sizes = [memory_bytes * run.num_steps // total for run in runs]
+    cursors = [Cursor(run, sizes[i], time_index, marks[i] if marks else None) for i, run in enumerate(runs)]
     while True:
         live = [cursor for cursor in cursors if cursor.load()]
         if not live:
@@ -182,20 +185,25 @@ def merge_runs(
             out.add(block)
             progress([cursor.mark() for cursor in cursors], block.num_bytes)
         else:
-            _stream_equal(live, bound, out, unique_keys, lambda size: progress([cursor.mark() for cursor in cursors], size))
+            holders = [cursor for cursor in live if cursor.first() == bound]
+            if unique_keys and len(holders) > 1:
+                raise RepeatedKey(holders[0].first()[0])
+            for block in _equal_blocks(holders, bound, memory_bytes // 4):
+                out.add(block)
+                progress([cursor.mark() for cursor in cursors], block.num_bytes)
 
 
-def _stream_equal(
-    live: Sequence[Cursor], bound: Bound | None, out: Run, unique_keys: bool, progress: Callable[[int], None]
-) -> None:
-    """One key (and time) that fills whole blocks: copy it run by run."""
-    holders = [cursor for cursor in live if cursor.first() == bound]
-    if unique_keys and len(holders) > 1:
-        raise RepeatedKey(holders[0].first()[0])
+def _equal_blocks(holders: Sequence[Cursor], bound: Bound | None, block_bytes: int) -> Iterator[Block]:
+    """The rows of one key (and time) that fills whole blocks, run by run."""
+    parts: list[Block] = []
     for cursor in holders:
         while cursor.load() and cursor.first() == bound:
             part = cursor.take(bound, equal=True)
             if part is None:
                 raise RuntimeError("a merge made no progress")
-            out.add(part)
-            progress(part.num_bytes)
+            parts.append(part)
+            if sum(one.num_bytes for one in parts) >= block_bytes:
+                yield concatenate(parts)
+                parts = []
+    if parts:
+        yield concatenate(parts)

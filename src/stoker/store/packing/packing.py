@@ -226,7 +226,7 @@ class _State:
                 out,
                 time_index=self.layout.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
-                block_bytes=max(options.working_bytes // (6 * len(group)), 1 << 15),
+                memory_bytes=options.working_bytes // 6,
                 marks=self._merge.cursors if self._merge is not None else None,
                 progress=partial(self._merging, first, len(group), out, rows),
             )

@@ -141,7 +141,10 @@ class Shaper:
         self._refuse_missing_time(values, field, locate)
         times = to_numbers(values, field, locate)
         goes_on = self.wide_time is not None and self.wide_time[0] == number
-        before = np.concatenate([[self.wide_time[1] if goes_on and self.wide_time else times[0]], times[:-1]])
+        if not len(times):
+            return
+        first = np.array([self.wide_time[1] if goes_on and self.wide_time else times[0]], dtype=times.dtype)
+        before = np.concatenate([first, times[:-1]])
         falls = ~(before < times)
         falls[0] &= goes_on
         if falls.any():

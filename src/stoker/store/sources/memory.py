@@ -63,7 +63,7 @@ def table_source(given: Any) -> Source:
         return TableSource(_table(given), f"<{name}>")
     except StokerError:
         raise
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise SourceInvalid(f"the {name} cannot be packed: {reason}. Give each column one type.") from error
 
