@@ -67,7 +67,20 @@ def write(folder: Path, suffix: str, key: str, files: int, rows: int) -> None:
 def measure(folder: Path, scratch: Path) -> dict[str, Any]:
     """Pack in a child, then group with pandas in another; compare what both hold."""
     store, before = scratch / "out.stoker", scratch / "before"
-    pack = [sys.executable, "-m", "stoker", "pack", str(folder), str(store), "--series", "key", "--time", "order", "--memory", "256MB"]
+    pack = [
+        sys.executable,
+        "-m",
+        "stoker",
+        "pack",
+        str(folder),
+        str(store),
+        "--series",
+        "key",
+        "--time",
+        "order",
+        "--memory",
+        "256MB",
+    ]
     packed = _child(pack)
     input_bytes = sum(path.stat().st_size for path in folder.iterdir())
     stored = sum(path.stat().st_size for path in store.iterdir())
@@ -87,7 +100,9 @@ def measure(folder: Path, scratch: Path) -> dict[str, Any]:
 def _child(command: list[str]) -> dict[str, Any]:
     root = Path(__file__).parent.parent
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"}
-    output = subprocess.run([sys.executable, "-c", CHILD, *command], capture_output=True, text=True, check=True, env=environment, cwd=root)
+    output = subprocess.run(
+        [sys.executable, "-c", CHILD, *command], capture_output=True, text=True, check=True, env=environment, cwd=root
+    )
     found: dict[str, Any] = json.loads(output.stdout)
     return {name: round(value, 1) if isinstance(value, float) else value for name, value in found.items()}
 
@@ -97,7 +112,9 @@ def _equal(path: Path, before: Path) -> bool:
 
     store = stoker.open(path)
     same = np.array_equal(store.offsets, np.load(before / "offsets.npy", mmap_mode="r"))
-    return same and all(np.array_equal(store.column(name), np.load(before / f"{name}.npy", mmap_mode="r")) for name in ("order", "x", "y", "z"))
+    return same and all(
+        np.array_equal(store.column(name), np.load(before / f"{name}.npy", mmap_mode="r")) for name in ("order", "x", "y", "z")
+    )
 
 
 if __name__ == "__main__":

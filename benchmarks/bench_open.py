@@ -51,7 +51,8 @@ def main() -> None:
                 runs[size].append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
     keys = ("open seconds", "open and read the last series seconds", "private MB of the process", "private MB by opening")
     answer: dict[str, Any] = {
-        f"{size:,} series": {key: record.spread([one[key] for one in counted[1:]]) for key in keys} for size, counted in runs.items()
+        f"{size:,} series": {key: record.spread([one[key] for one in counted[1:]]) for key in keys}
+        for size, counted in runs.items()
     }
     small, large = ([one["open seconds"] for one in runs[size][1:]] for size in sizes)
     answer["open seconds, large over small"] = record.ratio(large, small)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from stoker.store.inspect import Summary
 
-MAX_SOURCES = 12
+MAX_SOURCES = 6
 
 
 @click.command("inspect", short_help="Show what a store holds.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,8 +42,8 @@ def _files_of(path: Path) -> list[Path]:
     return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
 
 
-def hash_source(source: Source) -> str | None:
-    """Hash all bytes of a source, for the manifest."""
+def hash_source(source: Source, stopping: threading.Event) -> str | None:
+    """Hash all bytes of a source, for the manifest; ends early, with a hash of nothing, once the pack is `stopping`."""
     if source.path is None:
         return None
     hasher = xxhash.xxh3_128()
@@ -50,7 +51,7 @@ def hash_source(source: Source) -> str | None:
     with _still_there(source):
         for path in _files_of(source.path):
             with path.open("rb", buffering=0) as file:
-                while count := file.readinto(buffer):
+                while (count := file.readinto(buffer)) and not stopping.is_set():
                     hasher.update(memoryview(buffer)[:count])
     return hasher.hexdigest()
 

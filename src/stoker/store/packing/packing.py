@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -95,6 +96,7 @@ class Packing:
 
     def _attempt(self, journal: Journal | None) -> Manifest:
         pool = ThreadPoolExecutor(self._plan.options.threads + 1, thread_name_prefix="stoker-reader")
+        stopping = threading.Event()
         try:
             with Writer(self._plan.options.working_bytes // 16) as writer:
                 state = _State.restore(journal, self, writer) if journal is not None else None
@@ -103,13 +105,14 @@ class Packing:
                     files.remove_folder(self._work)
                     files.make_folder(self._work)
                     state = _State(self, writer)
-                hashes = [pool.submit(hash_source, source) for source in self._plan.sources]
+                hashes = [pool.submit(hash_source, source, stopping) for source in self._plan.sources]
                 state.read(pool)
                 run = state.merge()
                 writer.drain()
             entries = self._entries(hashes, state.source_rows)
             return self._seal(run, state, entries)
         finally:
+            stopping.set()  # nobody waits for the hash of a huge file after Ctrl-C
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _entries(self, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:

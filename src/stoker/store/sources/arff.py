@@ -164,7 +164,10 @@ def _column(attribute: Attribute, fields: list[bytes]) -> pa.Array:
             shown = ", ".join(sorted(attribute.values)[:20])
             raise RowFault(i, f"{text[:40]!r} is not among the values declared for {attribute.name!r} ({shown})")
         texts.append(None if missing[i] else text)
-    return _moments(attribute, texts) if attribute.kind == "moment" else pa.array(texts, pa.string())
+    if attribute.kind == "moment":
+        return _moments(attribute, texts)
+    values = pa.array(texts, pa.string())
+    return values.dictionary_encode() if attribute.kind == "nominal" else values
 
 
 def _moments(attribute: Attribute, texts: list[str | None]) -> pa.Array:

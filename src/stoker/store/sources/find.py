@@ -67,11 +67,15 @@ def _walk(folder: Path) -> list[Path]:
         folders.sort()
         for name in list(folders):
             path = Path(root, name)
-            if _is_dataset(path):
+            if _is_store(path):
+                folders.remove(name)  # a store beside its sources is a result, not a source
+            elif _is_dataset(path):
                 found.append(path)
                 folders.remove(name)
             elif path.is_symlink():
-                raise SourceInvalid(f"{path} is a link to a folder, which is not followed. Name its target as a source, or remove it.")
+                raise SourceInvalid(
+                    f"{path} is a link to a folder, which is not followed. Name its target as a source, or remove it."
+                )
         for name in sorted(names):
             known = _suffix(Path(name)) in SUFFIXES
             found.extend([Path(root, name)] if known else [])
@@ -83,8 +87,26 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """A folder that is one thing: a Time-MoE binary set, a Hugging Face data set, or a store."""
-    return any((folder / name).is_file() for name in ("meta.json", "state.json", "dataset_dict.json", "manifest.json"))
+    """A folder that is one thing: a store, a Time-MoE binary set, or a Hugging Face data set."""
+    return _is_store(folder) or _is_timemoe(folder) or _is_hugging_face(folder)
+
+
+def _is_store(folder: Path) -> bool:
+    manifest = folder / "manifest.json"
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:
+        return b'"stoker"' in file.read(64)
+
+
+def _is_timemoe(folder: Path) -> bool:
+    return (folder / "meta.json").is_file() and any(folder.glob("data-*.bin"))
+
+
+def _is_hugging_face(folder: Path) -> bool:
+    return (folder / "dataset_dict.json").is_file() or (
+        (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    )
 
 
 def _suffix(path: Path) -> str:
@@ -113,9 +135,31 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
 
         return ArrowSource(path, name)
     if suffix in (".csv", ".tsv", ".txt"):
-        from stoker.store.sources.csv_table import CsvSource
+        return _delimited(path, name, suffix, dialect, table)
+    if suffix in (".jsonl", ".ndjson"):
+        from stoker.store.sources.jsonl import JsonLinesSource
 
-        return CsvSource(path, name, dialect)
+        return JsonLinesSource(path, name)
+    if suffix == ".json":
+        from stoker.store.sources.json_document import JsonSource
+
+        return JsonSource(path, name)
+    if suffix == ".npy":
+        from stoker.store.sources.npy import NpySource
+
+        return NpySource(path, name, wide=wide)
+    if suffix == ".npz":
+        from stoker.store.sources.npz import NpzSource
+
+        return NpzSource(path, name)
+    if suffix == ".ts":
+        from stoker.store.sources.ts import TsSource
+
+        return TsSource(path, name)
+    if suffix == ".arff":
+        from stoker.store.sources.arff import ArffSource
+
+        return ArffSource(path, name, as_table=table or wide)
     known = " ".join(SUFFIXES)
     raise SourceInvalid(
         f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text)."
@@ -132,11 +176,29 @@ def _refuse_unreadable(path: Path, name: str) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise SourceInvalid(f"{ascii(str(path))} has a name that is not UTF-8. Rename it, or leave it out.") from None
+        raise SourceInvalid(f"{str(path)!a} has a name that is not UTF-8. Rename it, or leave it out.") from None
+
+
+def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool) -> Source:
+    """A table in text; but a `.tsv` without header that begins with a label is a UCR set, unless rows are meant as steps."""
+    from stoker.store.sources.csv_table import CsvSource
+    from stoker.store.sources.ucr import UcrSource, is_ucr
+
+    if suffix == ".tsv" and not table and dialect == Dialect() and is_ucr(path):
+        return UcrSource(path, name)
+    return CsvSource(path, name, dialect)
 
 
 def _dataset(path: Path, name: str) -> Source:
+    if _is_hugging_face(path):
+        from stoker.store.sources.huggingface import HuggingFaceSource
+
+        return HuggingFaceSource(path, name)
+    if _is_timemoe(path):
+        from stoker.store.sources.timemoe import TimeMoeSource
+
+        return TimeMoeSource(path, name)
     from stoker.store.sources.memory import TableSource
     from stoker.store.store import open_store
 
-    return TableSource(open_store(path).to_arrow(), name, path)
+    return TableSource(open_store(path).to_arrow(), name)

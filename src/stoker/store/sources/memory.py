@@ -132,7 +132,9 @@ def _lists(name: str, rows: list[Any]) -> pa.Array:
     for array in arrays if common.kind == "f" else ():
         exact = 2 ** (np.finfo(common).nmant + 1)
         if array.dtype.kind in "iu" and (large := (array > exact) | (array < -exact)).any():
-            raise OptionError(f"column {name!r} holds {array[large][0]} and would be {common}, which rounds it. Give all rows one type.")
+            raise OptionError(
+                f"column {name!r} holds {array[large][0]} and would be {common}, which rounds it. Give all rows one type."
+            )
     offsets = np.zeros(len(arrays) + 1, dtype=np.int64)
     np.cumsum([len(array) for array in arrays], out=offsets[1:])
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(_native(np.concatenate(arrays))))

@@ -158,7 +158,7 @@ class TsSource(LineSource):
             targets = np.array([_target(case.label) for case in cases], dtype=np.float64)
             arrays["target"] = pa.array(targets, mask=np.isnan(targets))
         elif self._header.has_label:
-            arrays["label"] = pa.array([case.label for case in cases], pa.string())
+            arrays["label"] = pa.array([case.label for case in cases], pa.string()).dictionary_encode()
         return pa.table(arrays)
 
     def _case(self, row: bytes) -> _Case:

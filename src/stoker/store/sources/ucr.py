@@ -51,7 +51,9 @@ class UcrSource(LineSource):
                 raise RowFault(i, "the label is empty")
             given = np.flatnonzero(~np.isnan(values))
             series.append(values[: int(given[-1]) + 1 if given.size else 0])
-        return pa.table({"value": number_lists(series, nan_is_missing=False), "label": pa.array(labels, pa.string())})
+        return pa.table(
+            {"value": number_lists(series, nan_is_missing=False), "label": pa.array(labels, pa.string()).dictionary_encode()}
+        )
 
 
 def is_ucr_row(row: bytes) -> bool:
