@@ -54,38 +54,39 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit code 0, 2 for an error that has a line, 130 for Ctrl-C, 143 for SIGTERM."""
     signal.signal(signal.SIGTERM, _terminate)
     arguments = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in arguments  # wherever it stands
+    arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         cli.main(arguments, prog_name="stoker", standalone_mode=False)
-    except click.exceptions.Abort:
-        _end(130, _stopped())
-    except KeyboardInterrupt:
-        _end(130, _stopped())
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _end(130, _stopped(arguments))
     except Terminated:
-        _end(143, _stopped())
+        _end(143, _stopped(arguments))
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
-    except StokerError as error:
-        if "--debug" in arguments:
-            raise
-        _end(2, f"stoker: {_line(error)}")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except (StokerError, OSError) as error:
+        if debug:
+            raise
+        _end(2, f"stoker: {_line(error)}")
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
     raise Terminated
 
 
-def _stopped() -> str:
-    return "stoker: stopped. Nothing is lost: run the same command again and it goes on."
+def _stopped(arguments: list[str]) -> str:
+    goes_on = " and it goes on" if "pack" in arguments else ""
+    return f"stoker: stopped. Nothing is lost: run the same command again{goes_on}."
 
 
-def _line(error: StokerError) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+def _line(error: Exception) -> str:
+    text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
     return printable(text)
 
 

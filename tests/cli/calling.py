@@ -1,0 +1,58 @@
+"""How tests call the command line: in this process, or as a user does, in one of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import stoker
+
+SOURCE = Path(stoker.__file__).parents[1]
+
+SLOW = """
+import sys, time
+from stoker.store.packing import packing
+from stoker.store.packing.run import Run
+packing.JOURNAL_BYTES = 1 << 20
+write = Run._write
+def slowly(self, *arguments):
+    time.sleep(float(sys.argv[1]))
+    write(self, *arguments)
+Run._write = slowly
+from stoker.cli.main import main
+main(sys.argv[2:])
+"""
+"""A pack that sleeps at each write and journals each megabyte, so that a signal can meet it at work."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SOURCE), **extra}
+
+
+def stoker_command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "stoker", *map(str, arguments)]
+
+
+def slow_command(seconds: float, *arguments: str | Path) -> list[str]:
+    return [sys.executable, "-c", SLOW, str(seconds), *map(str, arguments)]
+
+
+def call(command: Sequence[str], folder: Path, **extra: str) -> Done:
+    """Run a command to its end in a process of its own."""
+    done = subprocess.run(
+        command, cwd=folder, env=environment(**extra), capture_output=True, text=True, timeout=120, check=False, encoding="utf-8"
+    )
+    return Done(done.returncode, done.stdout, done.stderr)

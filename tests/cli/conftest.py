@@ -1,0 +1,41 @@
+"""The command line, called in this process."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stoker.cli.main import main
+from tests.cli.calling import Done
+
+
+@pytest.fixture
+def stoker(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Done]]:
+    """Call `stoker` with arguments; its handler of SIGTERM is taken away again."""
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(*arguments: str | Path) -> Done:
+        capsys.readouterr()
+        code: object = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        return Done(code if isinstance(code, int) else -1, out, err)
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    """Two small files."""
+    folder = tmp_path / "prices"
+    folder.mkdir()
+    (folder / "a.csv").write_text("symbol,ts,close\nMSFT,2020-01-01,1.5\nAAPL,2020-01-01,inf\nMSFT,2020-01-02,\n")
+    (folder / "b.csv").write_text("symbol,ts,close\nAAPL,2020-01-02,3.5\n")
+    return folder

@@ -1,0 +1,154 @@
+"""`stoker pack`: every option reaches the pack, and the result is said in one line or in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+
+from stoker.cli.pack import command
+from stoker.store import pack as packs
+from stoker.store.pack import pack
+from stoker.store.store import open_store
+from tests.cli.calling import Done, call, stoker_command
+
+Stoker = Callable[..., Done]
+
+
+def test_the_result_is_said(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = stoker("pack", prices, out, "--series", "symbol", "--time", "ts")
+    assert done == Done(0, f"packed 4 rows into 2 series, 0.0 MB: {out}\n", "")
+    store = open_store(out)
+    assert list(store.texts("symbol")) == ["AAPL", "MSFT"]
+    assert store.digest == pack(prices, tmp_path / "other", series="symbol", time="ts").digest
+
+
+def test_notes_are_said(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    done = stoker("pack", prices / "a.csv", tmp_path / "out", "--wide")
+    assert "note: column 'symbol' is not numeric and was left out by --wide\n" in done.out
+
+
+def test_json_for_programs(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    done = stoker("pack", prices, tmp_path / "out", "--series", "symbol", "--json")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert found["digest"] == open_store(tmp_path / "out").digest
+    assert (found["num_series"], found["num_steps"], found["key"]) == (2, 4, "symbol")
+    assert [source["name"] for source in found["sources"]] == ["a.csv", "b.csv"]
+    assert found["columns"][2] == {
+        "name": "close",
+        "type": "float64",
+        "level": "step",
+        "missing": 1,
+        "nan": 1,
+        "inf": 1,
+        "first_nonfinite": [0, 0],
+        "categories": None,
+    }
+
+
+def test_several_sources(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    done = stoker("pack", prices / "b.csv", str(prices / "a*.csv"), tmp_path / "out", "--json")
+    assert [source["name"] for source in json.loads(done.out)["sources"]] == ["b.csv", "a.csv"]
+
+
+GIVEN: dict[str, Any] = {
+    "series": "k",
+    "time": "t",
+    "sort": True,
+    "wide": True,
+    "columns": "a,b",
+    "dtype": "float32",
+    "segment": 5,
+    "missing": "ffill",
+    "delimiter": ";",
+    "quote": "'",
+    "escape": "\\",
+    "header": False,
+    "skip": 2,
+    "null": ("n/a", "-"),
+    "decimal": ",",
+    "encoding": "latin-1",
+    "time_format": "%d.%m.%Y",
+    "memory": "300MB",
+    "threads": 3,
+}
+
+
+def test_every_option_reaches_the_pack(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+
+    def record(source: Any, path: Any, **options: Any) -> None:
+        seen.update(options, source=source, path=path)
+        raise packs.OptionError("seen")
+
+    monkeypatch.setattr(packs, "pack", record)
+    arguments: list[str] = []
+    for name, value in GIVEN.items():
+        flag = "--" + name.replace("_", "-")
+        if name == "header":
+            arguments.append("--no-header")
+        elif value is True:
+            arguments.append(flag)
+        else:
+            for one in value if isinstance(value, tuple) else [value]:
+                arguments += [flag, str(one)]
+    assert stoker("pack", "x", "y", "out", *arguments).err == "stoker: seen\n"
+    assert (seen.pop("source"), seen.pop("path")) == (["x", "y"], "out")
+    seen.pop("progress")
+    assert seen == GIVEN
+
+
+def test_the_options_are_those_of_the_function() -> None:
+    """A new argument of `pack` must be an option too, with the same default."""
+    options = {option.name: option for option in command.params if isinstance(option, click.Option)}
+    defaults = packs.pack.__kwdefaults__ or {}
+    assert set(options) - {"as_json", "quiet"} == set(defaults) - {"progress"}
+    for name in set(defaults) - {"progress", "null"}:
+        assert options[name].default in (defaults[name], None), name
+        assert options[name].help, name
+
+
+def test_a_tab_can_be_given(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\tz\n1,2\t3\n")
+    assert stoker("pack", tmp_path / "a.csv", tmp_path / "out", "--delimiter", "\\t").code == 0
+    assert list(open_store(tmp_path / "out").schema) == ["series", "x,y", "z"]
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "\u202eevil", "bell\x07"])
+def test_escapes_in_names_are_shown_and_not_obeyed(stoker: Stoker, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / f"in {name}"
+    folder.mkdir()
+    (folder / f"{name}.csv").write_text(f'"{name}","k{name}"\nx,1\n')
+    out = tmp_path / f"out {name}"
+    packed = stoker("pack", folder, out, "--wide")
+    assert packed.code == 0
+    shown = packed.out + stoker("inspect", out).out + stoker("verify", out).out
+    failed = stoker("pack", folder, tmp_path / "other", "--series", f"no {name}")
+    assert failed.code == 2
+    shown += failed.err + stoker("pack", tmp_path / f"gone {name}", "x").err
+    assert not set(shown) & set("\x1b\x07\u202e\r")
+    assert failed.err.count("\n") == 1
+    assert "\\x1b" in shown or "\\n" in shown or "\\u202e" in shown or "\\x07" in shown
+
+
+def test_nothing_but_the_result_where_there_is_no_terminal(prices: Path, tmp_path: Path) -> None:
+    done = call(stoker_command("pack", prices, "out"), tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("packed 4 rows into 2 series")
+
+
+@pytest.mark.parametrize("extra", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_a_terminal_that_knows_little_is_no_error(tmp_path: Path, extra: dict[str, str]) -> None:
+    np.save(tmp_path / "unused.npy", np.zeros(1))
+    (tmp_path / "ü.csv").write_text("größe\n1\n2\n", encoding="utf-8")
+    for arguments in (["pack", tmp_path / "ü.csv", "out"], ["inspect", "out"], ["verify", "out"], ["inspect", "out", "--json"]):
+        done = call(stoker_command(*arguments), tmp_path, **extra)
+        assert done.code == 0, done.err
+    assert call(stoker_command("pack", tmp_path / "ü.csv", "out2", "--series", "ß"), tmp_path, **extra).code == 2
