@@ -146,7 +146,6 @@ def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
         mock.patch.object(packings, "JOURNAL_BYTES", shape.journal_bytes),
         mock.patch.object(packings, "FAN_IN", shape.fan_in),
         mock.patch.object(packings, "merge_runs", merge),
-        mock.patch.object(merges, "_MIN_BLOCK_BYTES", 1 << 10),
         mock.patch.object(csv_table, "SAMPLE_BYTES", 1 << 10),
         mock.patch.object(Writer, "submit", submit),
     ):

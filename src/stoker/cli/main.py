@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import signal
 import sys
 from types import FrameType
@@ -53,6 +54,8 @@ class Terminated(BaseException):
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit code 0, 2 for an error that has a line, 130 for Ctrl-C, 143 for SIGTERM."""
     signal.signal(signal.SIGTERM, _terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
     arguments = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in arguments  # wherever it stands
     arguments = [argument for argument in arguments if argument != "--debug"]

@@ -208,8 +208,8 @@ def _check(manifest: Manifest, where: str) -> None:
         _check_column(rule, path, column, m.num_steps if column.level == "step" else m.num_series, m.num_series)
     for field, name in (("key", m.key), ("time", m.time)):
         level = "series" if field == "key" else "step"
-        if name is not None and not any(c.name == name and c.level == level for c in m.columns):
-            rule.broken(f"$.{field}", f"the name of a column of level {level}", repr(name))
+        if name is not None and not any(c.name == name and c.level == level and c.kind != "category" for c in m.columns):
+            rule.broken(f"$.{field}", f"the name of a column of level {level} that is no category", repr(name))
     for i, note in enumerate(m.notes):
         rule.text(f"$.notes[{i}]", note)
     for i, source in enumerate(m.sources):

@@ -58,12 +58,6 @@ def merged(folder: Path, contents: Sequence[Series], kind: str, *, by_time: bool
         return read(out)
 
 
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As few rows in memory as there may be: 16 of each run."""
-    monkeypatch.setattr(merge, "_MIN_BLOCK_BYTES", 1)
-
-
 def ignore(marks: Sequence[CursorMark], num_bytes: int) -> None:
     return None
 

@@ -14,6 +14,9 @@ from tests.store.sources.reading import assert_projects, assert_resumes, assert_
 from stoker.errors import SourceEmpty, SourceInvalid
 from stoker.store.sources.arff import ArffSource
 
+LABEL = pa.dictionary(pa.int32(), pa.string())
+"""Labels are few: they become categories."""
+
 UCR = "% made up\n@relation toy\n\n@attribute att1 numeric\n@ATTRIBUTE 'att 2' REAL\n@attribute target {0, 'b c'}\n\n@data\n"
 UEA = (
     "@relation 'toy'\n@attribute bag relational\n@attribute a numeric\n@attribute b numeric\n@end bag\n"
@@ -33,7 +36,7 @@ def source(folder: Path, text: str | bytes, *, as_table: bool = False) -> ArffSo
 
 def test_numbers_and_a_class_are_a_series(tmp_path: Path) -> None:
     one = source(tmp_path, UCR + "1,2.5,0\n% comment\n\n ?, -1e3 ,'b c'\n1,2,?\n")
-    assert one.schema() == pa.schema([("value", pa.large_list(pa.float64())), ("label", pa.string())])
+    assert one.schema() == pa.schema([("value", pa.large_list(pa.float64())), ("label", LABEL)])
     assert table_of(one).to_pylist() == [
         {"value": [1.0, 2.5], "label": "0"},
         {"value": [None, -1000.0], "label": "b c"},
@@ -64,7 +67,7 @@ def test_a_table_has_a_column_an_attribute(tmp_path: Path) -> None:
         {
             "id": pa.float64(),
             "the 'x'": pa.float64(),
-            "kind": pa.string(),
+            "kind": LABEL,
             "note": pa.string(),
             "at": pa.timestamp("s"),
             "odd": pa.string(),

@@ -105,9 +105,7 @@ def test_what_does_not_exist_is_said(tmp_path: Path, given: str) -> None:
         names(str(tmp_path) + "/" + given)
 
 
-def test_a_pattern_that_matches_nothing_is_said_with_the_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pattern_that_matches_nothing_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SourceNotFound) as caught:
         names("prices/*.csv")
@@ -193,6 +191,15 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SourceInvalid, match=r"udcff.csv' has a name that is not UTF-8. Rename it") as caught:
         pack(tmp_path, tmp_path / "out")
     str(caught.value).encode()
+
+
+def test_a_folder_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    (folder / "a.csv").write_text("x\n1\n")
+    store = pack(folder / "a.csv", folder / "out")
+    assert store.manifest is not None
+    assert store.manifest.sources[0].name == "a.csv"
 
 
 @pytest.mark.parametrize("given", [[1, 2], [None], b"a.csv", {"a.csv"}, object()])

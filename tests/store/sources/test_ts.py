@@ -14,6 +14,9 @@ from tests.store.sources.reading import assert_projects, assert_resumes, assert_
 from stoker.errors import SourceEmpty, SourceInvalid
 from stoker.store.sources.ts import TsSource
 
+LABEL = pa.dictionary(pa.int32(), pa.string())
+"""Labels are few: they become categories."""
+
 UNIVARIATE = (
     "# made up\n@problemName Toy\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 3\n"
     "@classLabel true a b\n@data\n"
@@ -28,7 +31,7 @@ def source(folder: Path, text: str | bytes) -> TsSource:
 
 def test_one_dimension_is_value_and_the_class_is_label(tmp_path: Path) -> None:
     one = source(tmp_path, UNIVARIATE + "1,?,3:a\n# a comment\n\n-0.5,NaN,1e3:b\n")
-    assert one.schema() == pa.schema([("value", pa.large_list(pa.float64())), ("label", pa.string())])
+    assert one.schema() == pa.schema([("value", pa.large_list(pa.float64())), ("label", LABEL)])
     assert table_of(one).to_pylist() == [{"value": [1.0, None, 3.0], "label": "a"}, {"value": [-0.5, None, 1000.0], "label": "b"}]
 
 
@@ -58,7 +61,7 @@ def test_time_stamps_are_times(tmp_path: Path) -> None:
     header = "@timeStamps true\n@classLabel true 1\n@data\n"
     one = source(tmp_path, header + "(2007-01-01 00:00:00,1.5),(2007-01-01 00:01:00,?):1\n")
     assert one.schema() == pa.schema(
-        [("time", pa.large_list(pa.timestamp("us"))), ("value", pa.large_list(pa.float64())), ("label", pa.string())]
+        [("time", pa.large_list(pa.timestamp("us"))), ("value", pa.large_list(pa.float64())), ("label", LABEL)]
     )
     moments = [datetime.datetime(2007, 1, 1, 0, minute) for minute in (0, 1)]
     assert table_of(one).to_pylist() == [{"time": moments, "value": [1.5, None], "label": "1"}]

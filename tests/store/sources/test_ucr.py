@@ -12,6 +12,9 @@ from tests.store.sources.reading import assert_projects, assert_resumes, assert_
 from stoker.errors import SourceEmpty, SourceInvalid
 from stoker.store.sources.ucr import UcrSource, is_ucr
 
+LABEL = pa.dictionary(pa.int32(), pa.string())
+"""Labels are few: they become categories."""
+
 
 def source(folder: Path, text: str | bytes) -> UcrSource:
     path = folder / "a.tsv"
@@ -21,7 +24,7 @@ def source(folder: Path, text: str | bytes) -> UcrSource:
 
 def test_the_label_is_first_and_padding_is_taken_off(tmp_path: Path) -> None:
     one = source(tmp_path, "1\t0.5\tNaN\t2\n\n-1\t3\tNaN\tNaN\r\n2\tNaN\tnan\tNaN\n")
-    assert one.schema() == pa.schema([("value", pa.large_list(pa.float64())), ("label", pa.string())])
+    assert one.schema() == pa.schema([("value", pa.large_list(pa.float64())), ("label", LABEL)])
     table = table_of(one)
     assert table.column("label").to_pylist() == ["1", "-1", "2"]
     assert repr(table.column("value").to_pylist()) == "[[0.5, nan, 2.0], [3.0], []]"

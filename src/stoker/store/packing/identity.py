@@ -59,6 +59,6 @@ def hash_source(source: Source, stopping: threading.Event) -> str | None:
 def fingerprint(plan: Plan, stats: list[tuple[int, int] | None]) -> str:
     """What must be equal for a journal to be of this pack: all that shapes the result, and nothing else."""
     options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
-    sources = [(source.name, str(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
+    sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
     parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
     return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))

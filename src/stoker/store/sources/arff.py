@@ -19,7 +19,6 @@ from stoker.store.sources.line_source import LineSource, RowFault
 from stoker.store.sources.number_text import MISSING, BadNumber, Floats, number_lists, parse_numbers
 
 _MOMENT = pa.timestamp("s")
-_TYPES = {"number": pa.float64(), "nominal": pa.string(), "text": pa.string(), "moment": _MOMENT}
 _DIMENSION_BREAK = b"\\n"
 
 

@@ -12,6 +12,7 @@ from stoker.store.sources.memory import batch_chunks
 from stoker.store.sources.source import Place, Source, Task, decoding
 
 _FILE_MAGIC = b"ARROW1"
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class ArrowSource(Source):
@@ -33,6 +34,8 @@ class ArrowSource(Source):
             magic = file.read(len(_FILE_MAGIC))
         if magic.startswith(b"FEA1"):
             raise SourceInvalid(f"{self.path} is Feather version 1, which is no longer read. Write it again as Feather version 2.")
+        if magic != _FILE_MAGIC:
+            refuse_cut_stream(self.path)
         # Mapped, so that a file of one huge batch does not have to fit into memory.
         mapped = pa.memory_map(str(self.path))
         return pa.ipc.open_file(mapped) if magic == _FILE_MAGIC else pa.ipc.open_stream(mapped)
@@ -52,3 +55,13 @@ class ArrowSource(Source):
                     return
                 batch.validate(full=True)
             yield batch
+
+
+def refuse_cut_stream(path: Path) -> None:
+    """A stream that is cut between two batches reads like a shorter one; only its end mark shows that it is whole."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - len(_STREAM_END)))
+        end = file.read()
+    if end != _STREAM_END:
+        raise SourceInvalid(f"{path} has no end mark after {size:,} bytes: it is cut off, or no Arrow stream. Fetch or make it again.")

@@ -33,7 +33,15 @@ def find_sources(given: Any, *, dialect: Dialect, table: bool = False, wide: boo
     # A file that two patterns name, or a folder and a pattern, is there once.
     paths = list({path.absolute(): path for one in inputs for path in _resolve(os.fspath(one))}.values())
     parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
-    return [_source(path, path.absolute().relative_to(parent).as_posix(), dialect, table, wide) for path in paths]
+    return [_source(path, _name(path, parent), dialect, table, wide) for path in paths]
+
+
+def _name(path: Path, parent: Path) -> str:
+    """The name for the manifest: from the folder that all sources share, and the same in every locale."""
+    try:
+        return os.fsencode(path.absolute().relative_to(parent).as_posix()).decode("utf-8")
+    except UnicodeDecodeError:
+        raise SourceInvalid(f"{str(path)!a} has a name that is not UTF-8. Rename it, or leave it out.") from None
 
 
 def _resolve(given: str) -> list[Path]:
@@ -120,7 +128,7 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
     """The reader for a path. Imports are here, so that a pack loads only what it reads."""
     if path.is_dir():
         return _dataset(path, name)
-    _refuse_unreadable(path, name)
+    _refuse_unreadable(path)
     if path.stat().st_size == 0:
         raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     suffix = _suffix(path)
@@ -166,17 +174,13 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
     )
 
 
-def _refuse_unreadable(path: Path, name: str) -> None:
+def _refuse_unreadable(path: Path) -> None:
     if not path.exists():
         raise SourceInvalid(f"{path} is a link to {path.readlink()}, which does not exist. Remove it, or leave it out.")
     if not path.is_file():
         raise SourceInvalid(f"{path} is not a plain file. Leave it out.")
     if not os.access(path, os.R_OK):
         raise SourceInvalid(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise SourceInvalid(f"{str(path)!a} has a name that is not UTF-8. Rename it, or leave it out.") from None
 
 
 def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool) -> Source:

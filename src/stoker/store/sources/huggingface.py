@@ -16,13 +16,13 @@ import msgspec
 import pyarrow as pa
 
 from stoker.errors import SourceEmpty, SourceInvalid
+from stoker.store.sources.arrow_ipc import refuse_cut_stream
 from stoker.store.sources.folder import inside
 from stoker.store.sources.source import Chunk, Place, Source, Task, decoding
 
 STATE = "state.json"
 DICT = "dataset_dict.json"
 MAX_STATE_BYTES = 64 << 20
-_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 class _File(msgspec.Struct):
@@ -90,16 +90,9 @@ class HuggingFaceSource(Source):
         return first
 
     def _schema_of(self, path: Path) -> pa.Schema:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - len(_END)))
-            end = file.read()
-        if size == 0:
+        if path.stat().st_size == 0:
             raise SourceEmpty(f"{path} is empty (0 bytes). Fetch or make the folder again.")
-        if end != _END:
-            raise SourceInvalid(
-                f"{path} has no end mark after {size:,} bytes: it is cut off, or no Arrow stream. Fetch or make it again."
-            )
+        refuse_cut_stream(path)
         with decoding(path, "an Arrow stream"):
             message = next(_messages(path), None)
             if message is None or message.type != "schema":

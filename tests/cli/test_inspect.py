@@ -1,0 +1,99 @@
+"""`stoker inspect`: what a store holds, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from stoker.cli.inspect import MAX_SOURCES, size
+from stoker.store.pack import pack
+from stoker.testing import tiny_store
+from tests.cli.calling import Done
+
+Stoker = Callable[..., Done]
+
+
+def test_everything_that_people_ask_for_is_shown(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    store = pack(prices, tmp_path / "out", series="symbol", time="ts")
+    done = stoker("inspect", tmp_path / "out")
+    assert (done.code, done.err) == (0, "")
+    words = " ".join(done.out.split())
+    assert "2 series, 4 steps" in words
+    assert "key 'symbol', time 'ts'" in words
+    assert f"digest {store.digest}" in words
+    assert "symbol text series 0 0 0" in words
+    assert "ts timestamp[s] step 0 0 0" in words
+    assert "close float64 step 1 1 1 series 0 step 0" in words
+    assert "lengths: 2 to 2, median 2" in words
+    assert "a.csv" in words
+    assert store.manifest is not None
+    assert all(source.xxh3 is not None and source.xxh3 in done.out.replace("\n", "") for source in store.manifest.sources)
+
+
+def test_json_is_the_same_for_programs(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
+    pack(prices, tmp_path / "out", series="symbol", time="ts")
+    done = stoker("inspect", tmp_path / "out", "--json")
+    found = json.loads(done.out)
+    assert found["lengths"] == {"shortest": 2, "median": 2.0, "longest": 2, "histogram": [{"low": 2, "high": 2, "num_series": 2}]}
+    assert set(found) == {"path", "digest", "num_series", "num_steps", "num_bytes", "key", "time", "lengths", "columns", "notes", "sources"}
+
+
+def test_every_kind_of_column_has_a_word(stoker: Stoker, tmp_path: Path) -> None:
+    tiny_store(tmp_path / "store")
+    words = " ".join(stoker("inspect", tmp_path / "store").out.split())
+    for word in ("float64", "float32[3]", "bfloat16", "bool", "timestamp[us, UTC]", "duration[ms]", "category of 4", "int64", "text"):
+        assert word in words
+    assert "note: made for a test" in words
+
+
+def test_many_sources_are_summed_up(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for i in range(MAX_SOURCES + 5):
+        (tmp_path / "in" / f"{i:03}.csv").write_text("x\n1\n2\n")
+    pack(tmp_path / "in", tmp_path / "out")
+    out = stoker("inspect", tmp_path / "out").out
+    assert "… 5 more" in out
+    assert f"{MAX_SOURCES + 4:03}.csv" not in out
+
+
+def test_square_brackets_are_no_markup(stoker: Stoker, tmp_path: Path) -> None:
+    pack(pa.table({"[red]x[/red]": [1], "[/]": [2]}), tmp_path / "[bold]out")
+    out = stoker("inspect", tmp_path / "[bold]out").out
+    assert "[red]x[/red]" in out
+    assert "[/]" in out
+    assert "[bold]out" in out.replace("\n", "")
+
+
+def test_long_names_do_not_break_the_table(stoker: Stoker, tmp_path: Path) -> None:
+    pack(pa.table({"x" * 5000: [1]}), tmp_path / "out")
+    done = stoker("inspect", tmp_path / "out")
+    assert done.code == 0
+    assert done.out.count("x") >= 5000
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (5e15, "5,000.0 TB")]
+)
+def test_sizes(num_bytes: float, text: str) -> None:
+    assert size(num_bytes) == text
+
+
+def test_values_are_not_read(stoker: Stoker, tmp_path: Path) -> None:
+    store = pack({"x": np.arange(100.0)}, tmp_path / "out")
+    assert store.manifest is not None
+    shard = store.manifest.columns[0].values
+    assert shard is not None
+    path = tmp_path / "out" / shard.file
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    assert stoker("inspect", tmp_path / "out").code == 0
+    done = stoker("verify", tmp_path / "out")
+    assert done.code == 2
+    assert f"{shard.file} (column 'x') differs from its hash in rows 0 to 99" in done.err
