@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.calling import Done
 
 from stoker.cli.main import main
-from tests.cli.calling import Done
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.cli.calling import Done
 
 from stoker.cli.inspect import MAX_SOURCES, size
 from stoker.store.pack import pack
 from stoker.testing import tiny_store
-from tests.cli.calling import Done
 
 Stoker = Callable[..., Done]
 
@@ -40,13 +40,35 @@ def test_json_is_the_same_for_programs(stoker: Stoker, prices: Path, tmp_path: P
     done = stoker("inspect", tmp_path / "out", "--json")
     found = json.loads(done.out)
     assert found["lengths"] == {"shortest": 2, "median": 2.0, "longest": 2, "histogram": [{"low": 2, "high": 2, "num_series": 2}]}
-    assert set(found) == {"path", "digest", "num_series", "num_steps", "num_bytes", "key", "time", "lengths", "columns", "notes", "sources"}
+    assert set(found) == {
+        "path",
+        "digest",
+        "num_series",
+        "num_steps",
+        "num_bytes",
+        "key",
+        "time",
+        "lengths",
+        "columns",
+        "notes",
+        "sources",
+    }
 
 
 def test_every_kind_of_column_has_a_word(stoker: Stoker, tmp_path: Path) -> None:
     tiny_store(tmp_path / "store")
     words = " ".join(stoker("inspect", tmp_path / "store").out.split())
-    for word in ("float64", "float32[3]", "bfloat16", "bool", "timestamp[us, UTC]", "duration[ms]", "category of 4", "int64", "text"):
+    for word in (
+        "float64",
+        "float32[3]",
+        "bfloat16",
+        "bool",
+        "timestamp[us, UTC]",
+        "duration[ms]",
+        "category of 4",
+        "int64",
+        "text",
+    ):
         assert word in words
     assert "note: made for a test" in words
 
@@ -77,7 +99,8 @@ def test_long_names_do_not_break_the_table(stoker: Stoker, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (5e15, "5,000.0 TB")]
+    ("num_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (5e15, "5,000.0 TB")],
 )
 def test_sizes(num_bytes: float, text: str) -> None:
     assert size(num_bytes) == text

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.calling import Done, call, environment, stoker_command
 
 import stoker as package
 from stoker.cli import main as cli
 from stoker.errors import SourceNotFound, StokerError
-from tests.cli.calling import Done, call, environment, stoker_command
 
 Stoker = Callable[..., Done]
 
@@ -53,7 +53,10 @@ def test_a_wrong_call_is_explained(stoker: Stoker, arguments: list[str], text: s
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["pack", "nothing.csv", "out"], "stoker: nothing.csv does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).\n"),
+        (
+            ["pack", "nothing.csv", "out"],
+            "stoker: nothing.csv does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).\n",
+        ),
         (["pack", "a.csv", "out", "--memory", "much"], "stoker: 'much' is not a size; write it like 256MB or 2GB.\n"),
         (["pack", "a.csv", "out", "--segment", "0"], "stoker: --segment is 0, but a segment has at least 1 step.\n"),
         (["pack", "a.csv", "out", "--series", "k"], "stoker: --series names 'k', but a.csv has the columns x.\n"),

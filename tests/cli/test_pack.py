@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 import pytest
+from tests.cli.calling import Done, call, stoker_command
 
 from stoker.cli.pack import command
 from stoker.store import pack as packs
 from stoker.store.pack import pack
 from stoker.store.store import open_store
-from tests.cli.calling import Done, call, stoker_command
 
 Stoker = Callable[..., Done]
 

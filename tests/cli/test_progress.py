@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.cli.calling import environment, slow_command, stoker_command
 
 from stoker.cli.progress import progress
-from tests.cli.calling import environment, slow_command, stoker_command
 
 
 def on_a_terminal(command: list[str], folder: Path) -> tuple[int, str]:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from stoker.store.pack import pack
 from tests.cli.calling import Done
+
+from stoker.store.pack import pack
 
 Stoker = Callable[..., Done]
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
+from tests.store.shrink import shrunk
+from tests.store.twin import Refused, Row, assert_equals_twin, slow_pack
 
 from stoker.errors import BadValue, SourceEmpty, TimeDisorder
 from stoker.store.pack import pack
-from tests.store.shrink import shrunk
-from tests.store.twin import Refused, Row, assert_equals_twin, slow_pack
 
 TYPES = {
     "int": pa.int64(),
@@ -74,9 +74,7 @@ OPTIONS = st.fixed_dictionaries(
         "missing": st.sampled_from(["keep", "ffill", "drop", "error"]),
         "segment": st.sampled_from([None, 1, 7, 1000]),
     }
-).flatmap(
-    lambda options: st.sampled_from([{}, {"time": "t"}, {"time": "t", "sort": True}]).map(lambda more: {**options, **more})
-)
+).flatmap(lambda options: st.sampled_from([{}, {"time": "t"}, {"time": "t", "sort": True}]).map(lambda more: {**options, **more}))
 LIMITS = st.fixed_dictionaries(
     {
         "chunk_bytes": st.sampled_from([40, 200, 1 << 20]),

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.shrink import shrunk
 
 from stoker.errors import OptionError
 from stoker.store.pack import pack
 from stoker.store.store import Store, open_store
-from tests.store.shrink import shrunk
 
 
 def write_inputs(folder: Path, *, backwards: bool = False) -> None:
@@ -30,7 +30,9 @@ def write_inputs(folder: Path, *, backwards: bool = False) -> None:
         parts.append(
             {
                 "symbol": [f"S{key}" for key in keys.tolist()],
-                "ts": (np.datetime64("2021-03-28T00:30") + (np.arange(400) + 400 * i) * np.timedelta64(450, "s")).astype("datetime64[s]"),
+                "ts": (np.datetime64("2021-03-28T00:30") + (np.arange(400) + 400 * i) * np.timedelta64(450, "s")).astype(
+                    "datetime64[s]"
+                ),
                 "close": rng.normal(size=400),
                 "n": rng.integers(0, 2**40, 400),
                 "mood": [f"mood {m}" for m in rng.integers(0, 30, 400).tolist()],
@@ -74,7 +76,10 @@ def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: s
         assert contents(pack(inputs / form, tmp_path / "threads", threads=threads, **SHAPES[shape])) == expected
     for memory in ("256MB", "4GB"):
         assert contents(pack(inputs / form, tmp_path / "memory", memory=memory, **SHAPES[shape])) == expected
-    for limits in ({"run_bytes": 4000, "chunk_bytes": 3000, "line_bytes": 2000}, {"run_bytes": 9000, "fan_in": 3, "journal_bytes": 5000}):
+    for limits in (
+        {"run_bytes": 4000, "chunk_bytes": 3000, "line_bytes": 2000},
+        {"run_bytes": 9000, "fan_in": 3, "journal_bytes": 5000},
+    ):
         with shrunk(**limits):
             assert contents(pack(inputs / form, tmp_path / "limits", threads=3, **SHAPES[shape])) == expected
 
@@ -167,13 +172,13 @@ def test_a_source_is_never_its_own_store(tmp_path: Path) -> None:
     first = pack({"k": [1, 2], "x": [1.0, 2.0]}, tmp_path / "store", series="k")
     before = contents(first)
     for given in (tmp_path / "store", [str(tmp_path / "store")], first):
-        with pytest.raises(OptionError, match="store is both the source and the store. Choose another name"):
+        with pytest.raises(OptionError, match=r"store is both the source and the store. Choose another name"):
             pack(given, tmp_path / "store", series="k")
     with pytest.raises(OptionError, match="store is both the source and the store"):
         pack(tmp_path, tmp_path / "store", series="k")
     assert contents(open_store(tmp_path / "store")) == before
     (tmp_path / "a.csv").write_text("x\n1\n")
-    with pytest.raises(OptionError, match="a.csv is a file"):
+    with pytest.raises(OptionError, match=r"a.csv is a file"):
         pack(tmp_path / "a.csv", tmp_path / "a.csv")
     assert (tmp_path / "a.csv").read_text() == "x\n1\n"
 

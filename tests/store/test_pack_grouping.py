@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.shrink import shrunk
+from tests.store.twin import assert_equals_twin, slow_pack
 
 from stoker.errors import BadValue, SourceInvalid
 from stoker.store.pack import pack
-from tests.store.shrink import shrunk
-from tests.store.twin import assert_equals_twin, slow_pack
 
 
 def test_keys_far_apart_are_brought_together(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_rows_of_lists_in_many_runs(tmp_path: Path, limits: dict[str, int]) -> N
 @pytest.mark.parametrize("limits", [{}, {"run_bytes": 1, "chunk_bytes": 1}])
 def test_a_key_that_comes_twice_is_refused_where_rows_are_series(tmp_path: Path, limits: dict[str, int]) -> None:
     table = pa.table({"k": ["b", "a", "c", "b"], "x": [[1.0], [2.0], [3.0], [4.0]]})
-    with shrunk(**limits), pytest.raises(BadValue, match="k 'b' comes twice, but each row is a whole series. Make the key unique"):
+    with shrunk(**limits), pytest.raises(BadValue, match=r"k 'b' comes twice, but each row is a whole series. Make the key unique"):
         pack(table, tmp_path / "out", series="k")
 
 

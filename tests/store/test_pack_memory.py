@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.shrink import shrunk
 
 from stoker.errors import OptionError
 from stoker.store.pack import pack
@@ -23,7 +24,6 @@ from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.memory import TableSource
 from stoker.store.sources.parquet import ParquetSource
 from stoker.store.sources.source import Place, Source
-from tests.store.shrink import shrunk
 
 CHUNK = 1 << 18
 
@@ -31,7 +31,9 @@ CHUNK = 1 << 18
 @pytest.fixture(scope="module")
 def table() -> pa.Table:
     rng = np.random.default_rng(0)
-    return pa.table({"k": rng.integers(0, 1000, 100_000), "x": rng.normal(size=100_000), "w": [f"w{i % 9}" for i in range(100_000)]})
+    return pa.table(
+        {"k": rng.integers(0, 1000, 100_000), "x": rng.normal(size=100_000), "w": [f"w{i % 9}" for i in range(100_000)]}
+    )
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "memory"])

@@ -10,17 +10,28 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.shrink import shrunk
 
 from stoker.errors import BadValue, SourceEmpty
 from stoker.store.pack import pack
 from stoker.store.packing.values import from_bfloat16
-from tests.store.shrink import shrunk
 
 FLOATS = {"float16": "<u2", "float32": "<u4", "float64": "<u8"}
 BITS = {
     "float16": [0x0000, 0x8000, 0x0001, 0x03FF, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, 0x7D01, 0xFE77],
     "float32": [0, 0x80000000, 1, 0x007FFFFF, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFFC12345],
-    "float64": [0, 1 << 63, 1, (1 << 52) - 1, 0x7FEFFFFFFFFFFFFF, 0x7FF << 52, 0xFFF << 52, 0x7FF8 << 48, (0x7FF << 52) + 1, 0xFFF8000000012345],
+    "float64": [
+        0,
+        1 << 63,
+        1,
+        (1 << 52) - 1,
+        0x7FEFFFFFFFFFFFFF,
+        0x7FF << 52,
+        0xFFF << 52,
+        0x7FF8 << 48,
+        (0x7FF << 52) + 1,
+        0xFFF8000000012345,
+    ],
 }
 
 
@@ -51,7 +62,12 @@ def test_every_pattern_of_bits_is_kept_and_counted(tmp_path: Path, dtype: str, l
 
 
 def test_a_half_that_is_not_finite_is_counted_too(tmp_path: Path) -> None:
-    store = pack({"k": [1, 1, 2], "x": [1.0, 2.0, float("inf")], "y": [math.nan, 1.0, math.nan]}, tmp_path / "out", series="k", dtype="bfloat16")
+    store = pack(
+        {"k": [1, 1, 2], "x": [1.0, 2.0, float("inf")], "y": [math.nan, 1.0, math.nan]},
+        tmp_path / "out",
+        series="k",
+        dtype="bfloat16",
+    )
     assert store.schema["x"].nonfinite.first == [1, 0]
     assert (store.schema["y"].nonfinite.nan, store.schema["y"].nonfinite.first) == (2, [0, 0])
 
@@ -86,7 +102,12 @@ def test_opposite_infinities_are_counted(tmp_path: Path) -> None:
 # Policies
 
 
-TABLE = {"k": ["a", "b", "a", "b", "a"], "x": [None, 1.0, 2.0, None, math.nan], "n": [1, None, 3, 4, 5], "w": ["u", "v", None, "v", "u"]}
+TABLE = {
+    "k": ["a", "b", "a", "b", "a"],
+    "x": [None, 1.0, 2.0, None, math.nan],
+    "n": [1, None, 3, 4, 5],
+    "w": ["u", "v", None, "v", "u"],
+}
 
 
 def series_of(store: Any, name: str) -> list[list[Any]]:
@@ -171,7 +192,7 @@ def test_ffill_follows_the_sorted_order(tmp_path: Path) -> None:
 def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3])})
     assert pack(table, tmp_path / "out").schema["n"].label == "float64"
-    with pytest.raises(BadValue, match="column 'n' is missing in row 2 of <Table>, which int64 cannot say. Choose a float type"):
+    with pytest.raises(BadValue, match=r"column 'n' is missing in row 2 of <Table>, which int64 cannot say. Choose a float type"):
         pack(table, tmp_path / "out", dtype="n=int64")
     (tmp_path / "a.csv").write_text("n\n1\nNA\n3\n")
     with pytest.raises(BadValue, match=r"in row 2 of .*a.csv"):

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.shrink import shrunk
 
 from stoker.errors import StoreNotFound
 from stoker.store.pack import pack
 from stoker.store.store import Store, open_store
-from tests.store.shrink import shrunk
 
 LIMITS = {"chunk_bytes": 600, "run_bytes": 1500, "line_bytes": 500, "journal_bytes": 900, "fan_in": 2}
 

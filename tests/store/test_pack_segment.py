@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.store.shrink import shrunk
 
 from stoker.store.pack import pack
-from tests.store.shrink import shrunk
 
 
 @pytest.mark.parametrize("segment", [1, 2, 3, 7, 8, 100])

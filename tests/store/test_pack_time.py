@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.store.shrink import shrunk
 
 from stoker.errors import BadValue, TimeDisorder
 from stoker.store.pack import pack
-from tests.store.shrink import shrunk
 
 
 def write(folder: Path, **files: str) -> str:
@@ -28,8 +28,14 @@ SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 1}
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"a": "u,1,0\nu,3,0\nu,2,0\n"}, "the time 't' of k 'u' does not rise: 2 in row 3 of {}/a.csv is before 3 in row 2 of {}/a.csv"),
-        ({"a": "u,1,0\nv,1,0\nu,1,0\n"}, "the time 't' of k 'u' does not rise: 1 in row 3 of {}/a.csv equals 1 in row 1 of {}/a.csv"),
+        (
+            {"a": "u,1,0\nu,3,0\nu,2,0\n"},
+            "the time 't' of k 'u' does not rise: 2 in row 3 of {}/a.csv is before 3 in row 2 of {}/a.csv",
+        ),
+        (
+            {"a": "u,1,0\nv,1,0\nu,1,0\n"},
+            "the time 't' of k 'u' does not rise: 1 in row 3 of {}/a.csv equals 1 in row 1 of {}/a.csv",
+        ),
         (
             {"a": "u,5,0\nv,9,0\n", "b": "v,10,0\nu,4,0\n"},
             "the time 't' of k 'u' does not rise: 4 in row 2 of {}/b.csv is before 5 in row 1 of {}/a.csv",

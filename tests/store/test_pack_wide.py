@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.store.shrink import shrunk
 
 from stoker.errors import BadValue, TimeDisorder
 from stoker.store.pack import pack
-from tests.store.shrink import shrunk
 
 SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 40}
 
@@ -71,7 +71,9 @@ def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
 
 
 def test_columns_of_several_types_share_one_that_holds_them(tmp_path: Path) -> None:
-    store = pack({"n": np.array([1, 2], "i2"), "u": np.array([3, 4], "u1"), "x": np.array([5, 6], "f4")}, tmp_path / "out", wide=True)
+    store = pack(
+        {"n": np.array([1, 2], "i2"), "u": np.array([3, 4], "u1"), "x": np.array([5, 6], "f4")}, tmp_path / "out", wide=True
+    )
     assert store.schema["value"].label == "float32"
     assert store.column("value").tolist() == [1, 2, 3, 4, 5, 6]
     with pytest.raises(BadValue, match=rf"column 'n' holds {2**53 + 1} in row 1 of <dict>, which float64 cannot hold exactly"):
@@ -86,7 +88,9 @@ def test_a_type_for_all(tmp_path: Path, dtype: str, label: str) -> None:
 
 def test_types_of_single_columns_are_brought_together(tmp_path: Path) -> None:
     for dtype in ("a=bfloat16", "b=bfloat16", {"a": "float16", "b": "int8"}):
-        store = pack({"a": [1, 2], "b": [3.0, 4.5] if dtype == "a=bfloat16" else [3.0, 4.0]}, tmp_path / "out", wide=True, dtype=dtype)
+        store = pack(
+            {"a": [1, 2], "b": [3.0, 4.5] if dtype == "a=bfloat16" else [3.0, 4.0]}, tmp_path / "out", wide=True, dtype=dtype
+        )
         assert store.schema["value"].dtype is not None
         assert store.column("value").astype(float).tolist()[:2] == [1.0, 2.0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,7 +58,7 @@ def _in_time(rows: list[Row], time: str | None, sort: bool) -> list[Row]:
         return rows
     if sort:
         return sorted(rows, key=lambda row: row[time])  # stable: equal times keep the order of the rows
-    if any(not a[time] < b[time] for a, b in zip(rows, rows[1:], strict=False)):
+    if any(not a[time] < b[time] for a, b in itertools.pairwise(rows)):
         raise Refused("disorder")
     return rows
 

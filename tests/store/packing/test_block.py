@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
@@ -102,7 +103,7 @@ def test_joining_keeps_all_rows_and_no_repeated_neighbour(given: tuple[Block, li
     done = join_segments(block)
     assert rows_of(done) == rows_of(block)
     keys = done.keys.to_pylist()
-    assert all(a != b for a, b in zip(keys, keys[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(keys))
     assert done.counts.sum() == block.counts.sum()
 
 
@@ -118,8 +119,8 @@ def test_blocks_end_to_end_hold_all_rows(parts: list[list[Segment]]) -> None:
 def test_whether_a_block_is_in_order(given: tuple[Block, list[Segment], pa.DataType]) -> None:
     block, segments, _ = given
     keys = [key for key, _ in segments]
-    rises = all(a < b for a, b in zip(keys, keys[1:], strict=False))
-    in_time = all(a <= b for _, times in segments for a, b in zip(times, times[1:], strict=False))
+    rises = all(a < b for a, b in itertools.pairwise(keys))
+    in_time = all(a <= b for _, times in segments for a, b in itertools.pairwise(times))
     assert block.rises() == rises
     assert block.rises(0) == (rises and in_time)
 

@@ -10,12 +10,12 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.store.packing.runs import Segment, Series, block, grouped, layout, read
 
 from stoker.store.packing import merge
 from stoker.store.packing.merge import CursorMark, merge_runs
 from stoker.store.packing.run import Layout, RepeatedKey, Run, RunMark
 from stoker.store.packing.writer import Writer
-from tests.store.packing.runs import Segment, Series, block, grouped, layout, read
 
 KEYS = {"int64": st.integers(-2, 3), "uint64": st.integers(2**64 - 4, 2**64 - 1), "text": st.sampled_from(["", "a", "b", "é"])}
 

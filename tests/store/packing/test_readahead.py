@@ -43,18 +43,16 @@ def test_an_error_comes_in_its_place(pool: ThreadPoolExecutor, at: int) -> None:
         for i in range(20):
             yield (lambda: 1 // 0) if i == at else (lambda i=i: number(i))  # type: ignore[misc]
 
-    got = []
+    got: list[int] = []
     with pytest.raises(ZeroDivisionError):
-        for result in read_ahead(tasks(), pool, depth=4):
-            got.append(result)  # noqa: PERF402
+        got.extend(read_ahead(tasks(), pool, depth=4))
     assert got == list(range(at))
 
 
 def test_an_error_between_tasks_comes_in_its_place(pool: ThreadPoolExecutor) -> None:
-    got = []
+    got: list[int] = []
     with pytest.raises(ValueError, match="while getting task 7"):
-        for result in read_ahead(numbers(20, fail_at=7), pool, depth=4):
-            got.append(result)  # noqa: PERF402
+        got.extend(read_ahead(numbers(20, fail_at=7), pool, depth=4))
     assert got == list(range(7))
 
 

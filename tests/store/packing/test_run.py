@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.store.packing.runs import Segment, block, layout, read
 
 from stoker.store.packing.block import Block
 from stoker.store.packing.run import Disorder, Layout, RepeatedKey, Run, RunMark
 from stoker.store.packing.values import to_bfloat16
 from stoker.store.packing.writer import Writer
-from tests.store.packing.runs import Segment, block, layout, read
 
 
 @pytest.fixture
@@ -108,7 +108,9 @@ def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: Writer) -> N
 def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, writer: Writer) -> None:
     nan = math.nan
     shape = layout(fill=frozenset({1}))
-    run = run_of(tmp_path, writer, [[(1, [(0, 1.0), (0, nan)]), (2, [(0, nan)])], [(2, [(0, nan), (0, 4.0)])], [(2, [(0, nan)])]], shape)
+    run = run_of(
+        tmp_path, writer, [[(1, [(0, 1.0), (0, nan)]), (2, [(0, nan)])], [(2, [(0, nan), (0, 4.0)])], [(2, [(0, nan)])]], shape
+    )
     values = [number for _, rows in read(run) for _, number in rows]
     assert [None if math.isnan(v) else v for v in values] == [1.0, 1.0, None, None, 4.0, 4.0]
     assert (run.tallies[1].nan, run.tallies[1].first_step) == (2, 2)

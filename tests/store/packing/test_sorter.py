@@ -9,10 +9,10 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.store.packing.runs import Segment, block, grouped, layout, read
 
 from stoker.store.packing.sorter import Sorter
 from stoker.store.packing.writer import Writer
-from tests.store.packing.runs import Segment, block, grouped, layout, read
 
 KEYS = {"int64": st.integers(-2, 3), "text": st.sampled_from("abcé")}
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)), max_size=4)

@@ -189,7 +189,7 @@ def test_times_are_brought_to_a_finer_unit() -> None:
     wanted = field(pa.timestamp("ns"), None)
     assert to_numbers(pa.array([1], pa.timestamp("s")), wanted, locate).tolist() == [10**9]
     assert to_numbers(pa.array([1], pa.date32()), wanted, locate).tolist() == [86_400 * 10**9]
-    with pytest.raises(BadValue, match="column 'v' near row 1 of table.csv holds a time that ns cannot hold"):
+    with pytest.raises(BadValue, match=r"column 'v' near row 1 of table.csv holds a time that ns cannot hold"):
         to_numbers(pa.array([10**12], pa.timestamp("s")), wanted, locate)
 
 

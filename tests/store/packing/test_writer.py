@@ -33,10 +33,14 @@ def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
     def fail() -> None:
         raise OSError("no space")
 
-    with pytest.raises(OSError, match="no space"), Writer(1000) as writer:
-        writer.submit(fail)
-        writer.submit(lambda: done.append("behind the error"))
-        writer.drain()
+    def work() -> None:
+        with Writer(1000) as writer:
+            writer.submit(fail)
+            writer.submit(lambda: done.append("behind the error"))
+            writer.drain()
+
+    with pytest.raises(OSError, match="no space"):
+        work()
     assert done == []
 
 
@@ -47,20 +51,33 @@ def test_a_submit_that_waits_gets_the_error() -> None:
         hold.wait(10)
         raise OSError("no space")
 
-    with pytest.raises(OSError, match="no space"), Writer(10) as writer:
-        writer.submit(fail, 10)
-        threading.Timer(0.05, hold.set).start()
-        for _ in range(3):
-            writer.submit(lambda: None, 10)
+    def work() -> None:
+        with Writer(10) as writer:
+            writer.submit(fail, 10)
+            threading.Timer(0.05, hold.set).start()
+            for _ in range(3):
+                writer.submit(lambda: None, 10)
+
+    with pytest.raises(OSError, match="no space"):
+        work()
 
 
 def test_after_an_error_outside_what_is_queued_is_dropped() -> None:
-    hold, done = threading.Event(), []
-    with pytest.raises(KeyboardInterrupt), Writer(1000) as writer:
-        writer.submit(lambda: (hold.wait(10), None)[1])
-        writer.submit(lambda: done.append("dropped"))
-        threading.Timer(0.05, hold.set).start()
-        raise KeyboardInterrupt
+    hold = threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        hold.wait(10)
+
+    def work() -> None:
+        with Writer(1000) as writer:
+            writer.submit(wait)
+            writer.submit(lambda: done.append("dropped"))
+            threading.Timer(0.05, hold.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert done == []
 
 

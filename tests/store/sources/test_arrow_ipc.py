@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pytest
+from tests.store.sources.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
 from stoker.errors import SourceEmpty, SourceError, SourceInvalid
 from stoker.store.pack import pack
 from stoker.store.sources.arrow_ipc import ArrowSource
-from tests.store.sources.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
 
 def write(path: Path, table: pa.Table, kind: str, batch: int = 7, **options: Any) -> ArrowSource:

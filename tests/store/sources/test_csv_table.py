@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 from hypothesis import given, settings
+from tests.store.shrink import shrunk
 
 from stoker.errors import BadValue, OptionError, SchemaDrift, SourceEmpty, SourceError, SourceInvalid, SourceTooLarge
 from stoker.store.pack import pack
@@ -26,7 +27,6 @@ from stoker.store.sources.csv_table import CsvSource
 from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.source import Chunk, Place, Unfit
 from stoker.store.store import Store
-from tests.store.shrink import shrunk
 
 
 class Csv:
@@ -312,7 +312,7 @@ def test_large_integers_that_float64_holds_are_kept(text: Csv) -> None:
 
 
 def test_an_integer_asked_as_float32_is_not_rounded(text: Csv) -> None:
-    with pytest.raises(BadValue, match="16777217 in row 1 of .* which float32 cannot hold exactly"):
+    with pytest.raises(BadValue, match=r"16777217 in row 1 of .* which float32 cannot hold exactly"):
         text.pack("a\n16777217\n", dtype="a=float32")
     with pytest.raises(BadValue, match="16777217 in row 1"):
         text.pack("a\n16777217\n", dtype="float32")
@@ -431,7 +431,7 @@ def test_the_first_misfit_is_found(text: Csv, at: int) -> None:
 def test_files_that_disagree_about_text_are_drift_unless_a_type_is_named(text: Csv) -> None:
     (text.folder / "a.csv").write_text("code,x\nA1,1\n")
     (text.folder / "b.csv").write_text("code,x\n77,2\n")
-    with pytest.raises(SchemaDrift, match="column 'code' of .*b.csv is int64, not text"):
+    with pytest.raises(SchemaDrift, match=r"column 'code' of .*b.csv is int64, not text"):
         pack(str(text.folder / "?.csv"), text.folder / "out")
     store = pack(str(text.folder / "?.csv"), text.folder / "out", dtype="code=text")
     assert list(store.texts("code")) == ["A1", "77"]

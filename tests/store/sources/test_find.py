@@ -116,7 +116,7 @@ def test_a_folder_without_data_is_said_with_what_was_looked_for(tmp_path: Path) 
     with pytest.raises(SourceEmpty, match=rf"folder {tmp_path} holds nothing to read: looked for .csv .*, but it is empty"):
         names(tmp_path)
     (tmp_path / "readme.md").write_text("hello")
-    with pytest.raises(SourceEmpty, match="but it holds 1 other files, like 'readme.md'"):
+    with pytest.raises(SourceEmpty, match=r"but it holds 1 other files, like 'readme.md'"):
         names(tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_an_empty_file_is_said(tmp_path: Path) -> None:
 
 def test_a_compressed_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(SourceInvalid, match="is a compressed .parquet file, which cannot be read in parts"):
+    with pytest.raises(SourceInvalid, match=r"is a compressed .parquet file, which cannot be read in parts"):
         names(tmp_path / "a.parquet.gz")
 
 

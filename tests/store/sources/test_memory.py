@@ -12,12 +12,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.store.sources.reading import assert_projects, assert_resumes
 
 from stoker.errors import BadValue, OptionError, SourceInvalid
 from stoker.store.pack import pack
 from stoker.store.sources.memory import is_table, table_source
 from stoker.store.store import Store
-from tests.store.sources.reading import assert_projects, assert_resumes
 
 COLUMNS: dict[str, list[Any]] = {"k": [2, 1, 2, 1], "x": [0.5, -0.0, 2.5, float("inf")], "w": ["a", "b", "a", "c"]}
 MAKERS: dict[str, Callable[[], Any]] = {
@@ -137,7 +137,7 @@ def test_an_index_of_times_is_data_even_without_a_name(tmp_path: Path) -> None:
 
 def test_an_index_named_like_a_column_is_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1, 2]}, index=pd.Index([5, 6], name="x"))
-    with pytest.raises(SourceInvalid, match="the DataFrame cannot be packed: .*x"):
+    with pytest.raises(SourceInvalid, match=r"the DataFrame cannot be packed: .*x"):
         pack(frame, tmp_path / "out")
 
 
@@ -178,7 +178,7 @@ def test_objects_of_pandas_are_refused(tmp_path: Path, values: Any) -> None:
 def test_columns_that_are_no_texts_get_their_name(tmp_path: Path) -> None:
     assert list(pack(pd.DataFrame({0: [1], 1: [2]}), tmp_path / "out").schema) == ["0", "1"]
     twice = pd.DataFrame([[1, 2]], columns=["a", "a"])
-    with pytest.raises(SourceInvalid, match="two columns named 'a'|Duplicate column names"):
+    with pytest.raises(SourceInvalid, match=r"two columns named 'a'|Duplicate column names"):
         pack(twice, tmp_path / "out")
 
 

@@ -54,8 +54,9 @@ def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
             values = values.fill_null(pa.scalar(float("nan"), values.type))
     elif values.null_count:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
+            where = locate(int(missing_mask(values).argmax()))
             raise Gaps(
-                f"column {field.name!r} is missing in {locate(int(missing_mask(values).argmax()))}, which {field.dtype} cannot say. "
+                f"column {field.name!r} is missing in {where}, which {field.dtype} cannot say. "
                 "Choose a float type with --dtype, or --missing drop."
             )
         _refuse_inexact(values, field, locate)

@@ -14,7 +14,7 @@ from stoker.store.sources.source import Chunk, Place, Source, Task, decoding
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
-_BUFFER_BYTES = 1 << 20  # a column is read in parts of this size, not a row group at a time
+_BUFFER_BYTES = 1 << 18  # a column is read in parts of this size, not a row group at a time
 
 
 class ParquetSource(Source):
