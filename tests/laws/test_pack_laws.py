@@ -190,6 +190,60 @@ def test_csv_files_are_packed_like_their_twin(
         check_files(folder, written(write_csv, ".csv", parts, folder), parts, options)
 
 
+CELLS = st.one_of(st.none(), st.sampled_from([*FLOATS, float("nan")]))
+POLICIES = st.fixed_dictionaries(
+    {"missing": st.sampled_from(["keep", "ffill", "drop", "error"]), "segment": st.sampled_from([None, 1, 3])}
+)
+
+
+def check_groups(source: Any, folder: Path, groups: list[list[Row]], options: dict[str, Any], **more: Any) -> None:
+    """Each group is a series, also one without rows."""
+    slow = {name: value for name, value in options.items() if name != "wide"}
+    try:
+        expected = [(0, piece) for group in groups for _, piece in (slow_pack(group, **slow) or [(0, [])])]
+    except Refused:
+        check_refused(source, folder, {**options, **more}, (TimeDisorder, BadValue))
+        return
+    if not any(group for _, group in expected):
+        check_refused(source, folder, {**options, **more}, (SourceEmpty,))
+        return
+    assert_equals_twin(pack(source, folder / "out", **options, **more), expected, series=None)
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.lists(st.lists(st.tuples(st.integers(0, 9), CELLS), max_size=20), min_size=1, max_size=12),
+    options=POLICIES,
+    times=st.sampled_from([{}, {"time": "t"}, {"time": "t", "sort": True}]),
+    limits=LIMITS,
+)
+def test_rows_of_lists_are_packed_like_their_twin(
+    rows: list[list[tuple[int, Any]]], options: dict[str, Any], times: dict[str, Any], limits: dict[str, Any]
+) -> None:
+    columns = {"t": [[t for t, _ in row] for row in rows], "x": [[x for _, x in row] for row in rows]}
+    table = pa.table(columns, schema=pa.schema({"t": pa.list_(pa.int64()), "x": pa.list_(pa.float64())}))
+    groups: list[list[Row]] = [[{"t": t, "x": x} for t, x in row] for row in rows]
+    with tempfile.TemporaryDirectory() as name, shrunk(**limits):
+        pq.write_table(table, Path(name) / "a.parquet", row_group_size=5)
+        check_groups(Path(name) / "a.parquet", Path(name), groups, {**options, **times})
+
+
+@settings(max_examples=60)
+@given(
+    columns=st.integers(1, 30).flatmap(
+        lambda size: st.lists(st.lists(CELLS, min_size=size, max_size=size), min_size=1, max_size=4)
+    ),
+    options=POLICIES,
+    limits=LIMITS,
+)
+def test_wide_tables_are_packed_like_their_twin(columns: list[list[Any]], options: dict[str, Any], limits: dict[str, Any]) -> None:
+    table = pa.table({f"c{i}": pa.array(column, pa.float64()) for i, column in enumerate(columns)})
+    groups: list[list[Row]] = [[{"value": value} for value in column] for column in columns]
+    with tempfile.TemporaryDirectory() as name, shrunk(**limits):
+        pq.write_table(table, Path(name) / "a.parquet", row_group_size=7)
+        check_groups(Path(name) / "a.parquet", Path(name), groups, options, wide=True)
+
+
 def test_the_twin_can_disagree(tmp_path: Path) -> None:
     table = pa.table({"key": [1, 2], "x": [0.0, 1.0]})
     store = pack(table, tmp_path / "out", series="key")

@@ -90,7 +90,7 @@ def test_rows_are_read_back_while_the_column_grows(tmp_path: Path) -> None:
     assert column.read(4, 4).shape == (0, 3)
     column.append(np.arange(60.0, 63).reshape(1, 3))
     assert np.array_equal(column.read(20, 21), [[60, 61, 62]])
-    with pytest.raises(EOFError, match="ends before row 22"):
+    with pytest.raises(DiskError, match="ends before row 22"):
         column.read(20, 22)
     column.close()
 

@@ -122,6 +122,11 @@ def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
         again = Reports()
         pack(str(tmp_path / "*.parquet"), tmp_path / "merging", progress=again, **options)
         assert phases(again) == ["merging", "sealing"]
+        with pytest.raises(Stopped):
+            pack(str(tmp_path / "*.parquet"), tmp_path / "sealing", progress=Reports(len(whole.seen) - 1), **options)
+        again = Reports()
+        pack(str(tmp_path / "*.parquet"), tmp_path / "sealing", progress=again, **options)
+        assert phases(again) == ["sealing"]
 
 
 def test_a_pack_may_be_stopped_again_and_again(tmp_path: Path) -> None:
@@ -197,6 +202,22 @@ def test_a_stopped_pack_is_no_store_and_says_so(tmp_path: Path) -> None:
         pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=Reports(12), **options)
     with pytest.raises(StoreNotFound, match="holds a pack that was interrupted: run the same `stoker pack` again and it goes on"):
         open_store(tmp_path / "out")
+
+
+def test_a_stopped_pack_beside_its_files_is_no_source(tmp_path: Path) -> None:
+    """Shards that already have their names are files that a reader knows."""
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    with shrunk(**LIMITS):
+        whole = Reports()
+        expected = contents(pack(tmp_path, tmp_path / "whole", progress=whole, **options))
+        for stop in (5, len(whole.seen) - 2, len(whole.seen) - 1):
+            out = tmp_path / f"out {stop}"
+            with pytest.raises(Stopped):
+                pack(tmp_path, out, progress=Reports(stop), **options)
+            with pytest.raises(StoreNotFound, match="interrupted"):
+                pack(out, tmp_path / "other")
+            assert contents(pack(tmp_path, out, **options)) == expected
 
 
 @pytest.mark.parametrize("damage", ["journal", "run", "categories"])

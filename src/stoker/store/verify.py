@@ -13,7 +13,7 @@ from stoker.errors import StoreDamaged
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard
 from stoker.store.shard import damaged_blocks, name_of
-from stoker.store.store import Store, open_store
+from stoker.store.store import Store, open_store, read_manifest
 
 Report = Callable[[int, int], None]
 """Gets bytes checked and bytes in all."""
@@ -31,7 +31,17 @@ class Verified:
 def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Verified:
     """Read every byte of a store; raises `StoreDamaged` with shard, column and rows of all damage."""
     folder = Path(path)
-    store = open_store(folder)
+    while True:
+        store = open_store(folder)
+        try:
+            return _verify(store, folder, report)
+        except StoreDamaged:
+            # A pack may have replaced the store while it was read; then the manifest is a new one.
+            if read_manifest(folder).digest == store.digest:
+                raise
+
+
+def _verify(store: Store, folder: Path, report: Report | None) -> Verified:
     manifest = store.manifest
     if manifest is None:
         raise RuntimeError("a store on disk has a manifest")
@@ -67,7 +77,12 @@ def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callabl
     if shard.file != name_of(shard.dtype, shard.shape, shard.blocks):
         yield f"{shard.file} ({what}) has a name that does not fit its hashes"
     row_bytes = max(shard.values_bytes // max(shard.shape[0], 1), 1)
-    for block in damaged_blocks(folder, shard, count):
+    try:
+        blocks = list(damaged_blocks(folder, shard, count))
+    except FileNotFoundError:
+        yield f"{shard.file} ({what}) is missing"
+        return
+    for block in blocks:
         first = block * BLOCK_BYTES // row_bytes
         last = min((block + 1) * BLOCK_BYTES // row_bytes, shard.shape[0]) - 1
         yield f"{shard.file} ({what}) differs from its hash in rows {first:,} to {max(first, last):,}"

@@ -77,7 +77,7 @@ def test_a_file_without_rows(tmp_path: Path, table: pa.Table, kind: str) -> None
 @pytest.mark.parametrize("content", [b"A", b"ARROW1", b"ARROW1\0\0", b"text, not Arrow", b"\xff\xff\xff\xff" + bytes(50)])
 def test_what_is_not_arrow_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.arrow").write_bytes(content)
-    with pytest.raises(SourceInvalid, match=r"a.arrow is damaged or not Arrow IPC"):
+    with pytest.raises(SourceInvalid, match=r"a.arrow (is damaged or not Arrow IPC|has no end mark)"):
         pack(tmp_path / "a.arrow", tmp_path / "out")
 
 

@@ -311,6 +311,19 @@ def test_large_integers_that_float64_holds_are_kept(text: Csv) -> None:
     assert text.pack(f"a\n{2**63}\n1.5\n{-(2**70)}\n").column("a").tolist() == [float(2**63), 1.5, -float(2**70)]
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1.7976931348623159e308", "9" * 400, "9" * 5000])
+def test_numbers_beyond_float64_are_refused_and_not_infinite(text: Csv, number: str) -> None:
+    with pytest.raises(BadValue, match=rf"column 'a' of .* holds {number[:60]} in row 2, which is too large for float64"):
+        text.pack(f"a\n1.5\n{number}\n")
+
+
+def test_infinity_is_a_number(text: Csv) -> None:
+    words = ["inf", "-inf", "+inf", "Infinity", "-INF"]
+    store = text.pack("a\n0.5\n" + "\n".join(words) + "\n")
+    assert np.isinf(store.column("a")).tolist() == [False, *[True] * 5]
+    assert store.schema["a"].nonfinite.inf == 5
+
+
 def test_an_integer_asked_as_float32_is_not_rounded(text: Csv) -> None:
     with pytest.raises(BadValue, match=r"16777217 in row 1 of .* which float32 cannot hold exactly"):
         text.pack("a\n16777217\n", dtype="a=float32")

@@ -19,7 +19,7 @@ DTYPE_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bf
 MIN_MEMORY_BYTES = 192 << 20
 DEFAULT_MEMORY = "1GB"
 # What Python, NumPy and Arrow take before the first row is read; the rest of the memory is for rows.
-_BASE_BYTES = 160 << 20
+_BASE_BYTES = 144 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,12 +64,12 @@ class Options:
     @property
     def chunk_bytes(self) -> int:
         """Size of one chunk of input. A few are in flight at a time: being read, shaped, and written."""
-        return min(self.working_bytes // (8 + 8 * self.threads), 8 << 20)
+        return min(self.working_bytes // (12 + 12 * self.threads), 8 << 20)
 
     @property
     def run_bytes(self) -> int:
         """What rows that are sorted in memory may take; their sorted copy and its writing come on top."""
-        return self.working_bytes // 4
+        return self.working_bytes // 8
 
 
 def parse_bytes(given: str | int) -> int:

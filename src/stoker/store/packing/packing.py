@@ -98,7 +98,7 @@ class Packing:
         pool = ThreadPoolExecutor(self._plan.options.threads + 1, thread_name_prefix="stoker-reader")
         stopping = threading.Event()
         try:
-            with Writer(self._plan.options.working_bytes // 16) as writer:
+            with Writer(self._plan.options.working_bytes // 24) as writer:
                 state = _State.restore(journal, self, writer) if journal is not None else None
                 if state is None:
                     remove_debris(self._folder)
@@ -229,12 +229,14 @@ class _State:
                 out,
                 time_index=self.layout.time_index if options.sort else None,
                 unique_keys=self._plan.rows_are_series,
-                memory_bytes=options.working_bytes // 6,
+                memory_bytes=options.working_bytes // 10,
                 marks=self._merge.cursors if self._merge is not None else None,
                 progress=partial(self._merging, first, len(group), out, rows),
             )
             out.finish()
             runs[first : first + len(group)] = [out]
+            if len(runs) > 1:
+                out.close()
             self._merge, self._merged = None, first + 1
             self._copied = last
             self._journal()
@@ -326,10 +328,15 @@ class _State:
             state.shaper.categories[field.name] = Categories(field.name, file.read(0, file.rows).to_pylist())
         _remove_strays(work, journal)
         layout = _layout(plan, merged=True) if journal.read else state.layout
-        runs = [Run.reopen(work, mark, layout, writer) for mark in journal.runs]
-        if any(run is None for run in runs):
-            return None
-        state.sorter = state._make_sorter([run for run in runs if run is not None])
+        runs = []
+        for mark in journal.runs:
+            run = Run.reopen(work, mark, layout, writer)
+            if run is None:
+                return None
+            if mark is not journal.runs[-1]:
+                run.close()  # only read from now on
+            runs.append(run)
+        state.sorter = state._make_sorter(runs)
         return state
 
 

@@ -48,6 +48,7 @@ class Sorter:
         del whole
         if not self._follows(block):
             self.runs[-1].finish()
+            self.runs[-1].close()  # it is only read from now on; a thousand runs must not hold a thousand descriptors
             self.runs.append(Run.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
         self._last().add(block)
         # Arrow keeps what it freed for later; a pack with little memory needs it back now (benchmarks/bench_memory.py).

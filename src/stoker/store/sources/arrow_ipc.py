@@ -64,4 +64,6 @@ def refuse_cut_stream(path: Path) -> None:
         file.seek(max(0, size - len(_STREAM_END)))
         end = file.read()
     if end != _STREAM_END:
-        raise SourceInvalid(f"{path} has no end mark after {size:,} bytes: it is cut off, or no Arrow stream. Fetch or make it again.")
+        raise SourceInvalid(
+            f"{path} has no end mark after {size:,} bytes: it is cut off, or no Arrow stream. Fetch or make it again."
+        )

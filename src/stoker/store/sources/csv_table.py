@@ -8,6 +8,7 @@ that meets "n/a" is an error that names the row.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -152,7 +153,7 @@ class CsvSource(Source):
             self._explain(str(error), rows_before)
         for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
             if column.type == pa.float64() and schema is not None:  # without one, the types are still being found out
-                self._refuse_rounded_integers(block, name, column, rows_before)
+                self._refuse_changed_numbers(block, name, column, rows_before)
             elif column.type == pa.string():
                 table = table.set_column(i, name, self._with_gaps(column))
             elif column.type == pa.binary():  # Arrow's word for text that is not UTF-8
@@ -199,8 +200,8 @@ class CsvSource(Source):
             )
         raise SourceInvalid(f"{self.path} cannot be read as a table in text: {message.splitlines()[0]}")
 
-    def _refuse_rounded_integers(self, block: Block, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
-        """Arrow reads integers beyond int64 as float64, which drops digits: refuse those that do not survive."""
+    def _refuse_changed_numbers(self, block: Block, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
+        """Arrow reads integers beyond int64 as float64, which drops digits, and 1e999 as infinity: refuse both."""
         least_and_most = pc.min_max(values)
         bounds = [bound.as_py() for bound in least_and_most.values()]
         if all(bound is None or abs(bound) < EXACT_INTEGERS for bound in bounds):
@@ -208,11 +209,16 @@ class CsvSource(Source):
         texts = self._arrow(block.data, {name: pa.string()}).column(name)
         large = pc.fill_null(pc.greater_equal(pc.abs(values), EXACT_INTEGERS), False)
         for i in np.flatnonzero(large.to_numpy()).tolist():
-            text = texts[i].as_py().strip()
-            if re.fullmatch(r"[+-]?\d+", text) and int(text) != int(values[i].as_py()):
+            text, value = texts[i].as_py().strip(), values[i].as_py()
+            if math.isinf(value):
+                reason = "which is too large for float64" if re.search(r"\d", text) else ""
+            else:
+                rounded = re.fullmatch(r"[+-]?\d+", text) and int(text) != int(value)
+                reason = "an integer that float64 cannot hold exactly" if rounded else ""
+            if reason:
                 raise BadValue(
-                    f"column {name!r} of {self.path} holds {text} in row {rows_before.result() + i + 1:,}, an integer that float64 "
-                    f"cannot hold exactly. Keep it as text with --dtype {name}=text, or leave the column out with --columns."
+                    f"column {name!r} of {self.path} holds {text[:60]} in row {rows_before.result() + i + 1:,}, {reason}. "
+                    f"Keep it as text with --dtype {name}=text, or leave the column out with --columns."
                 )
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:

@@ -100,6 +100,9 @@ def _is_dataset(folder: Path) -> bool:
 
 
 def _is_store(folder: Path) -> bool:
+    """A store, or what an interrupted pack left of one."""
+    if (folder / ".lock").is_file() and (folder / "work").is_dir():
+        return True
     manifest = folder / "manifest.json"
     if not manifest.is_file():
         return False
@@ -205,4 +208,4 @@ def _dataset(path: Path, name: str) -> Source:
     from stoker.store.sources.memory import TableSource
     from stoker.store.store import open_store
 
-    return TableSource(open_store(path).to_arrow(), name)
+    return TableSource(open_store(path).to_arrow(), name, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from stoker.errors import SourceInvalid
 from stoker.store.sources.source import Chunk, Place, Source, Task, decoding
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -42,6 +42,10 @@ class ParquetSource(Source):
         return self.num_rows
 
     def schema(self) -> pa.Schema:
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
         with decoding(self.path, "Parquet"):
             return self._metadata.schema.to_arrow_schema()
 
@@ -69,27 +73,50 @@ class ParquetSource(Source):
         self, file: pq.ParquetFile, group: int, names: list[str], row: int, start: int, chunk_bytes: int
     ) -> Iterator[Chunk]:
         """The chunks of one row group that begins at `row`, without the rows before `start`."""
-        batch_rows = max(1, min(chunk_bytes // self._row_bytes(group, names), 1 << 20))
+        end = row + self._metadata.row_group(group).num_rows
+        with decoding(self.path, "Parquet"):
+            batch_rows = max(1, min(chunk_bytes // self._row_bytes(file, group, names), 1 << 20))
         batches = file.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=True)
         while True:
             with decoding(self.path, "Parquet"):
                 batch = next(batches, None)
                 if batch is None:
-                    return
-                batch.validate()
+                    break
+                batch.validate(full=True)
             begin = max(row, min(start, row + batch.num_rows))
             part = batch.slice(begin - row)
             row += batch.num_rows
             if part.num_rows:
                 yield Chunk(pa.Table.from_batches([part]).select(names), Place(begin, begin), Place(row, row))
+        if row != end:
+            raise SourceInvalid(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 
-    def _row_bytes(self, group: int, names: list[str]) -> int:
-        """Bytes a row takes once decoded, from counts of values: the sizes in the footer are those before RLE is undone."""
+    def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
+        """Bytes a row takes once decoded. The size in the footer is that before RLE is undone: it says only what texts take."""
         metadata = self._metadata.row_group(group)
-        columns = [metadata.column(i) for i in range(metadata.num_columns)]
-        wanted = [column for column in columns if _is_part(column.path_in_schema, set(names))]
-        total = sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in wanted)
-        return max(1, math.ceil(int(total) / max(int(metadata.num_rows), 1)))
+        num_rows = max(int(metadata.num_rows), 1)
+        fields = [self._schema.field(name) for name in names]
+        flat = sum(_width(field.type) for field in fields)
+        share = len(names) / max(len(self._schema), 1)
+        lists = {field.name for field in fields if pa.types.is_nested(field.type)}
+        values = self._list_bytes(file, group, lists) if lists else 0
+        return max(1, flat + values // num_rows, int(metadata.total_byte_size * share) // num_rows)
+
+    def _list_bytes(self, file: pq.ParquetFile, group: int, names: set[str]) -> int:
+        """Bytes of all values in list columns, from their counts."""
+        # Asked for the counts of a damaged column, Arrow ends the process; asked for a row of it, it raises: so that first.
+        next(file.iter_batches(1, row_groups=[group], columns=sorted(names)), None)
+        metadata, schema = self._metadata.row_group(group), self._metadata.schema
+        columns = [metadata.column(i) for i in range(metadata.num_columns) if _is_part(schema.column(i).path, names)]
+        return int(sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in columns))
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of one value; of texts and lists, those beside their content."""
+    try:
+        return max(int(kind.bit_width) // 8, 1)
+    except ValueError:
+        return _TEXT_WIDTH
 
 
 def _is_part(path: str, names: set[str]) -> bool:
