@@ -18,6 +18,8 @@ from pathlib import Path
 
 SYMBOLS = ["AAPL", "BHP", "CSL", "DTE", "ENI", "FDX", "GLE", "HPQ", "IBM", "JNJ", "KO", "LIN"]
 DAYS, MINUTES = 60, 240
+PACK = ["pack", "prices/*.csv"]
+SHAPE = ["--series", "symbol", "--time", "ts", "--dtype", "float32,volume=int64"]
 
 
 def main() -> None:
@@ -26,7 +28,7 @@ def main() -> None:
         folder = Path(name)
         rows = make_prices(folder / "prices")
         say(f"{DAYS} daily files with {rows:,} rows: {len(SYMBOLS)} symbols, interleaved, some prices missing")
-        command(folder, "pack", "prices/*.csv", "prices.stoker", "--series", "symbol", "--time", "ts", "--dtype", "float32,volume=int64")
+        command(folder, *PACK, "prices.stoker", *SHAPE)
         command(folder, "inspect", "prices.stoker")
         command(folder, "verify", "prices.stoker")
         show_python(folder)
@@ -90,7 +92,7 @@ def kill_and_go_on(folder: Path) -> None:
 
     say("A pack that is killed leaves no half store, and the same command still gives the same bytes")
     digest = stoker.open(folder / "prices.stoker").digest
-    words = ["pack", "prices/*.csv", "again.stoker", "--series", "symbol", "--time", "ts", "--dtype", "float32,volume=int64"]
+    words = [*PACK, "again.stoker", *SHAPE]
     child = subprocess.Popen([sys.executable, "-m", "stoker", *words], cwd=folder, stdout=subprocess.DEVNULL)
     while child.poll() is None and not (folder / "again.stoker" / "work").exists():
         time.sleep(0.001)

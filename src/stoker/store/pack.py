@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from stoker import files
-from stoker.errors import DiskError, ManifestInvalid, OptionError, StoreNotFound
+from stoker.errors import DiskError, ManifestInvalid, OptionError, SourceTooLarge, StoreNotFound
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest
 from stoker.store.packing.debris import WORK_FILE, remove_debris
@@ -94,9 +94,13 @@ def pack(
         memory_bytes=parse_bytes(memory),
         threads=threads if threads is not None else default_threads(),
     )
-    folder = Path(path)
-    sources = find_sources(source, dialect=options.dialect, table=series is not None or time is not None, wide=wide)
-    plan = make_plan(sources, options)
+    with _enough_memory(options):
+        return _pack(source, Path(path), options, progress)
+
+
+def _pack(source: Any, folder: Path, options: Options, progress: Progress) -> Store:
+    table = options.series is not None or options.time is not None
+    plan = make_plan(find_sources(source, dialect=options.dialect, table=table, wide=options.wide), options)
     with files.naming(folder):
         _refuse_target(folder, [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)])
     with _frugal_arrow(options), _new_folders(folder), files.Lock(folder):
@@ -111,6 +115,18 @@ def pack(
                 _clean_up(folder)
             raise
     return open_store(folder)
+
+
+@contextlib.contextmanager
+def _enough_memory(options: Options) -> Iterator[None]:
+    """Say in a sentence that memory ran out where no reader could say over what."""
+    try:
+        yield
+    except MemoryError as error:
+        raise SourceTooLarge(
+            f"the pack was given {options.memory_bytes >> 20:,} MB by --memory, but the system refused to give it that much. "
+            "Lower --memory, use --threads 1, or leave large columns out with --columns."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -55,7 +55,8 @@ def map_shard(folder: Path, shard: Shard, what: str) -> Array:
             )
         if os.pread(fd, HEADER_BYTES, 0) != header(shard.dtype, shard.shape):
             raise StoreDamaged(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
-        mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+        with files.naming(path):  # a process may not be allowed the address space
+            mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
     finally:
         os.close(fd)
     return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)

@@ -165,7 +165,8 @@ def line_blocks(
     position = start
     rest = b""
     while True:
-        data = file.read(max(block_bytes, len(rest)))  # doubling keeps a huge line linear
+        # Doubling keeps a huge line linear, up to the one byte that is too much.
+        data = file.read(max(block_bytes, min(len(rest), MAX_LINE_BYTES + 1 - len(rest))))
         rest += data
         if not rest:
             return
