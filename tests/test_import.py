@@ -87,10 +87,10 @@ def code_from_data(tree: ast.Module) -> Iterator[Finding]:
 
 WRITING_OS = re.compile(
     r"os\.(p?writev?|f?truncate|posix_fallocate|f?chmod|f?sync|fdatasync|rename|renames|replace|unlink|remove|removedirs|mkdir|makedirs"
-    r"|rmdir|link|symlink|mkfifo|mknod|sendfile|copy_file_range)|shutil\.(rmtree|move|copy\w*)|tempfile\.\w+"
+    r"|rmdir|link|symlink|mkfifo|mknod|sendfile|copy_file_range)|shutil\.(rmtree|move|copy\w*)|tempfile\.\w+|np\.save"
 )
 WRITING_METHODS = re.compile(
-    r"write_(text|bytes|table|csv|parquet|ipc|feather|ndjson|dataset)|sink_\w+|savez?(_compressed)?|savetxt|tofile|touch|unlink|mkdir|rmdir"
+    r"write_(text|bytes|table|csv|parquet|ipc|feather|ndjson|dataset)|sink_\w+|savez(_compressed)?|savetxt|tofile|touch|unlink|mkdir|rmdir"
     r"|symlink_to|hardlink_to|chmod|open_memmap"
 )
 OPENING = {"open", "fdopen", "OSFile", "memory_map", "memmap", "GzipFile", "BZ2File", "LZMAFile", "ZipFile"}

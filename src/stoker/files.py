@@ -278,6 +278,8 @@ class Lock:
                 os.ftruncate(self._fd, 0)
                 os.pwrite(self._fd, str(os.getpid()).encode(), 0)
             except BaseException:
+                with contextlib.suppress(OSError):  # where the disk is full, not even an empty file shall stay
+                    os.unlink(self.path)
                 self._release()
                 raise
         return self

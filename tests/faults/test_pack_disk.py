@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -28,6 +29,7 @@ from stoker.store.verify import verify
 from stoker.testing import FaultyFiles, Snapshot, Zygote, take_snapshot
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def fail_each(name: str, source: Path, store: Path, code: int, before: Snapshot | None = None, **faults: Any) -> Iterator[int]:
@@ -41,9 +43,9 @@ def fail_each(name: str, source: Path, store: Path, code: int, before: Snapshot 
         failed = error is not None
         if error is not None:
             assert error.errno == code
-            assert isinstance(error, DiskFull) == (code == errno.ENOSPC)
+            assert isinstance(error, DiskFull) == (code in FULL)
             assert str(store) in str(error) or str(store.parent) in str(error)
-            assert code != errno.ENOSPC or ("bytes needed" in str(error) and "free" in str(error))
+            assert code not in FULL or ("bytes needed" in str(error) and "free" in str(error))
             yield k
         files.remove_folder(store)
         k += 1
@@ -78,7 +80,7 @@ def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name:
     assert failed > len(log)
 
 
-@pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
+@pytest.mark.parametrize("code", [*ERRORS, errno.EDQUOT, errno.EROFS, errno.EXDEV], ids=errno.errorcode.get)
 def test_an_error_at_any_operation_leaves_an_older_store_as_it_was(quick_path: Path, code: int) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     pack_shape("grouped", make_source("grouped", quick_path / "other"), store)
@@ -195,6 +197,16 @@ def test_a_really_full_disk_is_an_error_and_never_a_signal(small_disk: Path, tmp
     assert outcome.error.startswith("DiskFull")
     assert verify(store).digest == digest
     whole_content(store)
+
+
+def test_a_disk_without_a_free_byte_is_an_error_and_stays_as_it_was(small_disk: Path, tmp_path: Path) -> None:
+    write_numbers(tmp_path / "small.csv", 1_000)
+    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    with pytest.raises(DiskFull, match="bytes needed, 0 free"):
+        packs.pack(tmp_path / "small.csv", small_disk / "store")
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
 def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path, tmp_path: Path) -> None:

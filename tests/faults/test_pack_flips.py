@@ -43,9 +43,9 @@ def holders(store: Path) -> dict[str, tuple[str, Shard]]:
     assert manifest is not None
     found = {} if manifest.offsets is None else {manifest.offsets.file: ("offsets", manifest.offsets)}
     for column in manifest.columns:
-        for shard in (column.values, column.texts and column.texts.utf8, column.texts and column.texts.offsets):
-            if shard is not None:
-                found[shard.file] = (f"column {column.name!r}", shard)
+        texts = [] if column.texts is None else [column.texts.utf8, column.texts.offsets]
+        for shard in ([] if column.values is None else [column.values]) + texts:
+            found[shard.file] = (f"column {column.name!r}", shard)
     return found
 
 

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from tests.faults.shapes import make_source, pack_shape, whole_content
 
-from stoker import files
 from stoker.errors import StokerError, StoreDamaged, StoreLocked
 from stoker.store import store as stores
 from stoker.store.pack import pack
+from stoker.store.shard import map_shard
 from stoker.store.store import Store, open_store
 from stoker.store.verify import verify
 from stoker.testing import FaultyFiles, Zygote
@@ -48,7 +48,7 @@ def pack_and_wait(name: str, source: str, store: str, wait_at: int, sign: str) -
 
 
 def pack_without_lock_and_wait(name: str, source: str, store: str, wait_at: int, sign: str) -> None:
-    with mock.patch.object(files.fcntl, "flock"):
+    with mock.patch("fcntl.flock"):
         pack_and_wait(name, source, store, wait_at, sign)
 
 
@@ -111,7 +111,7 @@ def test_a_reader_keeps_the_old_store_to_its_end(quick_path: Path) -> None:
 
 def packing_in_between(store: Path, sources: list[Path], rng: np.random.Generator) -> tuple[Callable[..., Any], list[int]]:
     """A `map_shard` before some of whose calls other packs replace the store; and how many they were."""
-    map_shard, packs, calls = stores.map_shard, [0], [0]
+    packs, calls = [0], [0]
     moments = set(rng.integers(0, 4, size=int(rng.integers(1, 4))).tolist())
 
     def map_late(*arguments: Any) -> Any:

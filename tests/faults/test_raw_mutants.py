@@ -23,7 +23,7 @@ from stoker.testing import Zygote, corrupt
 MUTANTS_A_CHILD = 50
 MEMORY_BYTES = 4 << 30
 
-FORMS = {
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "parquet": ("table.parquet", {"series": "key"}),
     "parquet-crc": ("table.parquet", {"series": "key"}),
     "parquet-lists": ("table.parquet", {}),

@@ -158,9 +158,9 @@ BROKEN: list[tuple[str, Callable[[Tree], None]]] = [
         set_at("mood", "texts", "offsets", value={"file": "0" * 16 + ".npy", "dtype": "<i8", "shape": [0], "blocks": []}),
     ),
     # names that refer to columns, and the sources
-    (r"\$\.key: expected the name of a column of level series, found 'none'", set_at("key", value="none")),
-    (r"\$\.key: expected the name of a column of level series, found 'price'", set_at("key", value="price")),
-    (r"\$\.time: expected the name of a column of level step, found 'label'", set_at("time", value="label")),
+    (r"\$\.key: expected the name of a column of level series that is no category, found 'none'", set_at("key", value="none")),
+    (r"\$\.key: expected the name of a column of level series that is no category, found 'price'", set_at("key", value="price")),
+    (r"\$\.time: expected the name of a column of level step that is no category, found 'label'", set_at("time", value="label")),
     (r"\$\.sources\[0\]\.num_bytes: .*from 0", set_at("sources", 0, "num_bytes", value=-1)),
     (r"\$\.sources\[0\]\.num_rows: .*from 0", set_at("sources", 0, "num_rows", value=HUGE)),
     (r"\$\.sources\[0\]\.xxh3: expected 32 hex digits", set_at("sources", 0, "xxh3", value="f" * 31)),

@@ -222,16 +222,22 @@ class Store:
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a packed store: checks the manifest and the size of every shard, reads no values."""
     folder = Path(path)
-    manifest = read_manifest(folder)
     while True:
+        stamp = manifest_stamp(folder)
         try:
-            return _map(folder, manifest)
+            return _map(folder, read_manifest(folder))
         except StoreDamaged:
-            # A pack may have replaced the store between our two looks; then the manifest is a new one.
-            latest = read_manifest(folder)
-            if latest.digest == manifest.digest:
-                raise
-            manifest = latest
+            if manifest_stamp(folder) == stamp:
+                raise  # nobody replaced the store between our two looks: it is damaged
+
+
+def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
+    """What differs whenever a pack has replaced the manifest, even by an equal one; None where there is none."""
+    try:
+        found = (folder / MANIFEST_NAME).lstat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
 
 
 def read_manifest(folder: Path) -> Manifest:

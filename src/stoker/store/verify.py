@@ -13,7 +13,7 @@ from stoker.errors import StoreDamaged
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard
 from stoker.store.shard import damaged_blocks, name_of
-from stoker.store.store import Store, open_store, read_manifest
+from stoker.store.store import Store, manifest_stamp, open_store
 
 Report = Callable[[int, int], None]
 """Gets bytes checked and bytes in all."""
@@ -32,13 +32,12 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
     """Read every byte of a store; raises `StoreDamaged` with shard, column and rows of all damage."""
     folder = Path(path)
     while True:
-        store = open_store(folder)
+        stamp = manifest_stamp(folder)
         try:
-            return _verify(store, folder, report)
+            return _verify(open_store(folder), folder, report)
         except StoreDamaged:
-            # A pack may have replaced the store while it was read; then the manifest is a new one.
-            if read_manifest(folder).digest == store.digest:
-                raise
+            if manifest_stamp(folder) == stamp:
+                raise  # nobody replaced the store while it was read: it is damaged
 
 
 def _verify(store: Store, folder: Path, report: Report | None) -> Verified:

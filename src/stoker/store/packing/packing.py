@@ -96,6 +96,7 @@ class Packing:
 
     def _attempt(self, journal: Journal | None) -> Manifest:
         pool = ThreadPoolExecutor(self._plan.options.threads + 1, thread_name_prefix="stoker-reader")
+        hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
         stopping = threading.Event()
         try:
             with Writer(self._plan.options.working_bytes // 24) as writer:
@@ -105,7 +106,7 @@ class Packing:
                     files.remove_folder(self._work)
                     files.make_folder(self._work)
                     state = _State(self, writer)
-                hashes = [pool.submit(hash_source, source, stopping) for source in self._plan.sources]
+                hashes = [hasher.submit(hash_source, source, stopping) for source in self._plan.sources]
                 state.read(pool)
                 run = state.merge()
                 writer.drain()
@@ -113,6 +114,7 @@ class Packing:
             return self._seal(run, state, entries)
         finally:
             stopping.set()  # nobody waits for the hash of a huge file after Ctrl-C
+            hasher.shutdown(wait=True, cancel_futures=True)
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _entries(self, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,8 +53,11 @@ class Block:
 
 def open_text(path: Path, encoding: str = "utf-8") -> Readable:
     """Open a text file for reading as UTF-8 bytes without a byte order mark."""
-    with path.open("rb") as file:
-        start = file.read(8)
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise SourceInvalid(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     if not start:
         raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     return _Decoder(_decompress(path, start), path, encoding)
