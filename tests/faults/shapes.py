@@ -20,7 +20,7 @@ from stoker import files
 from stoker.store import manifest as manifests
 from stoker.store.pack import pack
 from stoker.store.packing import merge as merges
-from stoker.store.packing import packing as packings
+from stoker.store.packing import state as states
 from stoker.store.packing.options import Options
 from stoker.store.packing.shape import Shaper
 from stoker.store.packing.writer import Writer
@@ -143,9 +143,9 @@ def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
     with (
         mock.patch.object(Options, "run_bytes", shape.run_bytes),
         mock.patch.object(Options, "chunk_bytes", shape.chunk_bytes),
-        mock.patch.object(packings, "JOURNAL_BYTES", shape.journal_bytes),
-        mock.patch.object(packings, "FAN_IN", shape.fan_in),
-        mock.patch.object(packings, "merge_runs", merge),
+        mock.patch.object(states, "JOURNAL_BYTES", shape.journal_bytes),
+        mock.patch.object(states, "FAN_IN", shape.fan_in),
+        mock.patch.object(states, "merge_runs", merge),
         mock.patch.object(csv_table, "SAMPLE_BYTES", 1 << 10),
         mock.patch.object(Writer, "submit", submit),
     ):

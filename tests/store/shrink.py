@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker.store.packing import merge, packing
+from stoker.store.packing import merge, state
 from stoker.store.packing.options import Options
 from stoker.store.packing.run import Run
 from stoker.store.sources import csv_table
@@ -24,8 +24,8 @@ def shrunk(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Options, "chunk_bytes", property(lambda _: chunk_bytes))
         patch.setattr(Options, "run_bytes", property(lambda _: run_bytes))
-        patch.setattr(packing, "FAN_IN", fan_in)
-        patch.setattr(packing, "JOURNAL_BYTES", journal_bytes)
+        patch.setattr(state, "FAN_IN", fan_in)
+        patch.setattr(state, "JOURNAL_BYTES", journal_bytes)
         patch.setattr(merge, "Cursor", _SmallCursor)
         patch.setattr(csv_table, "line_blocks", partial(_small_lines, line_bytes))
         yield

@@ -25,8 +25,9 @@ from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest
 from stoker.store.packing.debris import WORK_FILE, remove_debris
 from stoker.store.packing.options import DEFAULT_MEMORY, Missing, Options, default_threads, parse_bytes, parse_dtypes, parse_names
-from stoker.store.packing.packing import Packing, Progress, quiet
+from stoker.store.packing.packing import Packing, quiet
 from stoker.store.packing.plan import make_plan
+from stoker.store.packing.state import Progress
 from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.find import find_sources
 from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, open_store, read_manifest

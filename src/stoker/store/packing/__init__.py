@@ -8,5 +8,5 @@ sorter, run, fill        segments become sorted runs on disk, through the backgr
 merge                    several runs become one
 seal                     the run becomes the shards of a store
 journal, identity        how far a pack is, and whether a later one is the same
-packing                  the whole of it
+state, packing           the whole of it
 """

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-
 from stoker import files
-from stoker.errors import BadValue, DiskFull, SourceChanged, SourceEmpty
+from stoker.errors import BadValue, DiskFull, SourceChanged, SourceEmpty, StokerError
 from stoker.store.manifest import Manifest, SourceEntry
 from stoker.store.packing import journal as journals
-from stoker.store.packing.categories import Categories
 from stoker.store.packing.debris import remove_debris
 from stoker.store.packing.disorder import explain_disorder
-from stoker.store.packing.field import Field
 from stoker.store.packing.identity import fingerprint, hash_source, stat_source
-from stoker.store.packing.journal import Journal, MergeMark
-from stoker.store.packing.merge import FAN_IN, CursorMark, merge_runs
+from stoker.store.packing.journal import Journal
 from stoker.store.packing.plan import Plan, settle_plan
-from stoker.store.packing.readahead import read_ahead
-from stoker.store.packing.run import Disorder, Layout, RepeatedKey, Run
+from stoker.store.packing.run import Disorder, RepeatedKey, Run
 from stoker.store.packing.seal import seal_run
-from stoker.store.packing.shape import Shaper
-from stoker.store.packing.sorter import Sorter
+from stoker.store.packing.state import Job, Progress, State
 from stoker.store.packing.values import Gaps
 from stoker.store.packing.writer import Writer
-from stoker.store.sources.source import Place, Source, Unfit
-from stoker.store.store import WORK_NAME
-from stoker.store.textfile import TextFile
-
-JOURNAL_BYTES = 256 << 20
-"""How much may have to be done again after a kill."""
-
-Progress = Callable[[str, float, int], None]
-"""Gets the phase, the share of it that is done (0 to 1), and rows so far."""
+from stoker.store.sources.source import Unfit
 
 
 def quiet(phase: str, share: float, rows: int) -> None:
@@ -49,341 +32,95 @@ class Packing:
     """Makes the shards of one store in `folder` and returns its manifest; does not commit."""
 
     def __init__(self, plan: Plan, folder: Path, progress: Progress) -> None:
-        self._plan = plan
-        self._folder = folder
-        self._work = folder / WORK_NAME
-        self._progress = progress
-        self._settled = False
         self._stats = [stat_source(source) for source in plan.sources]
-        self._fingerprint = fingerprint(plan, self._stats)
+        on_disk = all(source.path is not None for source in plan.sources)
+        self._job = Job(
+            plan=plan, folder=folder, progress=progress, fingerprint=fingerprint(plan, self._stats) if on_disk else None
+        )
 
     def run(self) -> Manifest:
         """Read, merge and seal. Types that turn out too narrow are settled by reading everything, once."""
-        _refuse_too_large(self._plan, self._folder)
-        journal = journals.load(self._work, self._fingerprint) if self._resumable else None
+        job = self._job
+        _refuse_too_large(job.plan, job.folder)
+        journal = journals.load(job.work, job.fingerprint) if job.fingerprint is not None else None
         if journal is not None and journal.settled:
-            self._settle()
+            job = _settle(job)
         while True:
             try:
-                return self._attempt(journal)
+                return self._attempt(job, journal)
             except (Unfit, Gaps) as error:
-                if self._settled:
-                    if isinstance(error, Gaps):
-                        raise BadValue(str(error)) from None
-                    raise SourceChanged(
-                        f"{error}: its values differ between two looks. Do not change sources during a pack."
-                    ) from error
-                self._settle()
-                journal = None
+                if job.settled:
+                    raise _after_settling(error) from None
+                job, journal = _settle(job), None
             except Disorder as error:
-                raise explain_disorder(self._plan, error) from None
+                raise explain_disorder(job.plan, error) from None
             except RepeatedKey as error:
-                name = self._plan.key.name if self._plan.key else "row"
+                name = job.plan.key.name if job.plan.key else "row"
                 raise BadValue(f"{name} {error.key!r} comes twice, but each row is a whole series. Make the key unique.") from None
 
-    @property
-    def _resumable(self) -> bool:
-        return all(source.path is not None for source in self._plan.sources)
-
-    def _settle(self) -> None:
-        rows = 0
-
-        def report(_: int) -> None:
-            self._progress("settling types", 0.0, rows)
-
-        self._plan = settle_plan(self._plan, report)
-        self._settled = True
-
-    def _attempt(self, journal: Journal | None) -> Manifest:
-        pool = ThreadPoolExecutor(self._plan.options.threads + 1, thread_name_prefix="stoker-reader")
+    def _attempt(self, job: Job, journal: Journal | None) -> Manifest:
+        pool = ThreadPoolExecutor(job.plan.options.threads + 1, thread_name_prefix="stoker-reader")
         hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
         stopping = threading.Event()
         try:
-            with Writer(self._plan.options.working_bytes // 24) as writer:
-                state = _State.restore(journal, self, writer) if journal is not None else None
+            with Writer(job.plan.options.working_bytes // 24) as writer:
+                state = State.restore(journal, job, writer) if journal is not None else None
                 if state is None:
-                    remove_debris(self._folder)
-                    files.remove_folder(self._work)
-                    files.make_folder(self._work)
-                    state = _State(self, writer)
-                hashes = [hasher.submit(hash_source, source, stopping) for source in self._plan.sources]
+                    remove_debris(job.folder)
+                    files.remove_folder(job.work)
+                    files.make_folder(job.work)
+                    state = State(job, writer)
+                hashes = [hasher.submit(hash_source, source, stopping) for source in job.plan.sources]
                 state.read(pool)
                 run = state.merge()
                 writer.drain()
-            entries = self._entries(hashes, state.source_rows)
-            return self._seal(run, state, entries)
+            return _seal(job, run, state, self._entries(job.plan, hashes, state.source_rows))
         finally:
             stopping.set()  # nobody waits for the hash of a huge file after Ctrl-C
             hasher.shutdown(wait=True, cancel_futures=True)
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _entries(self, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
+    def _entries(self, plan: Plan, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
         entries = [
             SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
-            for source, rows, future in zip(self._plan.sources, source_rows, hashes, strict=True)
+            for source, rows, future in zip(plan.sources, source_rows, hashes, strict=True)
         ]
         # Last, so that no change slips in between: what was read and what was hashed are the same bytes.
-        for source, before in zip(self._plan.sources, self._stats, strict=True):
+        for source, before in zip(plan.sources, self._stats, strict=True):
             if stat_source(source) != before:
                 raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         return entries
 
-    def _seal(self, run: Run | None, state: _State, entries: list[SourceEntry]) -> Manifest:
-        if run is None or run.num_steps == 0:
-            names = ", ".join(source.label for source in self._plan.sources[:3])
-            raise SourceEmpty(f"{names} {'hold' if len(self._plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
-        self._progress("sealing", 0.0, run.num_steps)
-        notes = [*self._plan.notes, *_notes(run, entries)]
-        manifest = seal_run(
-            run,
-            self._plan,
-            work=self._work,
-            folder=self._folder,
-            categories=state.category_files,
-            missing=state.shaper.missing,
-            sources=entries,
-            notes=notes,
-        )
-        run.close()
-        self._progress("sealing", 1.0, run.num_steps)
-        return manifest
+
+def _settle(job: Job) -> Job:
+    """The same job with types that hold all values."""
+    return replace(job, plan=settle_plan(job.plan, lambda rows: job.progress("settling types", 0.0, rows)), settled=True)
 
 
-class _State:
-    """What a packing holds between two blocks, and what its journal records."""
-
-    def __init__(self, packing: Packing, writer: Writer) -> None:
-        self._packing = packing
-        self._plan = packing._plan
-        self._writer = writer
-        self._source = 0
-        self._place = Place()
-        self._all_read = False
-        self._merged = 0
-        self._merge: MergeMark | None = None
-        self._since_journal = 0
-        self._copied = False
-        self.source_rows: list[int] = []
-        self.category_files: dict[str, TextFile] = {}
-        self.layout = _layout(self._plan)
-        self.shaper = Shaper(self._plan, {}, self._new_texts)
-        self.sorter = self._make_sorter([])
-        for field in _category_fields(self._plan):
-            self.category_files[field.name] = TextFile.create(packing._work / f"categories{len(self.category_files)}")
-            self.shaper.categories[field.name] = Categories(field.name)
-
-    def _make_sorter(self, runs: list[Run]) -> Sorter:
-        options = self._plan.options
-        return Sorter(
-            self._packing._work, self.layout, self._writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs
-        )
-
-    def _new_texts(self, name: str, texts: list[str]) -> None:
-        self._writer.submit(partial(self.category_files[name].append, pa.array(texts, pa.large_string())))
-
-    def read(self, pool: ThreadPoolExecutor) -> None:
-        """Read what is left of the sources."""
-        options, sources = self._plan.options, self._plan.sources
-        if self._all_read:
-            return
-        total = sum(source.num_bytes for source in sources) or 1
-        done = sum(source.num_bytes for source in sources[: self._source])
-        for number in range(self._source, len(sources)):
-            source = sources[number]
-            tasks = source.read(self._plan.schema, start=self._place, chunk_bytes=options.chunk_bytes)
-            rows_before = sum(self.source_rows)
-            for chunk in read_ahead(tasks, pool, depth=options.threads + 1):
-                block = self.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
-                self.sorter.add(block)
-                self._place = chunk.end
-                self._since_journal += block.num_bytes
-                if self._since_journal >= JOURNAL_BYTES:
-                    self._journal_reading()
-                share = done + source.num_bytes * _share(source, chunk.end)
-                self._packing._progress("reading", share / total, rows_before + chunk.end.row)
-            if self._place.row == 0 and self._plan.grouping in ("file", "wide"):
-                self.sorter.add(self.shaper.empty(number))
-            self.source_rows.append(self._place.row)
-            done += source.num_bytes
-            self._source, self._place = number + 1, Place()
-        self.sorter.finish()
-        self._all_read = True
-        self._journal()
-
-    def _journal_reading(self) -> None:
-        """A journal between two chunks: rows that wait to be sorted are written out as a run first."""
-        self.sorter.flush()
-        self._journal()
-
-    def merge(self) -> Run | None:
-        """Merge runs until one is left."""
-        runs, options = self.sorter.runs, self._plan.options
-        if not runs:
-            return None
-        while len(runs) > 1 or self._must_copy():
-            first = self._first_to_merge()
-            group = runs[first : first + FAN_IN]
-            last = len(group) == len(runs)
-            out = self._merge_out(last)
-            rows = sum(run.num_steps for run in group)
-            merge_runs(
-                group,
-                out,
-                time_index=self.layout.time_index if options.sort else None,
-                unique_keys=self._plan.rows_are_series,
-                memory_bytes=options.working_bytes // 10,
-                marks=self._merge.cursors if self._merge is not None else None,
-                progress=partial(self._merging, first, len(group), out, rows),
-            )
-            out.finish()
-            runs[first : first + len(group)] = [out]
-            if len(runs) > 1:
-                out.close()
-            self._merge, self._merged = None, first + 1
-            self._copied = last
-            self._journal()
-            self._writer.submit(partial(_remove_runs, group))
-        return runs[0]
-
-    def _first_to_merge(self) -> int:
-        """Which run the next group begins with. Groups are neighbours, so that earlier rows stay in front."""
-        if self._merge is not None:
-            return self._merge.first
-        last_round, end_of_round = len(self.sorter.runs) <= FAN_IN, self._merged >= len(self.sorter.runs) - 1
-        return 0 if last_round or end_of_round else self._merged
-
-    def _must_copy(self) -> bool:
-        """Whether a single run still has to be copied: gaps can be filled only once the rows are in order."""
-        options = self._plan.options
-        return options.sort and options.missing == "ffill" and not self._copied
-
-    def _merge_out(self, last: bool) -> Run:
-        layout = _layout(self._plan, merged=True, fill=last or not self._plan.options.sort)
-        if self._merge is not None:
-            out = Run.reopen(self._packing._work, self._merge.out, layout, self._writer)
-            if out is not None:
-                return out
-            self._merge = None
-        number = max(run.number for run in self.sorter.runs) + 1
-        for path in self._packing._work.glob(f"run{number}.*"):
-            files.remove_file(path)
-        return Run.create(self._packing._work, number, layout, self._writer)
-
-    def _merging(self, first: int, count: int, out: Run, rows: int, cursors: list[CursorMark], num_bytes: int) -> None:
-        self._since_journal += num_bytes
-        if self._since_journal >= JOURNAL_BYTES:
-            mark = out.mark()
-            self._journal(lambda: MergeMark(first=first, count=count, out=mark(), cursors=cursors))
-        self._packing._progress("merging", out.num_steps / max(rows, 1), out.num_steps)
-
-    def _journal(self, merge: Callable[[], MergeMark] | None = None) -> None:
-        """Queue a journal behind all writes so far; it is made up on the writer's thread, when they are done."""
-        self._since_journal = 0
-        if not self._packing._resumable:
-            return
-        marks = [run.mark() for run in self.sorter.runs]
-        missing, source_rows = dict(self.shaper.missing), list(self.source_rows)
-        packing, source, place = self._packing, self._source, self._place
-        all_read, merged, wide_time = self._all_read, self._merged, self.shaper.wide_time
-
-        def save() -> None:
-            journal = Journal(
-                fingerprint=packing._fingerprint,
-                settled=packing._settled,
-                source=source,
-                row=place.row,
-                position=place.position,
-                source_rows=source_rows,
-                read=all_read,
-                missing=missing,
-                wide_time=wide_time,
-                categories={name: file.mark() for name, file in self.category_files.items()},
-                runs=[mark() for mark in marks],
-                merged=merged,
-                merge=merge() if merge is not None else None,
-            )
-            journals.save(packing._work, journal)
-
-        self._writer.submit(save)
-
-    @classmethod
-    def restore(cls, journal: Journal, packing: Packing, writer: Writer) -> _State | None:
-        """The state that a journal describes; None if the files on disk are not as it says."""
-        state = cls.__new__(cls)
-        plan, work = packing._plan, packing._work
-        state._packing, state._plan, state._writer = packing, plan, writer
-        state._source, state._place = journal.source, Place(journal.row, journal.position)
-        state._all_read, state._merged, state._merge = journal.read, journal.merged, journal.merge
-        state._since_journal = 0
-        state._copied = journal.read and journal.merged == 1 and len(journal.runs) == 1
-        state.source_rows = list(journal.source_rows)
-        state.layout = _layout(plan)
-        state.category_files = {}
-        state.shaper = Shaper(plan, {}, state._new_texts)
-        state.shaper.missing.update(journal.missing)
-        state.shaper.wide_time = journal.wide_time
-        for i, field in enumerate(_category_fields(plan)):
-            file = TextFile.reopen(work / f"categories{i}", journal.categories[field.name])
-            if file is None:
-                return None
-            state.category_files[field.name] = file
-            state.shaper.categories[field.name] = Categories(field.name, file.read(0, file.rows).to_pylist())
-        _remove_strays(work, journal)
-        layout = _layout(plan, merged=True) if journal.read else state.layout
-        runs = []
-        for mark in journal.runs:
-            run = Run.reopen(work, mark, layout, writer)
-            if run is None:
-                return None
-            if mark is not journal.runs[-1]:
-                run.close()  # only read from now on
-            runs.append(run)
-        state.sorter = state._make_sorter(runs)
-        return state
+def _after_settling(error: Exception) -> StokerError:
+    if isinstance(error, Gaps):
+        return BadValue(str(error))
+    return SourceChanged(f"{error}: its values differ between two looks. Do not change sources during a pack.")
 
 
-def _layout(plan: Plan, *, merged: bool = False, fill: bool | None = None) -> Layout:
-    options = plan.options
-    key = plan.key
-    filling = options.missing == "ffill" and (fill if fill is not None else not options.sort)
-    return Layout(
-        key=np.dtype("<i8") if key is None else None if key.kind == "text" else key.dtype,
-        step=[field.dtype for field in plan.step],
-        series=[None if field.kind == "text" else field.dtype for field in plan.series],
-        time_index=plan.time_index,
-        strict_time=not options.sort,
-        unique_keys=plan.rows_are_series and not merged,
-        fill=frozenset(i for i, field in enumerate(plan.step) if filling and _has_missing_number(field)),
-        bfloat16=frozenset(i for i, field in enumerate(plan.step) if field.kind == "bfloat16"),
+def _seal(job: Job, run: Run | None, state: State, entries: list[SourceEntry]) -> Manifest:
+    if run is None or run.num_steps == 0:
+        names = ", ".join(source.label for source in job.plan.sources[:3])
+        raise SourceEmpty(f"{names} {'hold' if len(job.plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
+    job.progress("sealing", 0.0, run.num_steps)
+    manifest = seal_run(
+        run,
+        job.plan,
+        work=job.work,
+        folder=job.folder,
+        categories=state.category_files,
+        missing=state.shaper.missing,
+        sources=entries,
+        notes=[*job.plan.notes, *_notes(run, entries)],
     )
-
-
-def _has_missing_number(field: Field) -> bool:
-    return field.kind in ("timestamp", "duration", "category", "bfloat16") or field.dtype.kind == "f"
-
-
-def _category_fields(plan: Plan) -> list[Field]:
-    return [field for field in (*plan.step, *plan.series) if field.kind == "category"]
-
-
-def _remove_strays(work: Path, journal: Journal) -> None:
-    """Remove runs that were begun after the journal was written: they would be in the way of those that follow it."""
-    marks = [*journal.runs, *([journal.merge.out] if journal.merge is not None else [])]
-    kept = {f"run{mark.number}" for mark in marks}
-    for path in sorted(work.iterdir()):
-        if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
-            files.remove_file(path)
-
-
-def _remove_runs(runs: list[Run]) -> None:
-    for run in runs:
-        run.close()
-        for path in run.paths():
-            files.remove_file(path)
-
-
-def _share(source: Source, place: Place) -> float:
-    return min(place.position / source.num_positions, 1.0) if source.num_positions else 0.0
+    run.close()
+    job.progress("sealing", 1.0, run.num_steps)
+    return manifest
 
 
 def _refuse_too_large(plan: Plan, folder: Path) -> None:

@@ -59,6 +59,7 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
     sources, options = plan.sources, plan.options
     types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
     gaps: set[str] = set()
+    rows = 0
     for source in sources:
         asked = plan.schema if source.typed else None
         for task in source.read(asked, start=Place(), chunk_bytes=options.chunk_bytes):
@@ -73,7 +74,8 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
                     types[name] = settled
                 if _has_gaps(column):
                     gaps.add(name)
-            report(table.nbytes)
+            rows += table.num_rows
+            report(rows)
     for name in gaps - {options.series}:
         types[name] = _nullable(types[name])
     return _plan(sources, options, pa.schema([(name, types[name]) for name in plan.schema.names]))
