@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +66,7 @@ class Packing:
         hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
         stopping = threading.Event()
         try:
-            with Writer(job.plan.options.working_bytes // 24) as writer:
+            with _brisk_threads(), Writer(job.plan.options.working_bytes // 24) as writer:
                 state = State.restore(journal, job, writer) if journal is not None else None
                 if state is None:
                     remove_debris(job.folder)
@@ -90,6 +93,20 @@ class Packing:
             if stat_source(source) != before:
                 raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         return entries
+
+
+@contextlib.contextmanager
+def _brisk_threads() -> Iterator[None]:
+    """Let threads wait less for the interpreter: each works in C most of the time, and comes back for microseconds.
+
+    5 % of a pack of Parquet on two cores (docs/journal.md).
+    """
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval, 0.0005))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def _settle(job: Job) -> Job:
