@@ -43,8 +43,8 @@ soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak
 
 bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size
-	@for file in $(wildcard benchmarks/bench_*.py); do \
-	  echo "== $$file"; $(PY) $$file $(if $(FULL),,--small) || exit 1; \
+	@for name in $(basename $(notdir $(wildcard benchmarks/bench_*.py))); do \
+	  echo "== $$name"; $(PY) -m benchmarks.$$name $(if $(FULL),,--small) || exit 1; \
 	done
 
 clean: ## remove .venv and what tools left behind
