@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker.store.packing.sharing import from_numpy
+
 Array = npt.NDArray[Any]
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
@@ -55,7 +57,7 @@ class Block:
 
 def take(values: PerSeries, order: Array) -> PerSeries:
     """Values in another order."""
-    return values[order] if isinstance(values, np.ndarray) else values.take(pa.array(order))
+    return values[order] if isinstance(values, np.ndarray) else values.take(from_numpy(order))
 
 
 def concatenate(blocks: Sequence[Block]) -> Block:
@@ -90,7 +92,7 @@ def sort_block(block: Block, time_index: int | None) -> Block:
         by_time = stable_order(block.step[time_index])
         rows = by_time[stable_order(np.repeat(codes, block.counts)[by_time])]
     return Block(
-        keys=block.keys.take(pa.array(order)),
+        keys=block.keys.take(from_numpy(order)),
         counts=counts,
         step=[values[rows] for values in block.step],
         series=[take(values, order) for values in block.series],
@@ -132,7 +134,7 @@ def join_segments(block: Block) -> Block:
         return block
     firsts = np.flatnonzero(fresh)
     return Block(
-        keys=block.keys.take(pa.array(firsts)),
+        keys=block.keys.take(from_numpy(firsts)),
         counts=np.add.reduceat(block.counts, firsts),
         step=block.step,
         series=[take(values, firsts) for values in block.series],

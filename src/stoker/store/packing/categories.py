@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from stoker.errors import SourceTooLarge
 from stoker.store.column import MISSING_CODE
+from stoker.store.packing.sharing import from_numpy
 
 MAX_CATEGORIES = 1 << 20
 MAX_TEXT_BYTES = 64 << 20
@@ -35,7 +36,7 @@ class Categories:
         # A dictionary may hold texts that no row uses: only those that do occur get a number, in order of appearance.
         used, first = np.unique(indices[indices >= 0], return_index=True)
         used = used[np.argsort(first)]
-        texts = values.dictionary.take(pa.array(used)).to_pylist()
+        texts = values.dictionary.take(from_numpy(used)).to_pylist()
         new = [text for text in dict.fromkeys(texts) if text is not None and text not in self._codes]
         for text in new:
             self._codes[text] = len(self._codes)

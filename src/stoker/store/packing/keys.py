@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from stoker.errors import BadValue
 from stoker.store.packing.field import Field
+from stoker.store.packing.sharing import from_numpy
 from stoker.store.packing.values import Locate, to_numbers
 
 Array = npt.NDArray[Any]
@@ -30,7 +31,7 @@ def key_stretches(column: pa.Array, field: Field, locate: Locate) -> tuple[pa.Ar
     if pa.types.is_dictionary(column.type):
         # Codes are compared instead of texts. Two codes of one text make two stretches, which the run joins again.
         starts = _starts(column.indices.to_numpy())
-        keys = _plain(column.dictionary.take(column.indices.take(pa.array(starts))), field, lambda i: locate(int(starts[i])))
+        keys = _plain(column.dictionary.take(column.indices.take(from_numpy(starts))), field, lambda i: locate(int(starts[i])))
     elif field.kind == "text":
         runs = pc.run_end_encode(column, run_end_type=pa.int64())
         starts = np.concatenate([[0], runs.run_ends.to_numpy()[:-1]]) if len(column) else np.empty(0, dtype=np.int64)
@@ -38,7 +39,7 @@ def key_stretches(column: pa.Array, field: Field, locate: Locate) -> tuple[pa.Ar
     else:
         numbers = _plain(column, field, locate)
         starts = _starts(numbers.to_numpy())
-        keys = numbers.take(pa.array(starts))
+        keys = numbers.take(from_numpy(starts))
     return keys, np.diff(starts, append=len(column))
 
 
@@ -54,7 +55,7 @@ def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
             raise _missing(field, locate(int(np.asarray(empty.to_numpy(zero_copy_only=False)).argmax())))
         return keys.cast(pa.large_string())
     if field.kind == "timestamp":
-        return pa.array(to_numbers(keys, field, locate))
+        return from_numpy(to_numbers(keys, field, locate))
     return keys.cast(pa.uint64() if field.dtype == np.uint64 else pa.int64())
 
 

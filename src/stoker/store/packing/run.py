@@ -21,6 +21,7 @@ import pyarrow as pa
 from stoker.store.columnfile import ColumnFile, Mark
 from stoker.store.packing.block import Block, PerSeries, join_segments
 from stoker.store.packing.fill import fill_forward
+from stoker.store.packing.sharing import from_numpy
 from stoker.store.packing.values import from_bfloat16
 from stoker.store.packing.writer import Writer
 from stoker.store.tally import Tally
@@ -301,4 +302,4 @@ def _append(file: ColumnFile | TextFile, values: PerSeries) -> None:
 
 def _read(file: ColumnFile | TextFile, start: int, stop: int) -> pa.Array:
     values = file.read(start, stop)
-    return pa.array(values) if isinstance(values, np.ndarray) else values
+    return from_numpy(values) if isinstance(values, np.ndarray) else values

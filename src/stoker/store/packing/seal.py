@@ -16,6 +16,7 @@ from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Sha
 from stoker.store.packing.field import Field
 from stoker.store.packing.plan import Plan
 from stoker.store.packing.run import Run
+from stoker.store.packing.sharing import from_numpy, from_texts
 from stoker.store.packing.values import from_bfloat16
 from stoker.store.tally import Tally
 from stoker.store.textfile import TextFile
@@ -181,7 +182,7 @@ class _Sealer:
             indices = np.repeat(np.arange(len(counts)), self._pieces(counts))
             part = column.read(start, start + len(counts))
             if isinstance(repeated, TextFile):
-                repeated.append(part.take(pa.array(indices)))
+                repeated.append(part.take(from_numpy(indices)))
             else:
                 repeated.append(part[indices])
         return repeated
@@ -199,7 +200,7 @@ class _Sealer:
         field = Field(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
         column = TextFile.create(self._fresh("names"))
         for start in range(0, len(names), _PART):
-            column.append(pa.array(names[start : start + _PART], pa.large_string()))
+            column.append(from_texts(names[start : start + _PART]))
         return self.series_entry(field, column, None, missing)
 
     def _series_names(self) -> list[str]:

@@ -19,6 +19,7 @@ from stoker.store.packing.categories import Categories
 from stoker.store.packing.field import Field, is_list, make_field, plain_type
 from stoker.store.packing.keys import key_stretches, key_values
 from stoker.store.packing.plan import Plan
+from stoker.store.packing.sharing import from_numpy
 from stoker.store.packing.values import missing_mask, one_array, to_numbers
 from stoker.store.sources.source import Chunk, Source
 
@@ -60,7 +61,7 @@ class Shaper:
     def empty(self, number: int) -> Block:
         """What a source without rows gives: one series of no steps a file (and column), so that each file is there."""
         width = self._wide_width if self.plan.grouping == "wide" else 1
-        keys = pa.array(np.arange(number * width, (number + 1) * width, dtype=np.int64))
+        keys = from_numpy(np.arange(number * width, (number + 1) * width, dtype=np.int64))
         return Block(keys, np.zeros(width, dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
 
     @property
@@ -83,12 +84,12 @@ class Shaper:
             gone |= mask
         if not gone.any():
             return table, rows
-        return table.filter(pa.array(~gone)), np.flatnonzero(~gone) + rows.start
+        return table.filter(from_numpy(~gone)), np.flatnonzero(~gone) + rows.start
 
     def _segments(self, table: pa.Table, number: int, locate: Locate) -> tuple[pa.Array, Array]:
         """Stretches of rows with one key."""
         if self.plan.key is None:
-            return pa.array([number], pa.int64()), np.array([table.num_rows], dtype=np.int64)
+            return from_numpy(np.array([number], dtype=np.int64)), np.array([table.num_rows], dtype=np.int64)
         return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
 
     def _values(self, values: pa.Array, field: Field, locate: Locate) -> Array:
@@ -123,10 +124,10 @@ class Shaper:
             mask = missing_mask(values)
             self.missing["value"] += int(mask.sum())
             if self.plan.options.missing == "drop" and mask.any():
-                values = values.filter(pa.array(~mask))
+                values = values.filter(from_numpy(~mask))
             parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate))
         width = len(parts)
-        keys = pa.array(np.arange(number * width, (number + 1) * width, dtype=np.int64))
+        keys = from_numpy(np.arange(number * width, (number + 1) * width, dtype=np.int64))
         return Block(keys, np.array([len(part) for part in parts], dtype=np.int64), [np.concatenate(parts)], [])
 
     def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
@@ -174,7 +175,7 @@ class Shaper:
         if self.plan.key is not None:
             keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
             return Block(keys, counts, step, series)
-        keys = pa.array(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
+        keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
         return Block(keys, counts, step, series)
 
     def _flatten(self, table: pa.Table, names: list[str], source: Source, first_row: int) -> tuple[dict[str, pa.Array], Array]:
@@ -212,7 +213,7 @@ class Shaper:
             gone |= mask
         if not gone.any():
             return flats, counts
-        keep = pa.array(~gone)
+        keep = from_numpy(~gone)
         return {n: flat.filter(keep) for n, flat in flats.items()}, np.bincount(rows[~gone], minlength=len(counts)).astype(np.int64)
 
     def _series_values(self, values: pa.Array, field: Field, locate: Locate) -> PerSeries:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from stoker import files
 from stoker.store.packing import journal as journals
@@ -22,6 +21,7 @@ from stoker.store.packing.plan import Plan
 from stoker.store.packing.readahead import read_ahead
 from stoker.store.packing.run import Layout, Run
 from stoker.store.packing.shape import Shaper
+from stoker.store.packing.sharing import from_texts
 from stoker.store.packing.sorter import Sorter
 from stoker.store.packing.writer import Writer
 from stoker.store.sources.source import Place, Source
@@ -81,7 +81,7 @@ class State:
         return Sorter(self._job.work, self.layout, self._writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs)
 
     def _new_texts(self, name: str, texts: list[str]) -> None:
-        self._writer.submit(partial(self.category_files[name].append, pa.array(texts, pa.large_string())))
+        self._writer.submit(partial(self.category_files[name].append, from_texts(texts)))
 
     def read(self, pool: ThreadPoolExecutor) -> None:
         """Read what is left of the sources."""

@@ -1,0 +1,28 @@
+"""Sharing: NumPy values seen as Arrow ones, without a copy.
+
+`pa.array` would do, but it imports pandas wherever that is installed: half a second and 50 MB that a pack does not need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+
+def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
+    """Numbers or truth values as an Arrow array; only truth values are copied, as Arrow packs them into bits."""
+    if values.dtype == np.bool_:
+        return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def from_texts(texts: Sequence[str]) -> pa.Array:
+    """Python texts as an Arrow array."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(text) for text in encoded], out=offsets[1:])
+    return pa.Array.from_buffers(pa.large_string(), len(encoded), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))])
