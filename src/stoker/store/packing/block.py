@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.store.packing.sharing import from_numpy
+from stoker.store.packing.sharing import from_numpy, to_numpy
 
 Array = npt.NDArray[Any]
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
@@ -102,11 +102,11 @@ def sort_block(block: Block, time_index: int | None) -> Block:
 def _codes(keys: pa.Array) -> Array:
     """Numbers in the order of the keys."""
     if not pa.types.is_large_string(keys.type):
-        return np.asarray(keys.to_numpy())
+        return to_numpy(keys)
     encoded = keys.dictionary_encode()
     rank = np.empty(len(encoded.dictionary), dtype=np.int64)
-    rank[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(rank))
-    return np.asarray(rank[encoded.indices.to_numpy()])
+    rank[to_numpy(pc.array_sort_indices(encoded.dictionary))] = np.arange(len(rank))
+    return np.asarray(rank[to_numpy(encoded.indices)])
 
 
 def stable_order(values: Array) -> Array:
@@ -129,7 +129,7 @@ def join_segments(block: Block) -> Block:
     if len(block.keys) < 2:
         return block
     fresh = np.ones(len(block.keys), dtype=bool)
-    fresh[1:] = np.asarray(pc.not_equal(block.keys[:-1], block.keys[1:]).to_numpy(zero_copy_only=False))
+    fresh[1:] = to_numpy(pc.not_equal(block.keys[:-1], block.keys[1:]))
     if fresh.all():
         return block
     firsts = np.flatnonzero(fresh)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stoker.errors import SourceTooLarge
 from stoker.store.column import MISSING_CODE
-from stoker.store.packing.sharing import from_numpy
+from stoker.store.packing.sharing import from_numpy, to_numpy
 
 MAX_CATEGORIES = 1 << 20
 MAX_TEXT_BYTES = 64 << 20
@@ -32,7 +32,7 @@ class Categories:
         if not pa.types.is_dictionary(values.type):
             values = values.dictionary_encode()
         # Other libraries count with unsigned numbers, which have no -1.
-        indices = np.asarray(values.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False))
+        indices = to_numpy(values.indices.cast(pa.int64()).fill_null(-1))
         # A dictionary may hold texts that no row uses: only those that do occur get a number, in order of appearance.
         used, first = np.unique(indices[indices >= 0], return_index=True)
         used = used[np.argsort(first)]

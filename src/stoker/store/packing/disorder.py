@@ -13,7 +13,7 @@ from stoker.errors import TimeDisorder
 from stoker.store.packing.field import Field
 from stoker.store.packing.plan import Plan
 from stoker.store.packing.run import Disorder, Key
-from stoker.store.packing.sharing import from_numpy
+from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import one_array, to_numbers
 from stoker.store.sources.source import Place
 
@@ -54,7 +54,7 @@ def _rows_of(plan: Plan, table: pa.Table, found: Disorder, rows_before: int) -> 
         if plan.key.kind == "timestamp":
             keys = from_numpy(to_numbers(keys, plan.key, str))
         same = pc.fill_null(pc.equal(keys, pa.scalar(found.key, keys.type)), False)
-        return [int(i) for i in np.flatnonzero(same.to_numpy(zero_copy_only=False))]
+        return [int(i) for i in np.flatnonzero(to_numpy(same))]
     if plan.grouping == "row":
         row = int(found.key) - rows_before
         return [row] if 0 <= row < table.num_rows else []

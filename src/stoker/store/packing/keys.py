@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from stoker.errors import BadValue
 from stoker.store.packing.field import Field
-from stoker.store.packing.sharing import from_numpy
+from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import Locate, to_numbers
 
 Array = npt.NDArray[Any]
@@ -30,15 +30,15 @@ def key_stretches(column: pa.Array, field: Field, locate: Locate) -> tuple[pa.Ar
     _refuse_missing(column, field, locate)
     if pa.types.is_dictionary(column.type):
         # Codes are compared instead of texts. Two codes of one text make two stretches, which the run joins again.
-        starts = _starts(column.indices.to_numpy())
+        starts = _starts(to_numpy(column.indices))
         keys = _plain(column.dictionary.take(column.indices.take(from_numpy(starts))), field, lambda i: locate(int(starts[i])))
     elif field.kind == "text":
         runs = pc.run_end_encode(column, run_end_type=pa.int64())
-        starts = np.concatenate([[0], runs.run_ends.to_numpy()[:-1]]) if len(column) else np.empty(0, dtype=np.int64)
+        starts = np.concatenate([[0], to_numpy(runs.run_ends)[:-1]]) if len(column) else np.empty(0, dtype=np.int64)
         keys = _plain(runs.values, field, lambda i: locate(int(starts[i])))
     else:
         numbers = _plain(column, field, locate)
-        starts = _starts(numbers.to_numpy())
+        starts = _starts(to_numpy(numbers))
         keys = numbers.take(from_numpy(starts))
     return keys, np.diff(starts, append=len(column))
 
@@ -52,7 +52,7 @@ def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
     if field.kind == "text":
         empty = pc.equal(pc.binary_length(keys), 0)
         if pc.any(empty).as_py():
-            raise _missing(field, locate(int(np.asarray(empty.to_numpy(zero_copy_only=False)).argmax())))
+            raise _missing(field, locate(int(to_numpy(empty).argmax())))
         return keys.cast(pa.large_string())
     if field.kind == "timestamp":
         return from_numpy(to_numbers(keys, field, locate))
@@ -61,7 +61,7 @@ def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
 
 def _refuse_missing(column: pa.Array, field: Field, locate: Locate) -> None:
     if column.null_count:
-        raise _missing(field, locate(int(np.asarray(pc.is_null(column).to_numpy(zero_copy_only=False)).argmax())))
+        raise _missing(field, locate(int(to_numpy(pc.is_null(column)).argmax())))
 
 
 def _missing(field: Field, where: str) -> BadValue:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from stoker.store.columnfile import ColumnFile, Mark
 from stoker.store.packing.block import Block, PerSeries, join_segments
 from stoker.store.packing.fill import fill_forward
-from stoker.store.packing.sharing import from_numpy
+from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import from_bfloat16
 from stoker.store.packing.writer import Writer
 from stoker.store.tally import Tally
@@ -296,7 +296,7 @@ def _append(file: ColumnFile | TextFile, values: PerSeries) -> None:
     if isinstance(file, TextFile):
         file.append(values)
     else:
-        plain = values if isinstance(values, np.ndarray) else np.asarray(values.to_numpy())
+        plain = values if isinstance(values, np.ndarray) else to_numpy(values)
         file.append(np.ascontiguousarray(plain, dtype=file.dtype))
 
 

@@ -19,7 +19,7 @@ from stoker.store.packing.categories import Categories
 from stoker.store.packing.field import Field, is_list, make_field, plain_type
 from stoker.store.packing.keys import key_stretches, key_values
 from stoker.store.packing.plan import Plan
-from stoker.store.packing.sharing import from_numpy
+from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import missing_mask, one_array, to_numbers
 from stoker.store.sources.source import Chunk, Source
 
@@ -183,7 +183,7 @@ class Shaper:
         counts: Array | None = None
         for name in names:
             column = one_array(table.column(name))
-            lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+            lengths = to_numpy(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
             if counts is not None and not np.array_equal(lengths, counts):
                 row = int((lengths != counts).argmax())
                 raise SourceInvalid(

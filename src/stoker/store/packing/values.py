@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from stoker.errors import BadValue
 from stoker.store.column import MISSING_TIME
 from stoker.store.packing.field import Field
+from stoker.store.packing.sharing import to_numpy
 
 Array = npt.NDArray[Any]
 Locate = Callable[[int], str]
@@ -36,7 +37,7 @@ def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def missing_mask(values: pa.Array) -> Array:
     """Which values are missing: null, or NaN."""
-    return np.asarray(pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False))
+    return to_numpy(pc.is_null(values, nan_is_null=True))
 
 
 def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
@@ -61,21 +62,14 @@ def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
             )
         _refuse_inexact(values, field, locate)
         values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
-    return _cast(_plain(values), field, locate)
-
-
-def _plain(values: pa.Array) -> Array:
-    if pa.types.is_boolean(values.type):  # Arrow packs bits; NumPy unpacks them ten times faster
-        bits = np.frombuffer(values.buffers()[1], dtype=np.uint8) if len(values) else np.empty(0, dtype=np.uint8)
-        return np.unpackbits(bits, count=values.offset + len(values), bitorder="little")[values.offset :].view(np.bool_)
-    return np.asarray(values.to_numpy())
+    return _cast(to_numpy(values), field, locate)
 
 
 def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
     """Integers with gaps go through float64: each must survive that."""
     if pa.types.is_boolean(values.type):
         return
-    whole = np.asarray(values.fill_null(0).to_numpy(zero_copy_only=False))
+    whole = to_numpy(values.fill_null(0))
     _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate)
 
 
@@ -98,7 +92,7 @@ def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
     numbers = values.view(pa.int64())
     if numbers.null_count:
         numbers = numbers.fill_null(int(MISSING_TIME))
-    return np.asarray(numbers.to_numpy())
+    return to_numpy(numbers)
 
 
 def _cast(values: Array, field: Field, locate: Locate) -> Array:
