@@ -7,12 +7,14 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import numpy as np
 import pytest
+
+from stoker.testing import Zygote
 
 # A shared machine may stall any example, so time limits are pytest's; a failure prints the line that replays it.
 hypothesis.settings.register_profile("stoker", deadline=None, print_blob=True)
@@ -56,3 +58,10 @@ def run_python(tmp_path: Path) -> Callable[..., str]:
         return done.stdout
 
     return run
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """A warm process that forks a child for each case."""
+    with Zygote() as zygote:
+        yield zygote

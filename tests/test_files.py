@@ -8,7 +8,6 @@ import re
 import resource
 import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from stoker.testing import FaultyFiles, Zygote
 
 OLD = b"old" * 1000
 NEW = b"newer" * 2000
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as zygote:
-        yield zygote
 
 
 def count_operations(path: Path) -> int:

@@ -16,12 +16,6 @@ READERS = [f"stoker.store.sources.{name}" for name in ("memory", "parquet", "arr
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as zygote:
-        yield zygote
-
-
-@pytest.fixture(scope="session")
 def pack_zygote() -> Iterator[Zygote]:
     """A zygote that has imported all that a pack needs: a child packs at once."""
     with Zygote(imports=["pandas", "pyarrow.pandas_compat", *READERS, "tests.faults.shapes"]) as zygote:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +9,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.store.tampering import edit_manifest
 
-from stoker.testing import COLUMNS, TinyStore, seal_manifest, tiny_store, write_shard
+from stoker.testing import COLUMNS, TinyStore, tiny_store, write_shard
 
 
 @pytest.fixture
 def built(tmp_path: Path) -> TinyStore:
     return tiny_store(tmp_path / "store")
-
-
-def edit_manifest(built: TinyStore, change: Any) -> None:
-    """Change a manifest and seal it again, as somebody could who means harm."""
-    path = built.path / "manifest.json"
-    tree = json.loads(path.read_bytes())
-    change(tree)
-    path.unlink()
-    path.write_bytes(seal_manifest(tree))
 
 
 def expected_in_arrow(built: TinyStore, name: str) -> list[Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +10,18 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.store.tampering import edit_manifest
 
 from stoker.errors import ManifestInvalid, StoreDamaged
 from stoker.store import shard as shards
 from stoker.store import store as stores
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES
-from stoker.testing import COLUMNS, TinyStore, Zygote, seal_manifest, tiny_store, write_shard
+from stoker.testing import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 
 
 @pytest.fixture
 def built(tmp_path: Path) -> TinyStore:
     return tiny_store(tmp_path / "store")
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as zygote:
-        yield zygote
-
-
-def edit_manifest(built: TinyStore, change: Any) -> None:
-    """Change a manifest and seal it again, as somebody could who means harm."""
-    path = built.path / "manifest.json"
-    tree = json.loads(path.read_bytes())
-    change(tree)
-    path.unlink()
-    path.write_bytes(seal_manifest(tree))
 
 
 # ---- stores that lie ----

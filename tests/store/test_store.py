@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from tests.store.tampering import edit_manifest
 
 from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
 from stoker.store import store as stores
 from stoker.store.manifest import HEADER_BYTES
 from stoker.store.store import Series, Store, open_store
-from stoker.testing import COLUMNS, TinyStore, Zygote, seal_manifest, tiny_store, write_shard
+from stoker.testing import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
 
@@ -27,24 +26,9 @@ def built(tmp_path: Path) -> TinyStore:
     return tiny_store(tmp_path / "store")
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as zygote:
-        yield zygote
-
-
 def pieces(built: TinyStore, name: str) -> list[Any]:
     """The slow twin: a list with the values of each series."""
     return np.split(built.values[name], np.cumsum(built.lengths)[:-1])
-
-
-def edit_manifest(built: TinyStore, change: Any) -> None:
-    """Change a manifest and seal it again, as somebody could who means harm."""
-    path = built.path / "manifest.json"
-    tree = json.loads(path.read_bytes())
-    change(tree)
-    path.unlink()
-    path.write_bytes(seal_manifest(tree))
 
 
 # ---- reading ----

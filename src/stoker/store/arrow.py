@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker.errors import StoreDamaged
-from stoker.store.column import Column, Texts
+from stoker.store.column import Column
+from stoker.store.sharing import from_numpy, from_texts
 from stoker.store.store import Store
 
 Array = npt.NDArray[Any]
@@ -32,11 +33,11 @@ def _checked(store: Store, column: Column) -> pa.Array:
 
 def _flat(store: Store, column: Column) -> pa.Array:
     if column.kind == "text" and column.texts is not None:
-        return _texts(column.texts)
+        return from_texts(column.texts)
     values = store.column(column.name)
     if column.kind == "bfloat16":
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    flat = _kind(column, values, _numbers(values.reshape(-1)))
+    flat = _kind(column, values, from_numpy(values.reshape(-1)))
     return pa.FixedSizeListArray.from_arrays(flat, column.width) if column.width is not None else flat
 
 
@@ -48,23 +49,12 @@ def _kind(column: Column, values: Array, flat: pa.Array) -> pa.Array:
         return pa.Array.from_buffers(kind, len(flat), _validity(values != np.iinfo(np.int64).min) + flat.buffers()[1:])
     if column.kind == "category" and column.texts is not None:
         codes = pa.Array.from_buffers(pa.int32(), len(flat), _validity(values >= 0) + flat.buffers()[1:])
-        return pa.DictionaryArray.from_arrays(codes, _texts(column.texts))
+        return pa.DictionaryArray.from_arrays(codes, from_texts(column.texts))
     return flat
-
-
-def _numbers(values: Array) -> pa.Array:
-    if values.dtype == np.bool_:
-        return pa.array(values)  # Arrow packs bits, so this one is a copy
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def _validity(valid: Array) -> list[pa.Buffer | None]:
     return [None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))]
-
-
-def _texts(texts: Texts) -> pa.Array:
-    buffers = [None, pa.py_buffer(texts.offsets), pa.py_buffer(texts.utf8)]
-    return pa.Array.from_buffers(pa.large_string(), len(texts), buffers)
 
 
 def _level(store: Store, column: Column, flat: pa.Array) -> pa.Array:
@@ -72,4 +62,4 @@ def _level(store: Store, column: Column, flat: pa.Array) -> pa.Array:
         return flat
     if store.uniform_length:
         return pa.FixedSizeListArray.from_arrays(flat, store.uniform_length)
-    return pa.LargeListArray.from_arrays(pa.array(store.offsets), flat)
+    return pa.LargeListArray.from_arrays(from_numpy(store.offsets), flat)

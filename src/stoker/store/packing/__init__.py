@@ -2,7 +2,7 @@
 
 options, field, plan     what was asked for, and what becomes of each column
 readahead                chunks are decoded on threads
-values, categories       Arrow values become numbers (sharing: and back)
+values, categories       Arrow values become numbers
 keys, shape, block       rows become segments of series
 sorter, run, fill        segments become sorted runs on disk, through the background writer
 merge                    several runs become one

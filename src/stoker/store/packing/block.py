@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.store.packing.sharing import from_numpy, to_numpy
+from stoker.store.sharing import from_numpy, to_numpy
 
 Array = npt.NDArray[Any]
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stoker.errors import SourceTooLarge
 from stoker.store.column import MISSING_CODE
-from stoker.store.packing.sharing import from_numpy, to_numpy
+from stoker.store.sharing import from_numpy, to_numpy
 
 MAX_CATEGORIES = 1 << 20
 MAX_TEXT_BYTES = 64 << 20

@@ -13,8 +13,8 @@ from stoker.errors import TimeDisorder
 from stoker.store.packing.field import Field
 from stoker.store.packing.plan import Plan
 from stoker.store.packing.run import Disorder, Key
-from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import one_array, to_numbers
+from stoker.store.sharing import from_numpy, to_numpy
 from stoker.store.sources.source import Place
 
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from stoker.errors import BadValue
 from stoker.store.packing.field import Field
-from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import Locate, to_numbers
+from stoker.store.sharing import from_numpy, to_numpy
 
 Array = npt.NDArray[Any]
 

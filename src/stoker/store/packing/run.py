@@ -21,9 +21,9 @@ import pyarrow as pa
 from stoker.store.columnfile import ColumnFile, Mark
 from stoker.store.packing.block import Block, PerSeries, join_segments
 from stoker.store.packing.fill import fill_forward
-from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import from_bfloat16
 from stoker.store.packing.writer import Writer
+from stoker.store.sharing import from_numpy, to_numpy
 from stoker.store.tally import Tally
 from stoker.store.textfile import TextFile
 

@@ -16,8 +16,8 @@ from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Sha
 from stoker.store.packing.field import Field
 from stoker.store.packing.plan import Plan
 from stoker.store.packing.run import Run
-from stoker.store.packing.sharing import from_numpy, from_texts
 from stoker.store.packing.values import from_bfloat16
+from stoker.store.sharing import from_numpy, from_texts
 from stoker.store.tally import Tally
 from stoker.store.textfile import TextFile
 

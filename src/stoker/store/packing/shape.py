@@ -19,8 +19,8 @@ from stoker.store.packing.categories import Categories
 from stoker.store.packing.field import Field, is_list, make_field, plain_type
 from stoker.store.packing.keys import key_stretches, key_values
 from stoker.store.packing.plan import Plan
-from stoker.store.packing.sharing import from_numpy, to_numpy
 from stoker.store.packing.values import missing_mask, one_array, to_numbers
+from stoker.store.sharing import from_numpy, to_numpy
 from stoker.store.sources.source import Chunk, Source
 
 Array = npt.NDArray[Any]

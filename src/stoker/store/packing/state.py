@@ -21,9 +21,9 @@ from stoker.store.packing.plan import Plan
 from stoker.store.packing.readahead import read_ahead
 from stoker.store.packing.run import Layout, Run
 from stoker.store.packing.shape import Shaper
-from stoker.store.packing.sharing import from_texts
 from stoker.store.packing.sorter import Sorter
 from stoker.store.packing.writer import Writer
+from stoker.store.sharing import from_texts
 from stoker.store.sources.source import Place, Source
 from stoker.store.store import WORK_NAME
 from stoker.store.textfile import TextFile

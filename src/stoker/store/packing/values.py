@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from stoker.errors import BadValue
 from stoker.store.column import MISSING_TIME
 from stoker.store.packing.field import Field
-from stoker.store.packing.sharing import to_numpy
+from stoker.store.sharing import to_numpy
 
 Array = npt.NDArray[Any]
 Locate = Callable[[int], str]

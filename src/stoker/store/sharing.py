@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker.store.column import Texts
+
 
 def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
     """Numbers or truth values as an Arrow array; only truth values are copied, as Arrow packs them into bits."""
@@ -34,8 +36,6 @@ def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def from_texts(texts: Sequence[str]) -> pa.Array:
-    """Python texts as an Arrow array."""
-    encoded = [text.encode() for text in texts]
-    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in encoded], out=offsets[1:])
-    return pa.Array.from_buffers(pa.large_string(), len(encoded), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))])
+    """Texts as an Arrow array; those of a store are shared."""
+    laid = texts if isinstance(texts, Texts) else Texts.of(texts)
+    return pa.Array.from_buffers(pa.large_string(), len(laid), [None, pa.py_buffer(laid.offsets), pa.py_buffer(laid.utf8)])
