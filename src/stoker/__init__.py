@@ -14,6 +14,7 @@ from stoker.errors import (
     BadValue,
     DiskError,
     DiskFull,
+    FeedError,
     ManifestInvalid,
     OptionError,
     SchemaDrift,
@@ -35,11 +36,19 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadValue",
+    "BlockShuffle",
+    "ByLength",
     "DiskError",
     "DiskFull",
+    "Feed",
+    "FeedError",
     "ManifestInvalid",
     "OptionError",
     "SchemaDrift",
+    "Segments",
+    "Sequences",
+    "Sequential",
+    "Shuffle",
     "SourceChanged",
     "SourceEmpty",
     "SourceError",
@@ -53,6 +62,8 @@ __all__ = [
     "StoreLocked",
     "StoreNotFound",
     "TimeDisorder",
+    "Weighted",
+    "Windows",
     "inspect",
     "open",
     "pack",
@@ -60,7 +71,16 @@ __all__ = [
 ]
 
 _LAZY = {
+    "BlockShuffle": "stoker.order.blocks:BlockShuffle",
+    "ByLength": "stoker.order.bylength:ByLength",
+    "Feed": "stoker.feed.feed:Feed",
+    "Segments": "stoker.order.windows:Segments",
+    "Sequences": "stoker.order.sequences:Sequences",
+    "Sequential": "stoker.order.order:Sequential",
+    "Shuffle": "stoker.order.order:Shuffle",
     "Store": "stoker.store.store:Store",
+    "Weighted": "stoker.order.weighted:Weighted",
+    "Windows": "stoker.order.windows:Windows",
     "inspect": "stoker.store.inspect:inspect",
     "open": "stoker.store.store:open_store",
     "pack": "stoker.store.pack:pack",
@@ -68,6 +88,13 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
+    from stoker.feed.feed import Feed
+    from stoker.order.blocks import BlockShuffle
+    from stoker.order.bylength import ByLength
+    from stoker.order.order import Sequential, Shuffle
+    from stoker.order.sequences import Sequences
+    from stoker.order.weighted import Weighted
+    from stoker.order.windows import Segments, Windows
     from stoker.store.inspect import inspect
     from stoker.store.pack import pack
     from stoker.store.store import Store

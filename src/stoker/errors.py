@@ -16,6 +16,7 @@
     │   ├── StoreLocked    RuntimeError       another process is writing it
     │   ├── ManifestInvalid ValueError        the manifest breaks a rule of the format
     │   └── StoreDamaged   ValueError         a shard is missing, short, swapped or changed
+    ├── FeedError          RuntimeError       batches that cannot be made or resumed
     └── DiskError          OSError            the disk refused an operation
         └── DiskFull       OSError            and the reason is missing space
 
@@ -87,6 +88,10 @@ class ManifestInvalid(StoreError, ValueError):
 
 class StoreDamaged(StoreError, ValueError):
     """A shard is missing, short, swapped or changed."""
+
+
+class FeedError(StokerError, RuntimeError):
+    """Batches that cannot be made or resumed as asked."""
 
 
 class DiskError(StokerError, OSError):

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from tests.cli.calling import Done
 
-from stoker.cli.inspect import MAX_SOURCES, size
+from stoker.cli.inspect import MAX_SOURCES
+from stoker.units import readable_bytes
 from stoker.store.pack import pack
 from stoker.testing import tiny_store
 
@@ -103,7 +104,7 @@ def test_long_names_do_not_break_the_table(stoker: Stoker, tmp_path: Path) -> No
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (1_500_000, "1.5 MB"), (2e9, "2.0 GB"), (5e15, "5,000.0 TB")],
 )
 def test_sizes(num_bytes: float, text: str) -> None:
-    assert size(num_bytes) == text
+    assert readable_bytes(num_bytes) == text
 
 
 def test_values_are_not_read(stoker: Stoker, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli.printable import printable
+from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,7 +34,7 @@ def command(store: str, as_json: bool) -> None:
 
     console = Console(highlight=False)
     roles = [f", {role} {printable(name)!r}" for role, name in (("key", summary.key), ("time", summary.time)) if name]
-    counts = f"{summary.num_series:,} series, {summary.num_steps:,} steps, {size(summary.num_bytes)}"
+    counts = f"{summary.num_series:,} series, {summary.num_steps:,} steps, {readable_bytes(summary.num_bytes)}"
     console.print(Text(f"{printable(summary.path)}: {counts}{''.join(roles)}", style="bold"))
     console.print(f"digest {summary.digest}")
     for table in (_columns(summary), _lengths(summary), _sources(summary)):
@@ -41,15 +42,6 @@ def command(store: str, as_json: bool) -> None:
         console.print(table)
     for note in summary.notes:
         console.print(Text(f"note: {printable(note)}"))
-
-
-def size(num_bytes: float) -> str:
-    """Bytes as people read them."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:,.1f} TB"
 
 
 def _table(title: str, *headers: str) -> Table:
@@ -98,8 +90,10 @@ def _sources(summary: Summary) -> Table:
 
     table = _table("sources", "name", "xxh3", "rows", "size")
     for source in summary.sources[:MAX_SOURCES]:
-        table.add_row(Text(printable(source.name)), source.xxh3 or "", f"{source.num_rows:,}", size(source.num_bytes))
+        table.add_row(Text(printable(source.name)), source.xxh3 or "", f"{source.num_rows:,}", readable_bytes(source.num_bytes))
     if len(summary.sources) > MAX_SOURCES:
         rest = summary.sources[MAX_SOURCES:]
-        table.add_row(f"… {len(rest):,} more", "", f"{sum(s.num_rows for s in rest):,}", size(sum(s.num_bytes for s in rest)))
+        table.add_row(
+            f"… {len(rest):,} more", "", f"{sum(s.num_rows for s in rest):,}", readable_bytes(sum(s.num_bytes for s in rest))
+        )
     return table

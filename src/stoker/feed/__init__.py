@@ -1,0 +1,1 @@
+"""Feed: from a store and an order to batches on the device."""

@@ -1,0 +1,104 @@
+"""Ahead: steps made by background threads before they are asked for, and handed out in order.
+
+Step k is made by thread k modulo their number; each thread has a queue in and a queue out, so the order needs no lock.
+The threads know nothing of the one who waits for them: when that one is closed, forgotten or the interpreter ends, they end.
+An error takes the place of its step and is raised there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from stoker.clock import now_ns
+from stoker.errors import FeedError
+
+T = TypeVar("T")
+
+END_NS = 1_000_000_000
+
+
+class Ahead(Generic[T]):
+    """`make(0)`, `make(1)`, … up to `num_steps`, `depth` of them at a time in `threads` threads; 0 threads make them when asked."""
+
+    def __init__(self, make: Callable[[int], T], num_steps: int, *, threads: int, depth: int) -> None:
+        self._make = make
+        self._num_steps = num_steps
+        self._next = 0
+        self._process = os.getpid()
+        self._stopped = threading.Event()
+        self._inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in range(threads)]
+        self._outboxes: list[SimpleQueue[tuple[T | None, BaseException | None]]] = [SimpleQueue() for _ in range(threads)]
+        workers = [
+            threading.Thread(target=_work, args=(make, inbox, outbox, self._stopped), name=f"stoker-feed-{i}", daemon=True)
+            for i, (inbox, outbox) in enumerate(zip(self._inboxes, self._outboxes, strict=True))
+        ]
+        for worker in workers:
+            worker.start()
+        # Also runs when the interpreter ends, before daemon threads are frozen in the middle of what they do.
+        self._end = weakref.finalize(self, _end, self._inboxes, workers, self._stopped, self._process)
+        self._submitted = 0
+        for _ in range(min(depth, num_steps) if threads else 0):
+            self._submit()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._inboxes and os.getpid() != self._process:
+            raise FeedError(
+                f"this feed was started in process {self._process}, and a fork made process {os.getpid()} without its threads. "
+                f"Call iter(feed) in the process that uses it."
+            )
+        if self._next >= self._num_steps or not self._end.alive:
+            self.close()
+            raise StopIteration
+        step = self._next
+        self._next += 1
+        if not self._inboxes:
+            return self._make(step)
+        result, error = self._outboxes[step % len(self._outboxes)].get()
+        if error is not None:
+            self.close()
+            raise error
+        self._submit()
+        return result  # type: ignore[return-value]
+
+    def _submit(self) -> None:
+        if self._submitted < self._num_steps:
+            self._inboxes[self._submitted % len(self._inboxes)].put(self._submitted)
+            self._submitted += 1
+
+    def close(self) -> None:
+        """End the threads; waits for the step they are at, a second at most."""
+        self._end()
+
+
+def _work(make: Callable[[int], Any], inbox: SimpleQueue[int | None], outbox: SimpleQueue[Any], stopped: threading.Event) -> None:
+    while True:
+        step = inbox.get()
+        if step is None or stopped.is_set():
+            return
+        try:
+            result = make(step)
+        except BaseException as error:  # whatever it is, the one who waits must get it
+            outbox.put((None, error))
+            return
+        outbox.put((result, None))
+        del result  # a batch that waits for its next step would keep a slot busy
+
+
+def _end(inboxes: list[SimpleQueue[int | None]], workers: list[threading.Thread], stopped: threading.Event, process: int) -> None:
+    if os.getpid() != process:
+        return  # after a fork the threads are those of the parent
+    stopped.set()
+    for inbox in inboxes:
+        inbox.put(None)
+    deadline = now_ns() + END_NS
+    for worker in workers:
+        if worker is not threading.current_thread():  # the last reference may go in one of them
+            worker.join(max(0, deadline - now_ns()) / 1e9)

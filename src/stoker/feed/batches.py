@@ -1,0 +1,91 @@
+"""Batches: one pass over the rest of an epoch. Steps are made ahead by threads; what was handed out is what counts as seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from stoker.clock import Spans, now_ns
+from stoker.feed.cursor import Cursor
+from stoker.feed.ranks import Ranks
+from stoker.order.order import Plan
+
+Array = npt.NDArray[Any]
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The steps of one pass: which positions each takes, and which of them are this rank's."""
+
+    plan: Plan
+    epoch: int
+    start: int
+    batch_size: int
+    ranks: Ranks
+    drops_last: bool
+
+    @property
+    def stride(self) -> int:
+        """Positions of a step, of all ranks."""
+        return self.batch_size * self.ranks.world_size
+
+    def __len__(self) -> int:
+        left = self.plan.num_positions - self.start
+        return left // self.stride if self.drops_last else -(-left // self.stride)
+
+    def end(self, step: int) -> int:
+        """The position behind a step."""
+        return min(self.start + (step + 1) * self.stride, self.plan.num_positions)
+
+    def numbers(self, step: int) -> Array:
+        """The samples of this rank in a step."""
+        first, last = self.ranks.share(self.start + step * self.stride, self.end(step))
+        return self.plan.numbers(self.epoch, first, last)
+
+
+class Source(Protocol):
+    """What makes the batches of a pass, in order."""
+
+    def __next__(self) -> Batch:
+        """The next one."""
+
+    def close(self) -> None:
+        """End its threads."""
+
+
+class Batches(Iterator[Batch]):
+    """The iterator that a feed gives out."""
+
+    def __init__(self, source: Source, steps: Steps, cursor: Cursor, waits: Spans) -> None:
+        self._source = source
+        self._steps = steps
+        self._cursor = cursor
+        self._waits = waits
+        self._step = 0
+        if not len(steps):
+            self._turn_over()
+
+    def __next__(self) -> Batch:
+        start = now_ns()
+        batch = next(self._source)
+        self._waits.add(start, now_ns())
+        self._cursor.position = self._steps.end(self._step)
+        self._step += 1
+        if self._step == len(self._steps):
+            self._turn_over()
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._steps) - self._step
+
+    def _turn_over(self) -> None:
+        """With the last batch an epoch is done: a state saved now begins the next one."""
+        self._cursor.epoch, self._cursor.position = self._steps.epoch + 1, 0
+
+    def close(self) -> None:
+        """End the threads."""
+        self._source.close()

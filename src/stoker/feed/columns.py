@@ -1,0 +1,103 @@
+"""Columns of a feed: which columns of the store are delivered, as what type, and by which kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import OptionError
+from stoker.feed.scales import Method, Scales, series_scales
+from stoker.order.lengths import Lengths
+from stoker.store.column import Level
+from stoker.store.store import Store
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+
+_TORCH_NAMES = {
+    "|b1": "bool", "|u1": "uint8", "|i1": "int8", "<u2": "uint16", "<i2": "int16", "<u4": "uint32", "<i4": "int32",
+    "<u8": "uint64", "<i8": "int64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
+}  # fmt: skip
+FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedColumn:
+    """One column as it goes into batches."""
+
+    name: str
+    level: Level
+    values: Array
+    """Flat and read-only, as the store has it."""
+    dtype: np.dtype[Any]
+    """Of what is delivered."""
+    torch_name: str
+    width: int | None
+    scales: Scales | None = None
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one step (or series) as delivered."""
+        return self.dtype.itemsize * (self.width or 1)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether bytes are delivered as they are stored."""
+        return self.scales is None and self.dtype == self.values.dtype
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.torch_name)
+        return dtype
+
+    @property
+    def bytes_view(self) -> Array:
+        """The values as bytes."""
+        return self.values.reshape(-1).view(np.uint8)
+
+
+def choose_columns(
+    store: Store, names: Sequence[str] | None, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths
+) -> list[FedColumn]:
+    """The columns that were asked for, or all that hold numbers."""
+    if dtype is not None and dtype not in FLOATS:
+        raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(FLOATS)}: the type that columns of floats become.")
+    if normalize is not None and normalize not in ("zero", "max"):
+        raise OptionError(f"normalize is {normalize!r}; expected 'zero', 'max' or None.")
+    if isinstance(names, str):
+        names = [names]
+    wanted = [name for name, column in store.schema.items() if column.dtype is not None] if names is None else list(names)
+    if not wanted:
+        raise OptionError(f"{store.name} has no column of numbers to feed.")
+    return [_fed(store, name, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths) for name in wanted]
+
+
+def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths) -> FedColumn:
+    if name not in store.schema:
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+    column = store.schema[name]
+    if column.dtype is None:
+        raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which is no tensor. Leave it out of columns=.")
+    values = store.column(name)
+    stored = values.dtype
+    is_number = column.kind == "number" and stored.kind in "iuf"
+    scaled = normalize is not None and column.level == "step" and is_number and (stored.kind == "f" or compat)
+    target = stored
+    if dtype is not None and is_number and (stored.kind == "f" or scaled):
+        target = np.dtype(dtype)
+    elif compat or (scaled and stored.kind != "f"):
+        target = np.dtype(np.float32)
+    scales = series_scales(values, lengths, normalize, compat=compat) if scaled and normalize else None
+    torch_name = "bfloat16" if column.kind == "bfloat16" else _TORCH_NAMES[target.str]
+    return FedColumn(
+        name=name, level=column.level, values=values, dtype=target, torch_name=torch_name, width=column.width, scales=scales
+    )

@@ -1,0 +1,166 @@
+"""Device gather: columns that were uploaded once, and batches gathered where they lie.
+
+The host sends where samples lie, for many batches at a time; the values never pass it again. A row is one window of the flat
+column seen as overlapping rows, so that a gather is a single selection of rows, whatever the stride.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stoker.feed.columns import FedColumn
+from stoker.feed.host import NO_SAMPLE
+from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView
+from stoker.order.samples import Samples
+from stoker.order.sequences import Sequences
+
+Array = npt.NDArray[Any]
+Tensors = dict[str, torch.Tensor]
+
+_SERIES, _FIRST, _COUNT, _NUMBER = range(4)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where the samples of some batches lie: an int64 table [4, samples] of series, first step, steps and number."""
+
+    table: Array
+
+    @classmethod
+    def of(cls, samples: Samples, numbers: Array, rows: int) -> Placed:
+        """Of these samples, and of empty rows behind them up to `rows`."""
+        found = samples.locate(numbers)
+        table = np.zeros((4, rows), dtype=np.int64)
+        for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
+            table[row, : len(numbers)] = part
+        table[_NUMBER, : len(numbers)], table[_NUMBER, len(numbers) :] = numbers, NO_SAMPLE
+        return cls(table)
+
+
+class DeviceColumn:
+    """A column on the device, padded so that a row may begin at its last step."""
+
+    def __init__(self, column: FedColumn, row: int, device: torch.device) -> None:
+        self.name = column.name
+        self.level = column.level
+        self.width = column.width or 1
+        self.has_width = column.width is not None
+        self.dtype = column.torch_dtype
+        flat = _shared(column.values.reshape(-1))
+        if column.torch_name == "bfloat16":
+            flat = flat.view(torch.bfloat16)
+        padding = row * self.width if column.level == "step" else 0
+        self.flat = torch.empty(len(flat) + padding, dtype=flat.dtype, device=device)
+        self.flat[: len(flat)].copy_(flat)
+        self.flat[len(flat) :] = 0
+        self.num_steps = len(flat) // self.width
+        self.scales: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.truncate = False
+        if column.scales is not None:
+            centers, divisors, self.truncate = column.scales
+            self.scales = torch.from_numpy(centers).to(device), torch.from_numpy(divisors).to(device)
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes."""
+        return self.flat.nbytes
+
+    def windows(self, starts: torch.Tensor, steps: int) -> torch.Tensor:
+        """Rows of `steps` steps that begin at `starts`: [rows, steps, width]."""
+        rows = self.flat.as_strided((self.num_steps + 1, steps * self.width), (self.width, 1))
+        return rows.index_select(0, starts).view(len(starts), steps, self.width)
+
+    def rows(self, places: torch.Tensor) -> torch.Tensor:
+        """Single steps, or values of series: [places, width]."""
+        return self.flat[: self.num_steps * self.width].view(self.num_steps, self.width).index_select(0, places)
+
+    def scaled(self, values: torch.Tensor, series: torch.Tensor) -> torch.Tensor:
+        """The values as delivered; `series` says which each row (or step) is of."""
+        if self.scales is not None:
+            centers, divisors = (scale.index_select(0, series) for scale in self.scales)
+            if values.dim() == 3:
+                centers, divisors = centers[:, None], divisors[:, None]
+            if not values.dtype.is_floating_point:
+                values = values.to(centers.dtype)
+            values = (values - centers) / divisors
+            values = values.trunc() if self.truncate else values
+        return values.to(self.dtype)
+
+
+def _shared(values: Array) -> torch.Tensor:
+    """The array as a tensor that nobody writes to. Torch has no read-only tensors, and warns of arrays that are."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(values)
+
+
+class DeviceGather:
+    """Columns on a device, and batches gathered from them."""
+
+    def __init__(self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, numbers: bool) -> None:
+        self.columns = [DeviceColumn(column, samples.row, device) for column in columns]
+        self._view = view
+        self._samples = samples
+        self._numbers = numbers
+
+    @property
+    def num_bytes(self) -> int:
+        """What all columns take."""
+        return sum(column.num_bytes for column in self.columns)
+
+    def gather(self, table: torch.Tensor, counts: Array, *, masked: bool) -> Tensors:
+        """The parts of a batch: `table` is on the device, `counts` the same numbers on the host, from which shapes follow.
+
+        `masked` says that some rows may be shorter than the others and are to be filled with zeros.
+        """
+        packed = isinstance(self._view, Sequences) and self._view.layout == "packed"
+        parts = self._packed(table, counts) if packed else self._padded(table, counts, masked)
+        for column in self.columns:
+            if column.level == "series":
+                values = column.rows(table[_SERIES]).to(column.dtype)
+                if masked:
+                    values = values.masked_fill(table[_NUMBER, :, None] == NO_SAMPLE, 0)
+                parts["column " + column.name] = values if column.has_width else values[:, 0]
+        if self._numbers:
+            parts[NUMBERS] = table[_NUMBER]
+        return parts
+
+    def _padded(self, table: torch.Tensor, counts: Array, masked: bool) -> Tensors:
+        steps = self._samples.row
+        if isinstance(self._view, Sequences):
+            steps = self._view.width(int(counts.max(initial=0)))
+        parts: Tensors = {}
+        absent = None
+        if masked:
+            absent = (torch.arange(steps, device=table.device) >= table[_COUNT, :, None])[:, :, None]
+        for column in self.columns:
+            if column.level == "step":
+                values = column.scaled(column.windows(table[_FIRST], steps), table[_SERIES])
+                if absent is not None:
+                    values = values.masked_fill_(absent, 0)
+                parts["column " + column.name] = values if column.has_width else values[:, :, 0]
+        parts[COUNTS] = table[_COUNT].to(torch.int32)
+        return parts
+
+    def _packed(self, table: torch.Tensor, counts: Array) -> Tensors:
+        total = int(counts.sum())
+        ends = table[_COUNT].cumsum(0)
+        lengths = table[_COUNT]
+        behind = table[_FIRST] - (ends - lengths)
+        places = torch.arange(total, device=table.device) + behind.repeat_interleave(lengths, output_size=total)
+        series = table[_SERIES].repeat_interleave(lengths, output_size=total)
+        parts: Tensors = {}
+        for column in self.columns:
+            if column.level == "step":
+                values = column.scaled(column.rows(places), series)
+                parts["column " + column.name] = values if column.has_width else values[:, 0]
+        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=table.device)
+        starts[1:] = ends
+        parts[STARTS] = starts
+        return parts

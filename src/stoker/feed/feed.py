@@ -1,0 +1,281 @@
+"""The feed: a store, a view and an order become batches on a device, exactly once, resumable anywhere."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+from stoker.clock import Spans
+from stoker.errors import OptionError
+from stoker.feed.batches import Batches, Steps
+from stoker.feed.columns import choose_columns
+from stoker.feed.cursor import Cursor, check_state
+from stoker.feed.device import DeviceGather
+from stoker.feed.host import Encode, HostGather
+from stoker.feed.layout import AnyView, Finish, check_names
+from stoker.feed.producers import DeviceProducer, HostProducer
+from stoker.feed.ranks import Ranks
+from stoker.feed.readahead import ReadAhead
+from stoker.feed.residency import choose_residency
+from stoker.feed.scales import Method
+from stoker.feed.slots import Ring
+from stoker.order.lengths import Lengths
+from stoker.order.order import Order, Sequential
+from stoker.order.sequences import Sequences
+from stoker.order.windows import Segments, Windows
+from stoker.store.store import Store
+
+if TYPE_CHECKING:
+    from stoker.feed.dataset import SampleDataset
+
+Array = npt.NDArray[Any]
+Last = Literal["mask", "short", "drop"]
+
+HOST_THREADS, HOST_DEPTH = 2, 4
+
+
+class Feed:
+    """Batches of samples, as dicts of tensors on `device`.
+
+    A batch has an entry for each column, `[batch, steps]` (and its width); with a target also `<column>_target`. Where
+    samples are padded there are `mask` and `lengths`. `last` says what becomes of a short last batch: "mask" fills it up with
+    zero rows that `valid` marks as False, "short" leaves it short, "drop" drops it. `batch_size` is that of one rank.
+
+    `columns` defaults to all columns of numbers; `dtype` is the type that floats become; `normalize` centres and scales by
+    the whole series. `encode` maps the arrays of a gathered batch to those of the batch; it runs in the background threads.
+    `numbers=True` adds the number of each `sample`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        view: AnyView,
+        *,
+        batch_size: int,
+        order: Order | None = None,
+        device: str | torch.device = "cpu",
+        columns: Sequence[str] | None = None,
+        dtype: str | None = None,
+        normalize: Method | None = None,
+        encode: Encode | None = None,
+        residency: str = "auto",
+        last: Last = "mask",
+        rank: int | None = None,
+        world_size: int | None = None,
+        threads: int | None = None,
+        depth: int | None = None,
+        numbers: bool = False,
+    ) -> None:
+        self.store = store
+        self.view = view
+        self.batch_size = _checked("batch_size", batch_size, least=1)
+        self.ranks = Ranks.find(rank, world_size)
+        self.device = _checked_device(device)
+        self.last = last
+        self.waits = Spans()
+        """Time spent waiting for batches, one span a batch."""
+        if last not in ("mask", "short", "drop"):
+            raise OptionError(f"last is {last!r}; expected 'mask', 'short' or 'drop'.")
+        if not isinstance(view, Windows | Segments | Sequences):
+            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
+        lengths = Lengths(
+            num_series=len(store),
+            num_steps=store.num_steps,
+            length=store.uniform_length,
+            offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
+            name=store.name,
+        )
+        compat = not isinstance(view, Sequences) and view.compat is not None
+        self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
+        check_names(view, self.columns)
+        self.samples = view.over(lengths)
+        if not self.samples.num_samples:
+            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(self.samples.notes()) or 'it has no series.'}")
+        self.column_bytes = sum(column.values.nbytes for column in self.columns)
+        self.residency = choose_residency(
+            residency,
+            self.column_bytes,
+            self.device,
+            needs_host="batches are encoded by a function" if encode is not None else None,
+            on_disk=store.path is not None,
+        )
+        self.threads, self.depth = self._choose_threads(threads, depth, encode)
+        self._numbers = numbers
+        self._encode = encode
+        self._set_order(order if order is not None else Sequential())
+        self._cursor = Cursor()
+        self._is_resumed = True  # nothing was handed out yet: the first pass begins where the cursor is
+        self._live: weakref.WeakSet[Batches] = weakref.WeakSet()
+        self._producer = self._make_producer()
+
+    def _choose_threads(self, threads: int | None, depth: int | None, encode: Encode | None) -> tuple[int, int]:
+        if threads is None:
+            # A CPU that trains has no core to spare, and a gather costs it less than handing over a batch.
+            ahead = self.device.type != "cpu" or encode is not None or self.residency.where == "stream"
+            threads = 1 if self.residency.where == "device" else HOST_THREADS if ahead else 0
+        threads = _checked("threads", threads, least=0)
+        depth = _checked("depth", depth if depth is not None else max(HOST_DEPTH, 2 * threads), least=1)
+        return threads, depth
+
+    def _set_order(self, order: Order) -> None:
+        self.order = order
+        sample_bytes = self.column_bytes / max(1, len(self.store)) if isinstance(self.view, Sequences) else self._row_bytes
+        self.plan = order.over(self.samples, batch_size=self.batch_size * self.ranks.world_size, sample_bytes=sample_bytes)
+
+    @property
+    def _row_bytes(self) -> int:
+        return sum(column.unit * (self.samples.row if column.level == "step" else 1) for column in self.columns)
+
+    def _make_producer(self) -> HostProducer | DeviceProducer:
+        finish = Finish(view=self.view, columns=tuple(self.columns), padded=self.samples.padded, marks_valid=self.last == "mask")
+        if self.residency.where == "device":
+            gather = DeviceGather(self.view, self.samples, self.columns, self.device, numbers=self._numbers)
+            return DeviceProducer(
+                gather, finish, self.samples, self.device, pad_rows=self.last == "mask", batch_size=self.batch_size
+            )
+        ring = Ring(pinned=self.device.type == "cuda", keep=self.depth + self.threads + 1)
+        host = HostGather(self.view, self.samples, self.columns, ring, numbers=self._numbers, files=self.shards())
+        hints = ReadAhead(self.columns, self.samples) if self.residency.where == "stream" else None
+        return HostProducer(
+            host, finish, self.device, encode=self._encode, rows=self.batch_size if self.last == "mask" else None, hints=hints
+        )
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of an epoch, of all ranks together."""
+        return self.plan.num_positions
+
+    def shards(self) -> list[str]:
+        """The files that hold the columns, for messages."""
+        if self.store.manifest is None or self.store.path is None:
+            return [self.store.name]
+        names = {column.name for column in self.columns}
+        return [str(self.store.path / one.values.file) for one in self.store.manifest.columns if one.name in names and one.values]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether batches have all steps end to end."""
+        return isinstance(self.view, Sequences) and self.view.layout == "packed"
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether batches say which samples they hold."""
+        return self._numbers
+
+    @property
+    def drop_last(self) -> bool:
+        """As `DataLoader` calls it."""
+        return self.last == "drop"
+
+    @property
+    def dataset(self) -> SampleDataset:
+        """As `DataLoader` calls it."""
+        return self.as_dataset()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._cursor.epoch
+
+    def _steps(self, epoch: int, start: int) -> Steps:
+        return Steps(
+            plan=self.plan, epoch=epoch, start=start, batch_size=self.batch_size, ranks=self.ranks, drops_last=self.last == "drop"
+        )
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, for each rank."""
+        return len(self._steps(0, 0))
+
+    def __iter__(self) -> Batches:
+        """The rest of the epoch after a resume; otherwise a new epoch, also after one that was left early."""
+        if not self._is_resumed and self._cursor.position:
+            self._cursor = Cursor(self._cursor.epoch + 1, 0)
+        self._is_resumed = False
+        # A new object: a pass that somebody still holds moves its own cursor, not that of the passes after it.
+        cursor = self._cursor = Cursor(self._cursor.epoch, self._cursor.position)
+        steps = self._steps(cursor.epoch, cursor.position)
+        batches = Batches(self._producer.over(steps, threads=self.threads, depth=self.depth), steps, cursor, self.waits)
+        self._live.add(batches)
+        return batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be over this epoch; keeps the position of a state of that epoch that was just loaded."""
+        epoch = _checked("epoch", epoch, least=0)
+        if not (self._is_resumed and epoch == self._cursor.epoch):
+            self._cursor = Cursor(epoch, 0)
+        self._is_resumed = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the feed is: a few integers. The batches handed out so far are the ones that count as seen."""
+        cursor = self._cursor
+        return {
+            "seed": self.order.seed,
+            "epoch": cursor.epoch,
+            "position": cursor.position,
+            "samples": self.num_samples,
+            "feed": self._fingerprint(),
+            **self.plan.shape,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where the state was saved, with any number of ranks, batch size, device or threads."""
+        seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        self._set_order(self.order.adopt(seed, shape))
+        self._cursor = cursor
+        self._is_resumed = True
+
+    def _fingerprint(self) -> str:
+        """What must be the same for a position to mean the same: the data, the view, and the kind of order."""
+        store = self.store
+        data = store.digest or f"{len(store)} series of {store.num_steps} steps in memory"
+        what = f"{data} {self.view} {self.order.kind}"
+        return xxhash.xxh3_64_hexdigest(what.encode())[:8]
+
+    def as_dataset(self) -> SampleDataset:
+        """The samples as a map-style dataset, for `DataLoader` and everything built on it."""
+        from stoker.feed.dataset import SampleDataset
+
+        return SampleDataset(self)
+
+    def close(self) -> None:
+        """End the threads of all passes. Not needed: they end with the pass, or when it is forgotten."""
+        for batches in list(self._live):
+            batches.close()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        from stoker.feed.summary import summarize
+
+        return summarize(self)
+
+
+def _checked(name: str, value: int, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise OptionError(f"{name} is {value!r}; expected a whole number from {least}.")
+    return int(value)
+
+
+def _checked_device(device: str | torch.device) -> torch.device:
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N' ({str(error).splitlines()[0]}).") from None
+    if found.type == "cuda":
+        if not torch.cuda.is_available():
+            raise OptionError(f"device is {device!r}, but torch {torch.__version__} sees no GPU here. Use device='cpu'.")
+        index = found.index if found.index is not None else torch.cuda.current_device()
+        if index >= torch.cuda.device_count():
+            raise OptionError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs here.")
+        return torch.device("cuda", index)
+    return found

@@ -1,0 +1,128 @@
+"""Gather: the kernels that copy samples out of a flat column, at the speed of memory, without the GIL.
+
+A sample is a span: `count` bytes at `start`. Eight spans are copied side by side, 256 bytes of each in turn, while those
+of the next eight are asked for: a core then waits for many cache lines at once instead of for one row after the other
+(benchmarks/bench_gather.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.kernel import kernel
+from stoker.memory import ALIGNMENT, LINE_BYTES, clear_bytes, copy_bytes, keep_line, move_line, prefetch, publish
+
+Array = npt.NDArray[Any]
+
+STREAMING_BYTES = 2**20
+"""Batches from this size on are written past the caches: they would not stay there until they are read."""
+
+_SIDE_BY_SIDE = 8
+_MASK = ALIGNMENT - 1
+_ROWS_AHEAD = 4
+_PIECE = 128
+
+
+@kernel
+def copy_spans(source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int, streaming: bool) -> None:
+    """Copy spans of `counts[i]` rows at `starts[i]` to row `places[i]` of the target; a row has `unit` bytes.
+
+    Source and target are bytes; all spans must lie inside both.
+    """
+    num_spans = len(starts)
+    address = target.ctypes.data
+    origin = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    goal = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    left = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    ahead = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    for first in range(0, num_spans, _SIDE_BY_SIDE):
+        side = min(_SIDE_BY_SIDE, num_spans - first)
+        longest = np.int64(0)
+        for j in range(side):
+            start, place, count = starts[first + j] * unit, places[first + j] * unit, counts[first + j] * unit
+            head = min(-(address + place) & _MASK, count)  # up to where the target's address is a multiple of 64
+            if head:
+                copy_bytes(target, place, source, start, head)
+            origin[j], goal[j], left[j] = start + head, place + head, count - head
+            longest = max(longest, count - head)
+            later = first + j + _SIDE_BY_SIDE
+            ahead[j] = starts[later] * unit if later < num_spans else start
+        for done in range(0, longest, LINE_BYTES):
+            for j in range(side):
+                for line in range(0, LINE_BYTES, ALIGNMENT):
+                    prefetch(source, ahead[j] + done + line)
+                if left[j] - done >= LINE_BYTES:
+                    if streaming:
+                        move_line(target, goal[j] + done, source, origin[j] + done)
+                    else:
+                        keep_line(target, goal[j] + done, source, origin[j] + done)
+                elif left[j] > done:
+                    copy_bytes(target, goal[j] + done, source, origin[j] + done, left[j] - done)
+    if streaming:
+        publish()
+
+
+@kernel
+def clear_tails(target: Array, counts: Array, row: int, unit: int) -> None:
+    """Zero what follows the first `counts[i]` rows in each stretch of `row` rows of the target."""
+    for i in range(len(counts)):
+        if counts[i] < row:
+            clear_bytes(target, (i * row + counts[i]) * unit, (row - counts[i]) * unit)
+
+
+@kernel
+def scale_spans(
+    source: Array,
+    starts: Array,
+    counts: Array,
+    series: Array,
+    centers: Array,
+    divisors: Array,
+    truncate: bool,
+    target: Array,
+    places: Array,
+) -> None:
+    """Like `copy_spans` for flat columns of numbers, which become (x - center) / divisor of their series and the target's type.
+
+    The arithmetic is that of the column's own type, and of float64 for integers; only the result is rounded to the target's.
+    """
+    width = centers.shape[1]
+    size = source.itemsize
+    for i in range(len(starts)):
+        start, place, count = starts[i] * width, places[i] * width, counts[i] * width
+        later = starts[min(i + _ROWS_AHEAD, len(starts) - 1)] * width * size
+        one = series[i]
+        for done in range(0, count, _PIECE):
+            end = min(done + _PIECE, count)
+            for line in range(done * size, end * size, ALIGNMENT):
+                prefetch(source, later + line)
+            # Slices, as the compiler makes vectors only where it sees that no index can be negative.
+            x, y = source[start + done : start + end], target[place + done : place + end]
+            if width == 1 and not truncate:
+                center, divisor = centers[one, 0], divisors[one, 0]
+                for t in range(len(x)):
+                    y[t] = (x[t] - center) / divisor
+            else:
+                for t in range(len(x)):
+                    k = (done + t) % width
+                    scaled = (x[t] - centers[one, k]) / divisors[one, k]
+                    y[t] = np.trunc(scaled) if truncate else scaled
+
+
+@kernel
+def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: Array, places: Array) -> None:
+    """Like `copy_spans` for flat columns of numbers, which become the target's type."""
+    size = source.itemsize
+    for i in range(len(starts)):
+        start, place, count = starts[i] * width, places[i] * width, counts[i] * width
+        later = starts[min(i + _ROWS_AHEAD, len(starts) - 1)] * width * size
+        for done in range(0, count, _PIECE):
+            end = min(done + _PIECE, count)
+            for line in range(done * size, end * size, ALIGNMENT):
+                prefetch(source, later + line)
+            x, y = source[start + done : start + end], target[place + done : place + end]
+            for t in range(len(x)):
+                y[t] = x[t]

@@ -1,0 +1,152 @@
+"""Host gather: batches made by compiled kernels from mapped columns into slots, by any number of threads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import StoreDamaged
+from stoker.feed.columns import FedColumn
+from stoker.feed.gather import STREAMING_BYTES, cast_spans, clear_tails, copy_spans, scale_spans
+from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, Part, lay_out
+from stoker.feed.slots import Ring, Slot
+from stoker.order.samples import Located, Samples
+from stoker.order.sequences import Sequences
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+Encode = Callable[[dict[str, Array]], Mapping[str, Any]]
+
+NO_SAMPLE = -1
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A batch in a slot."""
+
+    slot: Slot
+    parts: dict[str, Part]
+    num_bytes: int
+
+    def arrays(self) -> dict[str, Array]:
+        """Its parts, as arrays over the slot."""
+        return {name: part.array(self.slot.buffer, self.slot.lead) for name, part in self.parts.items()}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its parts, as tensors over the slot, which stays taken while one of them lives."""
+        import torch
+
+        buffer = torch.from_numpy(self.slot.buffer)
+        return {name: part.tensor(buffer, self.slot.lead) for name, part in self.parts.items()}
+
+
+class HostGather:
+    """Copies samples into slots. Holds no state of its own beside the ring, so threads may share it."""
+
+    def __init__(
+        self, view: AnyView, samples: Samples, columns: list[FedColumn], ring: Ring, *, numbers: bool, files: Sequence[str]
+    ) -> None:
+        self._view = view
+        self._samples = samples
+        self._columns = columns
+        self._ring = ring
+        self._numbers = numbers
+        self._files = files
+
+    def gather(self, numbers: Array, rows: int) -> Gathered:
+        """A batch of `rows` rows: these samples, and masked rows behind them."""
+        found = self._samples.locate(numbers)
+        if len(numbers) < rows:
+            found = Located(*(_extend(part, rows) for part in found))
+        steps, places, total = self._arrange(found.counts)
+        parts, size = lay_out(self._columns, rows, steps, total, starts=self._is_packed, numbers=self._numbers)
+        slot = self._ring.take(size)
+        try:
+            for column in self._columns:
+                target = parts["column " + column.name].array(slot.buffer, slot.lead)
+                self._fill(column, target, found, places, steps, len(numbers))
+            if self._is_packed:
+                starts = parts[STARTS].array(slot.buffer, slot.lead)
+                starts[:-1], starts[-1] = places, total
+            else:
+                parts[COUNTS].array(slot.buffer, slot.lead)[:] = found.counts
+            if self._numbers:
+                kept = parts[NUMBERS].array(slot.buffer, slot.lead)
+                kept[: len(numbers)], kept[len(numbers) :] = numbers, NO_SAMPLE
+        except BaseException:
+            self._ring.give_back(slot)
+            raise
+        return Gathered(slot, parts, size)
+
+    def release(self, gathered: Gathered) -> None:
+        """The batch has been made; the slot is free once nobody looks at it."""
+        self._ring.give_back(gathered.slot)
+
+    def origin(self, numbers: Array) -> str:
+        """The series and files of some samples, in words; also where the samples cannot be found."""
+        try:
+            series = self._samples.locate(numbers).series[:4]
+        except StoreDamaged:
+            series = numbers[:0]
+        shown = ", ".join(f"{one:,}" for one in series.tolist()) + (", …" if len(numbers) > 4 else "")
+        return f"series {shown or '?'} in {', '.join(self._files)}"
+
+    @property
+    def _is_packed(self) -> bool:
+        return isinstance(self._view, Sequences) and self._view.layout == "packed"
+
+    def _arrange(self, counts: Array) -> tuple[int | None, Array, int]:
+        """Steps of a row (None if packed), where each sample begins, and all steps."""
+        rows = len(counts)
+        if not isinstance(self._view, Sequences):
+            steps = self._samples.row
+        elif self._view.layout == "padded":
+            steps = self._view.width(int(counts.max(initial=0)))
+        else:
+            places = np.zeros(rows, dtype=np.int64)
+            np.cumsum(counts[:-1], out=places[1:])
+            return None, places, int(counts.sum())
+        return steps, np.arange(0, rows * steps, steps, dtype=np.int64), rows * steps
+
+    def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
+        flat = target.reshape(-1).view(np.uint8)
+        if column.level == "series":
+            each = np.arange(valid, dtype=np.int64)
+            copy_spans(column.bytes_view, found.series[:valid], np.ones_like(each), flat, each, column.unit, False)
+            flat[valid * column.unit :] = 0
+            return
+        if column.is_copied:
+            copy_spans(column.bytes_view, found.starts, found.counts, flat, places, column.unit, len(flat) >= STREAMING_BYTES)
+        elif column.values.dtype == np.float16 or column.dtype == np.float16:
+            self._fill_by_numpy(column, target, found, places)
+        elif column.scales is not None:
+            centers, divisors, truncate = column.scales
+            values, rows = column.values.reshape(-1), target.reshape(-1)
+            scale_spans(values, found.starts, found.counts, found.series, centers, divisors, truncate, rows, places)
+        else:
+            cast_spans(column.values.reshape(-1), found.starts, found.counts, column.width or 1, target.reshape(-1), places)
+        if steps is not None and self._samples.padded | (valid < len(found.counts)):
+            clear_tails(flat, found.counts, steps, column.unit)
+
+    def _fill_by_numpy(self, column: FedColumn, target: Array, found: Located, places: Array) -> None:
+        """For float16, with which compiled kernels cannot calculate."""
+        rows = target.reshape(-1, column.width or 1)
+        values = column.values.reshape(-1, column.width or 1)
+        for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
+            part = values[start : start + count]
+            if column.scales is not None:
+                centers, divisors, _ = column.scales
+                part = (part - centers[series]) / divisors[series]
+            rows[place : place + count] = part
+
+
+def _extend(numbers: Array, rows: int) -> Array:
+    longer = np.zeros(rows, dtype=np.int64)
+    longer[: len(numbers)] = numbers
+    return longer

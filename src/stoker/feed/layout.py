@@ -1,0 +1,179 @@
+"""Layout: what a batch consists of, and where each part lies in the memory of a slot.
+
+All parts of a batch lie behind one another in one slot, so that one copy brings them to a device; there they are taken apart
+again. Masks do not travel: each sample's number of steps does, and the mask is made from it where it is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import OptionError
+from stoker.feed.columns import FedColumn
+from stoker.memory import ALIGNMENT
+from stoker.order.sequences import Sequences
+from stoker.order.windows import Segments, Windows
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = dict[str, torch.Tensor]
+
+Array = npt.NDArray[Any]
+AnyView = Windows | Segments | Sequences
+
+COUNTS, NUMBERS, STARTS = "counts", "numbers", "cu_seqlens"
+COMPAT_NAMES = ("input_ids", "labels", "loss_masks")
+RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "max_seqlen")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a slot."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    torch_name: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def array(self, buffer: Array, lead: int) -> Array:
+        """The stretch as an array over the slot."""
+        return buffer[lead + self.start : lead + self.start + self.num_bytes].view(self.dtype).reshape(self.shape)
+
+    def tensor(self, buffer: torch.Tensor, lead: int) -> torch.Tensor:
+        """The stretch as a tensor over the slot, or over its copy on a device."""
+        import torch
+
+        return buffer[lead + self.start : lead + self.start + self.num_bytes].view(getattr(torch, self.torch_name)).view(self.shape)
+
+
+def lay_out(
+    columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, numbers: bool
+) -> tuple[dict[str, Part], int]:
+    """Parts of a batch of `rows` samples and their size in bytes: `steps` a row, or `total` steps end to end."""
+    parts: dict[str, Part] = {}
+    end = 0
+
+    def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], torch_name: str) -> None:
+        nonlocal end
+        part = parts[name] = Part(end, shape, dtype, torch_name)
+        end += -(-part.num_bytes // ALIGNMENT) * ALIGNMENT
+
+    for column in columns:
+        width = () if column.width is None else (column.width,)
+        if column.level == "series":
+            shape: tuple[int, ...] = (rows,)
+        else:
+            shape = (total,) if steps is None else (rows, steps)
+        place("column " + column.name, shape + width, column.dtype, column.torch_name)
+    if starts:
+        place(STARTS, (rows + 1,), np.dtype(np.int32), "int32")
+    else:
+        place(COUNTS, (rows,), np.dtype(np.int32), "int32")
+    if numbers:
+        place(NUMBERS, (rows,), np.dtype(np.int64), "int64")
+    return parts, end
+
+
+def check_names(view: AnyView, columns: list[FedColumn]) -> None:
+    """Refuse names of columns that a batch needs for itself."""
+    taken = [f"{column.name}_target" for column in columns] if not isinstance(view, Sequences) else []
+    for column in columns:
+        if column.name in RESERVED or column.name in taken:
+            raise OptionError(
+                f"a batch has an entry {column.name!r} of its own, which the column would hide. Leave it out of columns=."
+            )
+    if getattr(view, "compat", None) and (len(columns) != 1 or columns[0].width is not None or columns[0].level != "step"):
+        raise OptionError(
+            f"compat='time-moe' feeds one column of single numbers, but found {', '.join(column.name for column in columns)}. "
+            f"Name it with columns=."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """How parts become the entries of a batch. Runs where the tensors are: it makes views, and masks from counts."""
+
+    view: AnyView
+    columns: tuple[FedColumn, ...]
+    padded: bool
+    marks_valid: bool
+
+    def __call__(self, parts: Tensors, num_valid: int) -> Tensors:
+        """The batch. `parts` are tensors under the names of the layout."""
+        if isinstance(self.view, Sequences):
+            batch = self._sequences(parts)
+        elif self.view.compat:
+            return self._time_moe(parts)
+        else:
+            batch = self._windows(parts)
+        for column in self.columns:
+            if column.level == "series":
+                batch[column.name] = parts["column " + column.name]
+        if self.marks_valid:
+            rows = parts[COUNTS] if COUNTS in parts else parts[STARTS][1:]
+            batch["valid"] = _below(len(rows), num_valid, rows.device)
+        if NUMBERS in parts:
+            batch["sample"] = parts[NUMBERS]
+        return batch
+
+    def _windows(self, parts: Tensors) -> Tensors:
+        view = self.view
+        if isinstance(view, Sequences):
+            raise TypeError(f"{view} has no windows")
+        batch: Tensors = {}
+        has_target = view.horizon or view.shift
+        start = view.length if view.horizon else view.shift
+        for column in self.columns:
+            if column.level == "step":
+                rows = parts["column " + column.name]
+                batch[column.name] = rows[:, : view.length]
+                if has_target:
+                    batch[f"{column.name}_target"] = rows[:, start:]
+        if self.padded:
+            counts = parts[COUNTS]
+            batch["lengths"] = counts.clamp(max=view.length)
+            batch["mask"] = _mask(counts, 0, view.length)
+            if has_target:
+                batch["target_mask"] = _mask(counts, start, view.span)
+        return batch
+
+    def _time_moe(self, parts: Tensors) -> Tensors:
+        import torch
+
+        rows = parts["column " + self.columns[0].name]
+        masks = _mask(parts[COUNTS], 1, rows.shape[1]).to(torch.int32)
+        return dict(zip(COMPAT_NAMES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
+
+    def _sequences(self, parts: Tensors) -> Tensors:
+        batch = {column.name: parts["column " + column.name] for column in self.columns if column.level == "step"}
+        if STARTS in parts:
+            batch["cu_seqlens"] = parts[STARTS]
+            return batch
+        batch["lengths"] = counts = parts[COUNTS]
+        width = next((tensor.shape[1] for tensor in batch.values() if tensor.dim() > 1), 0)
+        batch["mask"] = _mask(counts, 0, width)
+        return batch
+
+
+def _mask(counts: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+    import torch
+
+    return torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]
+
+
+def _below(size: int, bound: int, device: torch.device) -> torch.Tensor:
+    import torch
+
+    if bound >= size:
+        return torch.ones(size, dtype=torch.bool, device=device)
+    return torch.arange(size, device=device) < bound

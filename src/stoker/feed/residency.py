@@ -1,0 +1,82 @@
+"""Residency: where the columns of a feed stay while it runs, and why.
+
+device    on the GPU: uploaded once, batches are gathered there
+host      in memory: batches are gathered by the CPU and copied ahead of their use
+stream    on disk: like host, with hints that read blocks ahead
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from stoker.errors import OptionError
+from stoker.units import readable_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+Where = Literal["device", "host", "stream"]
+
+DEVICE_SHARE = 0.5
+"""Of the free memory of a GPU: the model and its activations need room too."""
+HOST_SHARE = 0.7
+"""Of the available memory of the machine."""
+
+
+@dataclass(frozen=True)
+class Residency:
+    """Where the columns stay, and the sentence that says why."""
+
+    where: Where
+    reason: str
+
+
+def choose_residency(asked: str, num_bytes: int, device: torch.device, *, needs_host: str | None, on_disk: bool) -> Residency:
+    """The residency that was asked for, or the best that fits."""
+    if asked not in (*get_args(Where), "auto"):
+        raise OptionError(f"residency is {asked!r}; expected 'device', 'host', 'stream' or 'auto'.")
+    size = readable_bytes(num_bytes)
+    if asked != "auto":
+        if asked == "device" and needs_host:
+            raise OptionError(f"residency='device' cannot be had, because {needs_host}. Use 'host' or 'auto'.")
+        if asked == "stream" and not on_disk:
+            raise OptionError("residency='stream' reads from disk, but this store is in memory. Use 'host' or 'auto'.")
+        return Residency(asked, "as asked")  # type: ignore[arg-type]
+    if device.type == "cuda" and not needs_host:
+        free = free_device_bytes(device)
+        if num_bytes <= DEVICE_SHARE * free:
+            return Residency(
+                "device", f"the columns ({size}) fit {DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
+            )
+        why = f"the columns ({size}) exceed {DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
+    else:
+        why = needs_host or f"batches are for the {device.type}"
+    available = available_host_bytes()
+    if not on_disk or num_bytes <= HOST_SHARE * available:
+        return Residency("host", f"{why}, and the columns ({size}) fit the available memory ({readable_bytes(available)})")
+    return Residency(
+        "stream", f"{why}, and the columns ({size}) exceed {HOST_SHARE:.0%} of the available memory ({readable_bytes(available)})"
+    )
+
+
+def free_device_bytes(device: torch.device) -> int:
+    """What a GPU has left, counting what torch holds but does not use."""
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
+def available_host_bytes() -> int:
+    """What this process may still take, with regard to the limit of its control group."""
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (group / "memory.max").read_text().strip(), (group / "memory.current").read_text().strip()
+        return min(available, max(0, int(limit) - int(used)))
+    except (OSError, ValueError):  # no such group, or no limit ("max")
+        return available

@@ -1,0 +1,121 @@
+"""Memory: what compiled kernels ask of the memory system beyond loads and stores.
+
+`copy_bytes` is the C library's memcpy. `prefetch` asks for a cache line ahead of its use, into the second level: there a
+core can wait for more lines at once than in the first, which is what bounds reading at random (bench_gather).
+`move_line` copies 256 bytes with stores that go past the caches: a batch larger than the second level would only push
+the source out of them. After such stores `publish` must run before another thread or device reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LINE_BYTES = 256
+ALIGNMENT = 64
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_LANES, _VECTORS = 8, 4  # 4 vectors of 8 words of 8 bytes make the 256 bytes
+_SECOND_LEVEL = 2
+
+Generated = tuple[Any, Callable[..., Any]]
+
+
+def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Kernels call it without the first argument, which the compiler adds."""
+    known: Callable[..., Any] = intrinsic(function)
+    return known
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> Any:
+    data = cgutils.create_struct_proxy(kind)(context, builder, array).data
+    return builder.gep(builder.bitcast(data, _I8.as_pointer()), [offset])
+
+
+@_intrinsic
+def copy_bytes(typing: Any, target: Any, to: Any, source: Any, start: Any, count: Any) -> Generated:
+    """Copy `count` bytes from `source` (at byte `start`) to `target` (at byte `to`); both are arrays."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, to, source, start, count = arguments
+        kinds = signature.args
+        cgutils.raw_memcpy(
+            builder, _address(context, builder, kinds[0], target, to), _address(context, builder, kinds[2], source, start), count, 1
+        )
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+@_intrinsic
+def clear_bytes(typing: Any, target: Any, to: Any, count: Any) -> Generated:
+    """Set `count` bytes of the array `target` to zero, from byte `to` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, to, count = arguments
+        cgutils.memset(builder, _address(context, builder, signature.args[0], target, to), count, 0)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, types.int64), generate
+
+
+@_intrinsic
+def prefetch(typing: Any, source: Any, start: Any) -> Generated:
+    """Ask for the cache line at byte `start` of the array `source`. Any address may be asked for."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *arguments)
+        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [address, _I32(0), _I32(_SECOND_LEVEL), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64), generate
+
+
+def _line_mover(streaming: bool) -> Callable[..., Generated]:
+    vector = ir.VectorType(_I64, _LANES)
+    step = _LANES * 8
+
+    def move(typing: Any, target: Any, to: Any, source: Any, start: Any) -> Generated:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            target, to, source, start = arguments
+            first = _address(context, builder, signature.args[0], target, to)
+            origin = _address(context, builder, signature.args[2], source, start)
+
+            def part(address: Any, i: int) -> Any:
+                return builder.bitcast(builder.gep(address, [_I64(i * step)]), vector.as_pointer())
+
+            words = [builder.load(part(origin, i), align=1) for i in range(_VECTORS)]
+            for i, word in enumerate(words):
+                store = builder.store(word, part(first, i), align=step if streaming else 1)
+                if streaming:
+                    store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+            return context.get_dummy_value()
+
+        return types.void(target, types.int64, source, types.int64), generate
+
+    return move
+
+
+move_line = _intrinsic(_line_mover(streaming=True))
+"""Copy 256 bytes past the caches; the target's address must be a multiple of 64."""
+
+keep_line = _intrinsic(_line_mover(streaming=False))
+"""Copy 256 bytes through the caches."""
+
+
+@_intrinsic
+def publish(typing: Any) -> Generated:
+    """Make all stores of this thread visible before what follows."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
