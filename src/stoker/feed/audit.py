@@ -130,15 +130,15 @@ def check(
         progress=progress,
     )
     for epoch in range(epochs):
-        examination.run(epoch, max_batches)
+        examination.run(epoch, max_batches=max_batches)
     return Audit(
-        name=examination.name,
+        name=examination.claims.name,
         num_epochs=epochs,
         num_batches=examination.num_batches,
         num_samples=examination.num_samples,
         entries=examination.entries,
         basis=examination.basis,
-        checks=examination.close(),
+        checks=examination.findings(),
     )
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from stoker.errors import OptionError
 from stoker.feed.scales import Method, Scales, series_scales
 from stoker.order.lengths import Lengths
 from stoker.store.column import Level
 from stoker.store.store import Store
-
-if TYPE_CHECKING:
-    import torch
 
 Array = npt.NDArray[Any]
 
@@ -54,8 +52,6 @@ class FedColumn:
     @property
     def torch_dtype(self) -> torch.dtype:
         """Of the tensor."""
-        import torch
-
         dtype: torch.dtype = getattr(torch, self.torch_name)
         return dtype
 

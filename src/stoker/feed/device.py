@@ -23,7 +23,7 @@ from stoker.order.sequences import Sequences
 Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
-_SERIES, _FIRST, _COUNT, _NUMBER = range(4)
+_SERIES, _FIRST, _COUNT, NUMBER_ROW = range(4)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Placed:
         table = np.zeros((4, rows), dtype=np.int64)
         for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
             table[row, : len(numbers)] = part
-        table[_NUMBER, : len(numbers)], table[_NUMBER, len(numbers) :] = numbers, NO_SAMPLE
+        table[NUMBER_ROW, : len(numbers)], table[NUMBER_ROW, len(numbers) :] = numbers, NO_SAMPLE
         return cls(table)
 
 
@@ -125,10 +125,10 @@ class DeviceGather:
             if column.level == "series":
                 values = column.rows(table[_SERIES]).to(column.dtype)
                 if masked:
-                    values = values.masked_fill(table[_NUMBER, :, None] == NO_SAMPLE, 0)
+                    values = values.masked_fill(table[NUMBER_ROW, :, None] == NO_SAMPLE, 0)
                 parts["column " + column.name] = values if column.has_width else values[:, 0]
         if self._numbers:
-            parts[NUMBERS] = table[_NUMBER]
+            parts[NUMBERS] = table[NUMBER_ROW]
         return parts
 
     def _padded(self, table: torch.Tensor, counts: Array, masked: bool) -> Tensors:

@@ -32,6 +32,7 @@ from stoker.order.windows import Segments, Windows
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
+    from stoker.feed.captured import Captured
     from stoker.feed.dataset import SampleDataset
 
 Array = npt.NDArray[Any]
@@ -194,15 +195,29 @@ class Feed:
 
     def __iter__(self) -> Batches:
         """The rest of the epoch after a resume; otherwise a new epoch, also after one that was left early."""
+        steps, cursor = self.begin_pass()
+        batches = Batches(self._producer.over(steps, threads=self.threads, depth=self.depth), steps, cursor, self.waits)
+        self._live.add(batches)
+        return batches
+
+    def begin_pass(self) -> tuple[Steps, Cursor]:
+        """The steps of the next pass, and the cursor that whoever hands out its batches moves on."""
         if not self._is_resumed and self._cursor.position:
             self._cursor = Cursor(self._cursor.epoch + 1, 0)
         self._is_resumed = False
         # A new object: a pass that somebody still holds moves its own cursor, not that of the passes after it.
         cursor = self._cursor = Cursor(self._cursor.epoch, self._cursor.position)
-        steps = self._steps(cursor.epoch, cursor.position)
-        batches = Batches(self._producer.over(steps, threads=self.threads, depth=self.depth), steps, cursor, self.waits)
-        self._live.add(batches)
-        return batches
+        return self._steps(cursor.epoch, cursor.position), cursor
+
+    def captured(self) -> Captured:
+        """Batches whose tensors stay where they are, gathered by a CUDA graph; needs device residency."""
+        from stoker.feed.captured import Captured
+
+        if not isinstance(self._producer, DeviceProducer):
+            raise OptionError(
+                f"captured() gathers on the device, but the residency is {self.residency.where}: {self.residency.reason}."
+            )
+        return Captured(self, self._producer)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be over this epoch; keeps the position of a state of that epoch that was just loaded."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from stoker.errors import StoreDamaged
 from stoker.feed.columns import FedColumn
 from stoker.feed.gather import STREAMING_BYTES, cast_spans, clear_tails, copy_spans, scale_spans
-from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, Part, lay_out
+from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, Layout, lay_out
 from stoker.feed.slots import Ring, Slot
 from stoker.order.samples import Located, Samples
 from stoker.order.sequences import Sequences
-
-if TYPE_CHECKING:
-    import torch
 
 Array = npt.NDArray[Any]
 Encode = Callable[[dict[str, Array]], Mapping[str, Any]]
@@ -31,19 +29,12 @@ class Gathered:
     """A batch in a slot."""
 
     slot: Slot
-    parts: dict[str, Part]
-    num_bytes: int
-
-    def arrays(self) -> dict[str, Array]:
-        """Its parts, as arrays over the slot."""
-        return {name: part.array(self.slot.buffer, self.slot.lead) for name, part in self.parts.items()}
+    layout: Layout
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its parts, as tensors over the slot, which stays taken while one of them lives."""
-        import torch
-
         buffer = torch.from_numpy(self.slot.buffer)
-        return {name: part.tensor(buffer, self.slot.lead) for name, part in self.parts.items()}
+        return {name: part.tensor(buffer, self.slot.lead) for name, part in self.layout.parts.items()}
 
 
 class HostGather:
@@ -58,6 +49,7 @@ class HostGather:
         self._ring = ring
         self._numbers = numbers
         self._files = files
+        self._known: tuple[tuple[int, int | None, int], Layout] | None = None  # replaced whole, so that threads may share it
 
     def gather(self, numbers: Array, rows: int) -> Gathered:
         """A batch of `rows` rows: these samples, and masked rows behind them."""
@@ -65,8 +57,9 @@ class HostGather:
         if len(numbers) < rows:
             found = Located(*(_extend(part, rows) for part in found))
         steps, places, total = self._arrange(found.counts)
-        parts, size = lay_out(self._columns, rows, steps, total, starts=self._is_packed, numbers=self._numbers)
-        slot = self._ring.take(size)
+        layout = self._layout(rows, steps, total)
+        parts = layout.parts
+        slot = self._ring.take(layout.num_bytes)
         try:
             for column in self._columns:
                 target = parts["column " + column.name].array(slot.buffer, slot.lead)
@@ -82,7 +75,7 @@ class HostGather:
         except BaseException:
             self._ring.give_back(slot)
             raise
-        return Gathered(slot, parts, size)
+        return Gathered(slot, layout)
 
     def release(self, gathered: Gathered) -> None:
         """The batch has been made; the slot is free once nobody looks at it."""
@@ -100,6 +93,14 @@ class HostGather:
     @property
     def _is_packed(self) -> bool:
         return isinstance(self._view, Sequences) and self._view.layout == "packed"
+
+    def _layout(self, rows: int, steps: int | None, total: int) -> Layout:
+        """The layout of this shape; the one before is kept, as most batches of a feed are alike."""
+        known = self._known
+        if known is None or known[0] != (rows, steps, total):
+            layout = lay_out(self._columns, rows, steps, total, starts=self._is_packed, numbers=self._numbers)
+            known = self._known = (rows, steps, total), layout
+        return known[1]
 
     def _arrange(self, counts: Array) -> tuple[int | None, Array, int]:
         """Steps of a row (None if packed), where each sample begins, and all steps."""

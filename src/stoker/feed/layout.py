@@ -6,11 +6,13 @@ again. Masks do not travel: each sample's number of steps does, and the mask is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
@@ -18,12 +20,8 @@ from stoker.memory import ALIGNMENT
 from stoker.order.sequences import Sequences
 from stoker.order.windows import Segments, Windows
 
-if TYPE_CHECKING:
-    import torch
-
-    Tensors = dict[str, torch.Tensor]
-
 Array = npt.NDArray[Any]
+Tensors = dict[str, torch.Tensor]
 AnyView = Windows | Segments | Sequences
 
 COUNTS, NUMBERS, STARTS = "counts", "numbers", "cu_seqlens"
@@ -36,14 +34,10 @@ class Part:
     """A stretch of a slot."""
 
     start: int
+    num_bytes: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    torch_name: str
-
-    @property
-    def num_bytes(self) -> int:
-        """Its size."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+    torch_dtype: torch.dtype
 
     def array(self, buffer: Array, lead: int) -> Array:
         """The stretch as an array over the slot."""
@@ -51,21 +45,25 @@ class Part:
 
     def tensor(self, buffer: torch.Tensor, lead: int) -> torch.Tensor:
         """The stretch as a tensor over the slot, or over its copy on a device."""
-        import torch
-
-        return buffer[lead + self.start : lead + self.start + self.num_bytes].view(getattr(torch, self.torch_name)).view(self.shape)
+        return buffer[lead + self.start : lead + self.start + self.num_bytes].view(self.torch_dtype).view(self.shape)
 
 
-def lay_out(
-    columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, numbers: bool
-) -> tuple[dict[str, Part], int]:
-    """Parts of a batch of `rows` samples and their size in bytes: `steps` a row, or `total` steps end to end."""
+@dataclass(frozen=True)
+class Layout:
+    """The parts of a batch by name, and their size together."""
+
+    parts: dict[str, Part]
+    num_bytes: int
+
+
+def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, numbers: bool) -> Layout:
+    """The layout of a batch of `rows` samples: `steps` a row, or `total` steps end to end."""
     parts: dict[str, Part] = {}
     end = 0
 
-    def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], torch_name: str) -> None:
+    def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], torch_dtype: torch.dtype) -> None:
         nonlocal end
-        part = parts[name] = Part(end, shape, dtype, torch_name)
+        part = parts[name] = Part(end, math.prod(shape) * dtype.itemsize, shape, dtype, torch_dtype)
         end += -(-part.num_bytes // ALIGNMENT) * ALIGNMENT
 
     for column in columns:
@@ -74,14 +72,14 @@ def lay_out(
             shape: tuple[int, ...] = (rows,)
         else:
             shape = (total,) if steps is None else (rows, steps)
-        place("column " + column.name, shape + width, column.dtype, column.torch_name)
+        place("column " + column.name, shape + width, column.dtype, column.torch_dtype)
     if starts:
-        place(STARTS, (rows + 1,), np.dtype(np.int32), "int32")
+        place(STARTS, (rows + 1,), np.dtype(np.int32), torch.int32)
     else:
-        place(COUNTS, (rows,), np.dtype(np.int32), "int32")
+        place(COUNTS, (rows,), np.dtype(np.int32), torch.int32)
     if numbers:
-        place(NUMBERS, (rows,), np.dtype(np.int64), "int64")
-    return parts, end
+        place(NUMBERS, (rows,), np.dtype(np.int64), torch.int64)
+    return Layout(parts, end)
 
 
 def check_names(view: AnyView, columns: list[FedColumn]) -> None:
@@ -107,6 +105,10 @@ class Finish:
     columns: tuple[FedColumn, ...]
     padded: bool
     marks_valid: bool
+
+    def without_valid(self) -> Finish:
+        """The same for one who marks valid rows himself."""
+        return replace(self, marks_valid=False)
 
     def __call__(self, parts: Tensors, num_valid: int) -> Tensors:
         """The batch. `parts` are tensors under the names of the layout."""
@@ -148,8 +150,6 @@ class Finish:
         return batch
 
     def _time_moe(self, parts: Tensors) -> Tensors:
-        import torch
-
         rows = parts["column " + self.columns[0].name]
         masks = _mask(parts[COUNTS], 1, rows.shape[1]).to(torch.int32)
         return dict(zip(COMPAT_NAMES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
@@ -166,14 +166,10 @@ class Finish:
 
 
 def _mask(counts: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    import torch
-
     return torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]
 
 
 def _below(size: int, bound: int, device: torch.device) -> torch.Tensor:
-    import torch
-
     if bound >= size:
         return torch.ones(size, dtype=torch.bool, device=device)
     return torch.arange(size, device=device) < bound

@@ -86,13 +86,13 @@ class HostProducer:
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:
         slot = gathered.slot
-        host = torch.from_numpy(slot.buffer)[slot.lead : slot.lead + gathered.num_bytes]
+        host = torch.from_numpy(slot.buffer)[slot.lead : slot.lead + gathered.layout.num_bytes]
         with torch.cuda.stream(self._stream):
             there = host.to(self._device, non_blocking=True)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record()
         slot.copied = event
-        return {name: part.tensor(there, 0) for name, part in gathered.parts.items()}, event, num_valid
+        return {name: part.tensor(there, 0) for name, part in gathered.layout.parts.items()}, event, num_valid
 
     def _encoded(self, gathered: Gathered, num_valid: int) -> Any:
         if self._encode is None:

@@ -1,0 +1,201 @@
+"""What does a batch cost on a GPU: gathered there, or gathered by the CPU and copied ahead of the step?
+
+Needs a GPU. The columns are random numbers; a step is a matrix product repeated for about so many milliseconds. Device times
+are those of CUDA events; the copy that gathers are compared with reads and writes as many bytes within the device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+import stoker
+from benchmarks import record
+
+QUESTION = "What does a batch cost on a GPU: gathered there, or gathered by the CPU and copied ahead of the step?"
+DEVICE = "cuda"
+
+
+def main() -> None:
+    """All measurements."""
+    options = record.arguments(QUESTION)
+    scale = 16 if options.small else 1
+    answer: dict[str, Any] = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "device residency": {},
+        "host residency": {},
+    }
+    copy = copy_bandwidth(2**31 // scale)
+    answer["copy within the device, TB/s (read and write)"] = round(copy / 1e12, 2)
+    rng = np.random.default_rng(0)
+    segments = stoker.Store.from_arrays(x=rng.standard_normal((160_000 // scale, 2048), dtype=np.float32))
+    rows = rng.standard_normal((2_000_000 // scale, 55), dtype=np.float32)
+    bars = stoker.Store.from_arrays(lengths=[len(rows)], x=rows)
+    cases = {
+        "segments of 2048, batch 256": (segments, stoker.Segments(2048), 256),
+        "segments of 2048, batch 4096": (segments, stoker.Segments(2048), 4096),
+        "windows of 48 x 55, batch 1024": (bars, stoker.Windows(48), 1024),
+        "windows of 48 x 55, batch 8192": (bars, stoker.Windows(48), 8192),
+    }
+    for name, (store, view, batch_size) in cases.items():
+        answer["device residency"][name] = resident(store, view, batch_size, copy)
+        print(name, answer["device residency"][name], flush=True)
+    for name in ("segments of 2048, batch 256", "windows of 48 x 55, batch 1024"):
+        for milliseconds in (1.0, 3.0):
+            key = f"{name}, step of {milliseconds:g} ms"
+            answer["host residency"][key] = overlapped(*cases[name], milliseconds)
+            print(key, answer["host residency"][key], flush=True)
+    answer["kept batches unchanged"] = kept_unchanged(segments)
+    print(answer) if options.small else record.save("gpu_feed", QUESTION, answer)
+
+
+def timed(run: Callable[[], Any], repeats: int) -> list[float]:
+    """Seconds on the device, of each repeat."""
+    for _ in range(5):
+        run()
+    seconds = []
+    for _ in range(repeats):
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        stop.record()
+        stop.synchronize()
+        seconds.append(start.elapsed_time(stop) / 1e3)
+    return seconds
+
+
+def copy_bandwidth(num_bytes: int) -> float:
+    """Bytes read and written a second by a copy within the device."""
+    source = torch.randn(num_bytes // 4, device=DEVICE)
+    target = torch.empty_like(source)
+    return 2 * num_bytes / record.spread(timed(lambda: target.copy_(source), 20))["median"]
+
+
+def resident(store: stoker.Store, view: Any, batch_size: int, copy: float) -> dict[str, Any]:
+    """Gathers on the device: time on the device, time of the host, and whether the batches are those of the CPU."""
+    feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), device=DEVICE, residency="device", last="drop")
+    num_bytes = 2 * batch_size * view.length * 4 * (store.schema["x"].width or 1)
+    batches = itertools.cycle([0])
+    iterator = iter(feed)
+
+    def one() -> Any:
+        nonlocal iterator
+        next(batches)
+        try:
+            return next(iterator)
+        except StopIteration:
+            iterator = iter(feed)
+            return next(iterator)
+
+    eager = timed(one, 60)
+    captured = feed.captured()
+    replayed, host = [], []
+    for i, _ in enumerate(captured):
+        start = time.perf_counter()
+        if i >= 60:
+            break
+        host.append(start)
+    steps = captured.passes()
+    next(steps)
+    graph = captured._graph
+    assert graph is not None
+    replayed = timed(graph.replay, 60)
+    steps.close()
+    again = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), device="cpu", last="drop")
+    fresh = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), device=DEVICE, residency="device", last="drop")
+    equal = all(torch.equal(a["x"], b["x"].cpu()) for a, b in itertools.islice(zip(again, fresh, strict=True), 8))
+    return {
+        "megabytes a batch": round(num_bytes / 2e6, 1),
+        "share of copy bandwidth": record.spread([num_bytes / seconds / copy for seconds in eager]),
+        "share of copy bandwidth, as a graph": record.spread([num_bytes / seconds / copy for seconds in replayed]),
+        "microseconds of the host a batch": round(1e6 * float(np.median(np.diff(host))), 1),
+        "batches equal to those of the CPU": equal,
+    }
+
+
+def make_step(milliseconds: float) -> Callable[[torch.Tensor], None]:
+    """A training step of about this length on the device, that reads its batch."""
+    a = torch.randn(4096, 4096, device=DEVICE, dtype=torch.bfloat16)
+    total = torch.zeros((), device=DEVICE)
+    per_product = record.spread(timed(lambda: a @ a, 20))["median"] * 1e3
+    repeats = max(1, round(milliseconds / per_product))
+
+    def step(x: torch.Tensor) -> None:
+        total.add_(x.sum())
+        for _ in range(repeats):
+            a @ a
+
+    return step
+
+
+def overlapped(store: stoker.Store, view: Any, batch_size: int, milliseconds: float) -> dict[str, Any]:
+    """A loop fed by the host path, next to the same loop on one batch that is there already, and to a DataLoader."""
+    step = make_step(milliseconds)
+    feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), device=DEVICE, residency="host", last="drop")
+    cached = next(iter(feed))["x"].clone()
+    num_steps = min(len(feed), 400)
+
+    class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        """What most people write."""
+
+        def __init__(self) -> None:
+            self.x = torch.from_numpy(np.array(store.column("x")))
+            if store.uniform_length is not None and view.length == store.uniform_length:
+                self.x = self.x.view(-1, view.length)
+
+        def __len__(self) -> int:
+            return feed.num_samples
+
+        def __getitem__(self, i: int) -> torch.Tensor:
+            return self.x[i] if self.x.shape[-1] == view.length else self.x[i : i + view.length]
+
+    def loop(batches: Iterable[torch.Tensor]) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for x in itertools.islice(batches, num_steps):
+            step(x)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def loader(workers: int) -> Iterable[torch.Tensor]:
+        made = torch.utils.data.DataLoader(Rows(), batch_size, shuffle=True, num_workers=workers, pin_memory=True, drop_last=True)
+        return (x.to(DEVICE, non_blocking=True) for x in made)
+
+    seconds: dict[str, list[float]] = {"cached": [], "feed": [], "DataLoader, 8 workers": []}
+    for _ in range(5):
+        seconds["cached"].append(loop(itertools.repeat(cached, num_steps)))
+        seconds["feed"].append(loop(batch["x"] for batch in feed))
+    waits = feed.waits.seconds / feed.waits.count
+    for _ in range(2):
+        seconds["DataLoader, 8 workers"].append(loop(loader(8)))
+    seconds["DataLoader, 0 workers"] = [loop(loader(0))]
+    base = record.spread(seconds["cached"])["median"]
+    return {
+        "milliseconds of a step": round(1e3 * base / num_steps, 3),
+        "slower than with a batch that is there": record.spread([s / base - 1 for s in seconds["feed"]]),
+        "host waited for the feed, share of the step": round(waits / (base / num_steps), 4),
+        **{
+            f"slower with {name}": record.spread([s / base - 1 for s in took]) for name, took in seconds.items() if "Loader" in name
+        },
+    }
+
+
+def kept_unchanged(store: stoker.Store) -> bool:
+    """Whether batches that are kept hold what they held, after all others were made."""
+    feed = stoker.Feed(
+        store, stoker.Segments(2048), batch_size=512, order=stoker.Shuffle(1), device=DEVICE, residency="host", last="drop"
+    )
+    kept = []
+    for batch in itertools.islice(feed, 100):
+        kept.append((batch["x"], batch["x"].double().sum(dim=1)))
+    return all(torch.equal(x.double().sum(dim=1), sums) for x, sums in kept)
+
+
+if __name__ == "__main__":
+    main()
