@@ -57,16 +57,24 @@ class Ahead(Generic[T]):
         if self._next >= self._num_steps or not self._end.alive:
             self.close()
             raise StopIteration
-        step = self._next
-        self._next += 1
         if not self._inboxes:
-            return self._make(step)
-        result, error = self._outboxes[step % len(self._outboxes)].get()
+            return self._make_now()
+        result, error = self._outboxes[self._next % len(self._outboxes)].get()
+        self._next += 1  # only now: whoever is interrupted while waiting may ask again
         if error is not None:
             self.close()
             raise error
         self._submit()
         return result  # type: ignore[return-value]
+
+    def _make_now(self) -> T:
+        try:
+            made = self._make(self._next)
+        except BaseException:
+            self.close()  # as with threads, a step that failed is the last one: to go on would leave it out
+            raise
+        self._next += 1
+        return made
 
     def _submit(self) -> None:
         if self._submitted < self._num_steps:

@@ -62,7 +62,8 @@ class Captured:
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._each = torch.arange(self._rows, device=device)
         self._longest = np.array([feed.samples.row], dtype=np.int64)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        """Of the gather, once somebody has iterated."""
         self.batch: Batch = {}
 
     def enqueue(self) -> Batch:
@@ -84,8 +85,8 @@ class Captured:
                     chunk = next(chunks)
                     self._table[:, : chunk.shape[1]].copy_(chunk, non_blocking=True)
                     self._place.zero_()
+                self._advance(steps, cursor, step)  # before: what was handed out counts as seen
                 yield step
-                self._advance(steps, cursor, step)
         finally:
             chunks.close()
 
@@ -114,7 +115,7 @@ class Captured:
         """A function that gathers the next batch into `batch`: the replay of a graph, or (without a GPU) the gather itself."""
         if self._feed.device.type != "cuda":
             return self._gather_in_place
-        if self._graph is None:
+        if self.graph is None:
             stream = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(self._feed.device))
             with torch.cuda.stream(stream):
@@ -125,8 +126,8 @@ class Captured:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 self.batch = self.enqueue()
-            self._graph = graph
-        return self._graph.replay
+            self.graph = graph
+        return self.graph.replay
 
     def _gather_in_place(self) -> None:
         fresh = self.enqueue()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stoker.errors import FeedError
+from stoker.order.keys import MAX_SEED
 
 
 @dataclass
@@ -25,9 +26,12 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
     missing = [key for key in _KEYS if key not in state]
     if missing:
         raise FeedError(f"the state of a feed lacks {', '.join(missing)}; found {', '.join(map(str, state)) or 'nothing'}.")
-    for key in _KEYS[:4]:
+    choices = [key for key in state if key not in _KEYS]
+    for key in (*_KEYS[:4], *choices):
         if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
             raise FeedError(f"the state of a feed has {key} {state[key]!r}; expected a whole number from 0.")
+        if state[key] > MAX_SEED:
+            raise FeedError(f"the state of a feed has {key} {state[key]:,}; expected at most 2**63 - 1.")
     if state["samples"] != num_positions:
         raise FeedError(
             f"the state was saved with {state['samples']:,} samples an epoch, but this feed has {num_positions:,}: "
@@ -40,5 +44,4 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
         )
     if state["position"] > num_positions:
         raise FeedError(f"the state is at position {state['position']:,} of {num_positions:,}; expected at most that.")
-    shape = {str(key): int(value) for key, value in state.items() if key not in _KEYS}
-    return state["seed"], Cursor(state["epoch"], state["position"]), shape
+    return state["seed"], Cursor(state["epoch"], state["position"]), {str(key): state[key] for key in choices}

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stoker.feed import selection
 from stoker.feed.columns import FedColumn
 from stoker.feed.host import NO_SAMPLE
 from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView
@@ -24,6 +25,7 @@ Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
 _SERIES, _FIRST, _COUNT, NUMBER_ROW = range(4)
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -71,16 +73,21 @@ class DeviceColumn:
         """What it takes."""
         return self.flat.nbytes
 
-    def windows(self, starts: torch.Tensor, steps: int) -> torch.Tensor:
-        """Rows of `steps` steps that begin at `starts`: [rows, steps, width]."""
+    def windows(self, starts: torch.Tensor, counts: torch.Tensor, steps: int, *, masked: bool) -> torch.Tensor:
+        """Rows of `steps` steps that begin at `starts`: [rows, steps, width]; zero behind `counts` if `masked`."""
+        if self.flat.is_cuda and selection.is_available():
+            return selection.select_rows(self.flat, starts, counts, steps, self.width, masked=masked)
         rows = self.flat.as_strided((self.num_steps + 1, steps * self.width), (self.width, 1))
-        return rows.index_select(0, starts).view(len(starts), steps, self.width)
+        values = rows.index_select(0, starts).view(len(starts), steps, self.width)
+        if masked:
+            _clear(values, _absent(counts, steps))
+        return values
 
     def rows(self, places: torch.Tensor) -> torch.Tensor:
         """Single steps, or values of series: [places, width]."""
         return self.flat[: self.num_steps * self.width].view(self.num_steps, self.width).index_select(0, places)
 
-    def scaled(self, values: torch.Tensor, series: torch.Tensor) -> torch.Tensor:
+    def delivered(self, values: torch.Tensor, series: torch.Tensor) -> torch.Tensor:
         """The values as delivered; `series` says which each row (or step) is of."""
         if self.scales is not None:
             centers, divisors = (scale.index_select(0, series) for scale in self.scales)
@@ -89,7 +96,7 @@ class DeviceColumn:
             if not values.dtype.is_floating_point:
                 values = values.to(centers.dtype)
             values = (values - centers) / divisors
-            values = values.trunc() if self.truncate else values
+            values = values.trunc() + 0.0 if self.truncate else values  # no -0.0, as whole numbers have none
         return values.to(self.dtype)
 
 
@@ -100,11 +107,24 @@ def _shared(values: Array) -> torch.Tensor:
         return torch.from_numpy(values)
 
 
+def _absent(counts: torch.Tensor, steps: int) -> torch.Tensor:
+    """Where rows have no step: [rows, steps, 1]."""
+    return (torch.arange(steps, device=counts.device) >= counts[:, None])[:, :, None]
+
+
+def _clear(values: torch.Tensor, absent: torch.Tensor) -> None:
+    """Zero some values in place. Torch cannot fill unsigned numbers; their zero is that of signed ones."""
+    values.view(_SIGNED.get(values.dtype, values.dtype)).masked_fill_(absent, 0)
+
+
 class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
     def __init__(self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, numbers: bool) -> None:
-        self.columns = [DeviceColumn(column, samples.row, device) for column in columns]
+        longest = samples.row
+        if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
+            longest = view.width(min(longest, max((len(column.values) for column in columns if column.level == "step"), default=0)))
+        self.columns = [DeviceColumn(column, longest, device) for column in columns]
         self._view = view
         self._samples = samples
         self._numbers = numbers
@@ -125,7 +145,7 @@ class DeviceGather:
             if column.level == "series":
                 values = column.rows(table[_SERIES]).to(column.dtype)
                 if masked:
-                    values = values.masked_fill(table[NUMBER_ROW, :, None] == NO_SAMPLE, 0)
+                    _clear(values, table[NUMBER_ROW, :, None] == NO_SAMPLE)
                 parts["column " + column.name] = values if column.has_width else values[:, 0]
         if self._numbers:
             parts[NUMBERS] = table[NUMBER_ROW]
@@ -136,14 +156,12 @@ class DeviceGather:
         if isinstance(self._view, Sequences):
             steps = self._view.width(int(counts.max(initial=0)))
         parts: Tensors = {}
-        absent = None
-        if masked:
-            absent = (torch.arange(steps, device=table.device) >= table[_COUNT, :, None])[:, :, None]
         for column in self.columns:
             if column.level == "step":
-                values = column.scaled(column.windows(table[_FIRST], steps), table[_SERIES])
-                if absent is not None:
-                    values = values.masked_fill_(absent, 0)
+                values = column.windows(table[_FIRST], table[_COUNT], steps, masked=masked)
+                values = column.delivered(values, table[_SERIES])
+                if masked and column.scales is not None:
+                    _clear(values, _absent(table[_COUNT], steps))
                 parts["column " + column.name] = values if column.has_width else values[:, :, 0]
         parts[COUNTS] = table[_COUNT].to(torch.int32)
         return parts
@@ -158,7 +176,7 @@ class DeviceGather:
         parts: Tensors = {}
         for column in self.columns:
             if column.level == "step":
-                values = column.scaled(column.rows(places), series)
+                values = column.delivered(column.rows(places), series)
                 parts["column " + column.name] = values if column.has_width else values[:, 0]
         starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=table.device)
         starts[1:] = ends

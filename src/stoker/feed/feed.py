@@ -73,6 +73,8 @@ class Feed:
         depth: int | None = None,
         numbers: bool = False,
     ) -> None:
+        if not isinstance(store, Store):
+            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
         self.store = store
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
@@ -85,6 +87,10 @@ class Feed:
             raise OptionError(f"last is {last!r}; expected 'mask', 'short' or 'drop'.")
         if not isinstance(view, Windows | Segments | Sequences):
             raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
+        if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
+            raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
+        if encode is not None and not callable(encode):
+            raise OptionError(f"encode is {encode!r}; expected a function from a dict of arrays to one.")
         lengths = Lengths(
             num_series=len(store),
             num_steps=store.num_steps,
@@ -95,6 +101,9 @@ class Feed:
         compat = not isinstance(view, Sequences) and view.compat is not None
         self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
         check_names(view, self.columns)
+        brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
+        if encode is not None and brief:
+            raise OptionError(f"encode gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
         self.samples = view.over(lengths)
         if not self.samples.num_samples:
             raise OptionError(f"{store.name} has no sample of {view}: {' '.join(self.samples.notes()) or 'it has no series.'}")
@@ -109,7 +118,8 @@ class Feed:
         self.threads, self.depth = self._choose_threads(threads, depth, encode)
         self._numbers = numbers
         self._encode = encode
-        self._set_order(order if order is not None else Sequential())
+        self._given_order = order if order is not None else Sequential()
+        self._set_order(self._given_order)
         self._cursor = Cursor()
         self._is_resumed = True  # nothing was handed out yet: the first pass begins where the cursor is
         self._live: weakref.WeakSet[Batches] = weakref.WeakSet()
@@ -241,7 +251,7 @@ class Feed:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the state was saved, with any number of ranks, batch size, device or threads."""
         seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        self._set_order(self.order.adopt(seed, shape))
+        self._set_order(self._given_order.adopt(seed, shape))
         self._cursor = cursor
         self._is_resumed = True
 
@@ -284,7 +294,7 @@ def _checked(name: str, value: int, *, least: int) -> int:
 def _checked_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N' ({str(error).splitlines()[0]}).") from None
     if found.type == "cuda":
         if not torch.cuda.is_available():
@@ -293,4 +303,6 @@ def _checked_device(device: str | torch.device) -> torch.device:
         if index >= torch.cuda.device_count():
             raise OptionError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs here.")
         return torch.device("cuda", index)
+    if found.type != "cpu":
+        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Take batches of the CPU there yourself.")
     return found

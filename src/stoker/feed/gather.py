@@ -109,7 +109,7 @@ def scale_spans(
                 for t in range(len(x)):
                     k = (done + t) % width
                     scaled = (x[t] - centers[one, k]) / divisors[one, k]
-                    y[t] = np.trunc(scaled) if truncate else scaled
+                    y[t] = np.trunc(scaled) + 0.0 if truncate else scaled  # no -0.0, as whole numbers have none
 
 
 @kernel

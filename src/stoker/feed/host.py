@@ -118,9 +118,8 @@ class HostGather:
     def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
         flat = target.reshape(-1).view(np.uint8)
         if column.level == "series":
-            each = np.arange(valid, dtype=np.int64)
-            copy_spans(column.bytes_view, found.series[:valid], np.ones_like(each), flat, each, column.unit, False)
-            flat[valid * column.unit :] = 0
+            target[:valid] = column.values[found.series[:valid]]
+            target[valid:] = 0
             return
         if column.is_copied:
             copy_spans(column.bytes_view, found.starts, found.counts, flat, places, column.unit, len(flat) >= STREAMING_BYTES)

@@ -90,7 +90,8 @@ def check_names(view: AnyView, columns: list[FedColumn]) -> None:
             raise OptionError(
                 f"a batch has an entry {column.name!r} of its own, which the column would hide. Leave it out of columns=."
             )
-    if getattr(view, "compat", None) and (len(columns) != 1 or columns[0].width is not None or columns[0].level != "step"):
+    fits = len(columns) == 1 and columns[0].width is None and columns[0].level == "step" and columns[0].torch_name != "bfloat16"
+    if getattr(view, "compat", None) and not fits:
         raise OptionError(
             f"compat='time-moe' feeds one column of single numbers, but found {', '.join(column.name for column in columns)}. "
             f"Name it with columns=."
@@ -115,13 +116,13 @@ class Finish:
         if isinstance(self.view, Sequences):
             batch = self._sequences(parts)
         elif self.view.compat:
-            return self._time_moe(parts)
+            batch = self._time_moe(parts)
         else:
             batch = self._windows(parts)
         for column in self.columns:
             if column.level == "series":
                 batch[column.name] = parts["column " + column.name]
-        if self.marks_valid:
+        if self.marks_valid and not getattr(self.view, "compat", None):
             rows = parts[COUNTS] if COUNTS in parts else parts[STARTS][1:]
             batch["valid"] = _below(len(rows), num_valid, rows.device)
         if NUMBERS in parts:

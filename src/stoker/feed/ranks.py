@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import numpy as np
+
 from stoker.errors import OptionError
 
 
@@ -26,9 +28,10 @@ class Ranks:
             raise OptionError(f"rank is {rank} and world_size {world_size}; give both, or none to read RANK and WORLD_SIZE.")
         if rank is None or world_size is None:
             rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
-        if world_size < 1 or not 0 <= rank < world_size:
-            raise OptionError(f"rank {rank} of {world_size} cannot be; expected a rank from 0 below the number of ranks.")
-        return cls(rank, world_size)
+        whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (rank, world_size))
+        if not whole or world_size < 1 or not 0 <= rank < world_size:
+            raise OptionError(f"rank {rank!r} of {world_size!r} cannot be; expected a rank from 0 below the number of ranks.")
+        return cls(int(rank), int(world_size))
 
     def share(self, start: int, stop: int) -> tuple[int, int]:
         """The stretch of the positions `start` to `stop` that this rank gets."""

@@ -39,8 +39,8 @@ class MappedColumn:
 
     def __init__(self, column: FedColumn) -> None:
         base: Any = column.values
-        while isinstance(base, np.ndarray):
-            base = base.base
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
         self.map: mmap.mmap | None = base if isinstance(base, mmap.mmap) else None
         self._step_bytes = column.values.dtype.itemsize * (column.width or 1)
         if self.map is not None:
@@ -49,6 +49,8 @@ class MappedColumn:
 
     def will_need(self, starts: Array, stops: Array) -> int:
         """Ask for stretches given in steps; returns the bytes asked for, in whole pages."""
+        some = stops > starts  # an empty stretch may begin where the file ends, which cannot be asked for
+        starts, stops = starts[some], stops[some]
         if self.map is None or not len(starts):
             return 0
         first = (starts * self._step_bytes + self._lead) // PAGE * PAGE

@@ -9,6 +9,7 @@ NaN and all: that is what Time-MoE does, and weights trained there expect.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ Array = npt.NDArray[Any]
 Method = Literal["zero", "max"]
 
 _PAIRWISE = 128
+_PIECE_STEPS = 2**20
 
 
 class Scales(NamedTuple):
@@ -42,7 +44,12 @@ def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bo
     centers, divisors = np.zeros(shape, dtype=kind), np.ones(shape, dtype=kind)
     ends = _bounds(lengths)
     if not compat:
-        (_finite_moments if method == "zero" else _finite_largest)(flat, ends, centers, divisors)
+        measure = _finite_moments if method == "zero" else _finite_largest
+        for first, last in _pieces(ends, whole=flat.dtype != np.float16):
+            part = flat[ends[first] : ends[last]]
+            # Compiled kernels cannot calculate with float16.
+            part = part.astype(np.float32) if part.dtype == np.float16 else part
+            measure(part, ends[first : last + 1] - ends[first], centers[first:last], divisors[first:last])
     elif flat.dtype in (np.float32, np.float64) and flat.shape[1] == 1:
         (_numpy_moments if method == "zero" else _numpy_largest)(flat[:, 0], ends, centers[:, 0], divisors[:, 0])
     else:
@@ -59,6 +66,17 @@ def _bounds(lengths: Lengths) -> Array:
     bad = np.flatnonzero((np.diff(offsets) < 0) | (offsets[:-1] < 0) | (offsets[1:] > lengths.num_steps))
     lengths.check(int(bad[0]) if len(bad) else -1)
     return offsets
+
+
+def _pieces(bounds: Array, *, whole: bool) -> Iterator[tuple[int, int]]:
+    """Runs of series to be looked at together: all, or so many that a copy of their values stays small."""
+    first = 0
+    while first < len(bounds) - 1:
+        last = len(bounds) - 1
+        if not whole:
+            last = min(last, max(first + 1, int(np.searchsorted(bounds, bounds[first] + _PIECE_STEPS, side="right")) - 1))
+        yield first, last
+        first = last
 
 
 @kernel

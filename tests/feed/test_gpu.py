@@ -1,0 +1,108 @@
+"""What a GPU gets is what the CPU gets, bit for bit, by every residency. Skipped where there is no GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import stoker
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+VIEWS = [
+    stoker.Windows(16, stride=3),
+    stoker.Windows(16, stride=1, horizon=2),
+    stoker.Segments(20, shift=1),
+    stoker.Segments(20, tail="drop"),
+    stoker.Sequences(24),
+    stoker.Sequences(24, layout="packed"),
+    stoker.Sequences(32, buckets=(8, 32), keep="last"),
+]
+
+
+def make_store() -> stoker.Store:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(0, 70, 200)
+    steps = int(lengths.sum())
+    return stoker.Store.from_arrays(
+        lengths=lengths,
+        price=rng.normal(size=steps).astype(np.float32),
+        exact=rng.normal(size=steps),
+        half=rng.normal(size=steps).astype(np.float16),
+        wide=rng.normal(size=(steps, 5)).astype(np.float32),
+        count=rng.integers(-9, 9, steps),
+        small=rng.integers(0, 200, steps).astype(np.uint16),
+        flag=rng.random(steps) < 0.5,
+        label=np.arange(200),
+    )
+
+
+def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        found = b[name].cpu()
+        assert a[name].dtype == found.dtype
+        assert a[name].shape == found.shape
+        assert a[name].contiguous().view(torch.uint8).equal(found.contiguous().view(torch.uint8)), name
+
+
+@pytest.mark.parametrize("normalize", [None, "zero", "max"])
+@pytest.mark.parametrize("residency", ["device", "host"])
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_batches_are_those_of_the_cpu(view: Any, residency: str, normalize: Any) -> None:
+    store = make_store()
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "numbers": True}
+    there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
+    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+        assert all(tensor.is_cuda for tensor in b.values())
+        assert_same(a, b)
+
+
+@pytest.mark.parametrize("normalize", [None, "zero", "max"])
+def test_time_moe_batches_are_those_of_the_cpu(normalize: Any) -> None:
+    store, view = make_store(), stoker.Segments(20, compat="time-moe")
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "columns": ["price"]}
+    there = stoker.Feed(store, view, device="cuda", residency="device", **options)
+    for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
+        assert_same(a, b)
+
+
+@pytest.mark.parametrize("view", [*VIEWS[:4], stoker.Sequences(32, buckets=(32,))], ids=str)
+def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any) -> None:
+    store = make_store()
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "numbers": True}
+    captured = stoker.Feed(store, view, device="cuda", residency="device", **options).captured()
+    feed = stoker.Feed(store, view, **options)
+    for _ in range(3):
+        for a, b in zip(feed, captured, strict=True):
+            assert_same(a, b)
+
+
+def test_the_gather_can_be_part_of_a_graph_of_the_whole_step() -> None:
+    store, view = make_store(), stoker.Windows(16, stride=3)
+    captured = stoker.Feed(store, view, batch_size=32, order=stoker.Shuffle(3), device="cuda", residency="device").captured()
+    list(captured)  # warms up
+    total = torch.zeros((), dtype=torch.float64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total += captured.enqueue()["exact"].sum()
+    total.zero_()
+    for _ in captured.passes():
+        graph.replay()
+    expected = sum(batch["exact"].sum() for batch in stoker.Feed(store, view, batch_size=32))
+    assert torch.isclose(total.cpu(), expected)
+
+
+def test_a_kept_batch_never_changes() -> None:
+    feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, order=stoker.Shuffle(1), device="cuda", residency="host")
+    kept = [(batch["wide"], batch["wide"].clone()) for batch in feed]
+    assert all(torch.equal(a, b) for a, b in kept)
+
+
+def test_small_columns_are_kept_on_the_device_and_the_reason_is_said() -> None:
+    feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, device="cuda")
+    assert feed.residency.where == "device"
+    assert "fit 50% of the free GPU memory" in str(feed)
