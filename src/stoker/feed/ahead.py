@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from stoker.clock import now_ns
+from stoker.clock import Spans, now_ns
 from stoker.errors import FeedError
 
 T = TypeVar("T")
@@ -25,8 +25,9 @@ END_NS = 1_000_000_000
 class Ahead(Generic[T]):
     """`make(0)`, `make(1)`, … up to `num_steps`, `depth` of them at a time in `threads` threads; 0 threads make them when asked."""
 
-    def __init__(self, make: Callable[[int], T], num_steps: int, *, threads: int, depth: int) -> None:
+    def __init__(self, make: Callable[[int], T], num_steps: int, *, threads: int, depth: int, waits: Spans | None = None) -> None:
         self._make = make
+        self._waits = waits
         self._num_steps = num_steps
         self._next = 0
         self._process = os.getpid()
@@ -57,24 +58,20 @@ class Ahead(Generic[T]):
         if self._next >= self._num_steps or not self._end.alive:
             self.close()
             raise StopIteration
-        if not self._inboxes:
-            return self._make_now()
-        result, error = self._outboxes[self._next % len(self._outboxes)].get()
+        start = now_ns()
+        if self._inboxes:
+            result, error = self._outboxes[self._next % len(self._outboxes)].get()
+        else:
+            result, error = _try(self._make, self._next)
         self._next += 1  # only now: whoever is interrupted while waiting may ask again
+        if self._waits is not None:
+            self._waits.add(start, now_ns())
         if error is not None:
-            self.close()
+            self.close()  # a step that failed is the last one: to go on would leave it out
             raise error
-        self._submit()
+        if self._inboxes:
+            self._submit()
         return result  # type: ignore[return-value]
-
-    def _make_now(self) -> T:
-        try:
-            made = self._make(self._next)
-        except BaseException:
-            self.close()  # as with threads, a step that failed is the last one: to go on would leave it out
-            raise
-        self._next += 1
-        return made
 
     def _submit(self) -> None:
         if self._submitted < self._num_steps:
@@ -86,18 +83,23 @@ class Ahead(Generic[T]):
         self._end()
 
 
+def _try(make: Callable[[int], T], step: int) -> tuple[T | None, BaseException | None]:
+    try:
+        return make(step), None
+    except BaseException as error:  # whatever it is, the one who waits must get it
+        return None, error
+
+
 def _work(make: Callable[[int], Any], inbox: SimpleQueue[int | None], outbox: SimpleQueue[Any], stopped: threading.Event) -> None:
     while True:
         step = inbox.get()
         if step is None or stopped.is_set():
             return
-        try:
-            result = make(step)
-        except BaseException as error:  # whatever it is, the one who waits must get it
-            outbox.put((None, error))
+        made = _try(make, step)
+        outbox.put(made)
+        if made[1] is not None:
             return
-        outbox.put((result, None))
-        del result  # a batch that waits for its next step would keep a slot busy
+        del made  # a thread that waits for its next step would keep a slot busy
 
 
 def _end(inboxes: list[SimpleQueue[int | None]], workers: list[threading.Thread], stopped: threading.Event, process: int) -> None:

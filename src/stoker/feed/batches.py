@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from stoker.clock import Spans, now_ns
 from stoker.feed.cursor import Cursor
 from stoker.feed.ranks import Ranks
 from stoker.order.order import Plan
@@ -60,19 +59,16 @@ class Source(Protocol):
 class Batches(Iterator[Batch]):
     """The iterator that a feed gives out."""
 
-    def __init__(self, source: Source, steps: Steps, cursor: Cursor, waits: Spans) -> None:
+    def __init__(self, source: Source, steps: Steps, cursor: Cursor) -> None:
         self._source = source
         self._steps = steps
         self._cursor = cursor
-        self._waits = waits
         self._step = 0
         if not len(steps):
             self._turn_over()
 
     def __next__(self) -> Batch:
-        start = now_ns()
         batch = next(self._source)
-        self._waits.add(start, now_ns())
         self._cursor.position = self._steps.end(self._step)
         self._step += 1
         if self._step == len(self._steps):

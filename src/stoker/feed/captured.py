@@ -78,7 +78,9 @@ class Captured:
     def passes(self) -> Iterator[int]:
         """The steps of a pass; each must be followed by one gather. The host's work lies between some of them."""
         steps, cursor = self._feed.begin_pass()
-        chunks = Ahead(self._make_chunk(steps), -(-len(steps) // CAPTURED_STEPS), threads=self._feed.threads, depth=2)
+        chunks = Ahead(
+            self._make_chunk(steps), -(-len(steps) // CAPTURED_STEPS), threads=self._feed.threads, depth=2, waits=self._feed.waits
+        )
         try:
             for step in range(len(steps)):
                 if step % CAPTURED_STEPS == 0:

@@ -61,6 +61,17 @@ class FedColumn:
         return self.values.reshape(-1).view(np.uint8)
 
 
+def lengths_of(store: Store) -> Lengths:
+    """Where the series of a store lie."""
+    return Lengths(
+        num_series=len(store),
+        num_steps=store.num_steps,
+        length=store.uniform_length,
+        offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
+        name=store.name,
+    )
+
+
 def choose_columns(
     store: Store, names: Sequence[str] | None, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths
 ) -> list[FedColumn]:

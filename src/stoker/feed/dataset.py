@@ -1,25 +1,36 @@
 """Samples as a map-style dataset: for `DataLoader`, and for HF Trainer, Accelerate and Lightning, which build on it.
 
 The loader decides the order; a batch is still gathered at once, by `__getitems__`. Give `collate` to the loader so that
-what was gathered together is not taken apart and stacked again.
+what was gathered together is not taken apart and stacked again. Worker processes may be forked or spawned: each opens its
+own memory, and a store on disk travels as its path.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
+from stoker.errors import FeedError, OptionError
+from stoker.feed.columns import lengths_of
 from stoker.feed.host import HostGather
 from stoker.feed.layout import Finish
 from stoker.feed.slots import Ring
+from stoker.store.store import open_store
 
 if TYPE_CHECKING:
     from stoker.feed.feed import Feed
 
+Array = npt.NDArray[Any]
 Sample = dict[str, torch.Tensor]
+
+KEPT_SLOTS = 4
 
 
 class Together(Sequence[Sample]):
@@ -42,43 +53,112 @@ class Together(Sequence[Sample]):
 
 
 class SampleDataset(torch.utils.data.Dataset[Sample]):
-    """The samples of a feed by their numbers, on the CPU. Holds no open thread, so worker processes may fork it."""
+    """The samples of a feed by their numbers, on the CPU; `encode` of the feed applies, its order does not.
+
+    `dataset[7]` is a sample; `dataset[[7, 3]]` and `dataset[3:8]` are batches.
+    """
 
     def __init__(self, feed: Feed) -> None:
         if feed.is_packed:
-            from stoker.errors import OptionError
-
             raise OptionError("a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.")
-        finish = Finish(view=feed.view, columns=tuple(feed.columns), padded=feed.samples.padded, marks_valid=False)
-        self._finish = finish
-        self._num_samples = feed.samples.num_samples
-        self._gather = HostGather(
-            feed.view, feed.samples, feed.columns, Ring(pinned=False, keep=4), numbers=feed.has_numbers, files=feed.shards()
-        )
         self._name = feed.store.name
+        self._path = feed.store.path
+        self._digest = feed.store.digest
+        self._files = feed.shards()
+        self._view = feed.view
+        self._samples = feed.samples
+        self._columns = feed.columns
+        self._has_numbers = feed.has_numbers
+        self._encode = feed.encode
+        self._opened: tuple[int, HostGather, Finish] | None = None
 
     def __len__(self) -> int:
-        return self._num_samples
+        return self._samples.num_samples
 
-    def __getitem__(self, index: int) -> Sample:
-        return self.__getitems__([index])[0]  # type: ignore[no-any-return]
+    def __getitem__(self, index: Any) -> Sample:
+        if isinstance(index, slice):
+            return self.__getitems__(range(*index.indices(len(self)))).batch
+        if np.ndim(index):
+            return self.__getitems__(index).batch
+        sample: Sample = self.__getitems__([index])[0]
+        return sample
 
-    def __getitems__(self, indices: Sequence[int]) -> Together:
+    def __getitems__(self, indices: Any) -> Together:
         """Many samples at once."""
-        numbers = np.asarray(indices, dtype=np.int64).reshape(-1)
-        numbers = np.where(numbers < 0, numbers + self._num_samples, numbers)
-        bad = np.flatnonzero((numbers < 0) | (numbers >= self._num_samples))
-        if len(bad):
-            raise IndexError(f"{self._name} has {self._num_samples:,} samples; there is no sample {list(indices)[bad[0]]:,}.")
-        gathered = self._gather.gather(numbers, len(numbers))
+        numbers = self._checked(np.asarray(indices))
+        gather, finish = self._open()
+        gathered = gather.gather(numbers, len(numbers))
         try:
-            return Together(self._finish(gathered.tensors(), len(numbers)), len(numbers))
+            batch = finish(gathered.tensors(), len(numbers))
         finally:
-            self._gather.release(gathered)
+            gather.release(gathered)
+        return Together(batch if self._encode is None else self._encoded(batch, len(numbers)), len(numbers))
 
     @staticmethod
     def collate(samples: Sequence[Sample]) -> Sample:
-        """The batch that was gathered, or one stacked from single samples."""
+        """The batch that was gathered, or one stacked from single samples and padded with zeros where they differ in length."""
         if isinstance(samples, Together):
             return samples.batch
-        return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+        return {name: _stack([sample[name] for sample in samples]) for name in samples[0]}
+
+    def _checked(self, indices: Array) -> Array:
+        if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
+            raise OptionError(
+                f"samples of {self._name} are numbered from 0 to {len(self) - 1:,}; found an index of type {indices.dtype} and shape "
+                f"{list(indices.shape)}. Give a whole number, or a list of them."
+            )
+        bad = np.flatnonzero((indices < -len(self)) | (indices >= len(self)))
+        if len(bad):
+            raise IndexError(f"{self._name} has {len(self):,} samples; there is no sample {indices[bad[0]]:,}.")
+        numbers = indices.astype(np.int64)
+        numbers[numbers < 0] += len(self)
+        return numbers
+
+    def _open(self) -> tuple[HostGather, Finish]:
+        """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent looks at."""
+        process = os.getpid()
+        if self._opened is None or self._opened[0] != process:
+            ring = Ring(pinned=False, keep=KEPT_SLOTS)
+            columns = self._columns
+            self._opened = (
+                process,
+                HostGather(self._view, self._samples, columns, ring, numbers=self._has_numbers, files=self._files),
+                Finish(view=self._view, columns=tuple(columns), padded=self._samples.padded, marks_valid=False),
+            )
+        return self._opened[1:]
+
+    def _encoded(self, batch: Sample, size: int) -> Sample:
+        if self._encode is None:
+            raise TypeError("there is no encoder")
+        arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+        encoded = {name: torch.as_tensor(value) for name, value in self._encode(arrays).items()}
+        for name, tensor in encoded.items():
+            if not tensor.dim() or len(tensor) != size:
+                raise FeedError(
+                    f"encode returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row a "
+                    f"sample. Use the feed itself, or give each sample its row."
+                )
+        return encoded
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_opened": None}
+        if self._path is not None:
+            state["_columns"] = [replace(column, values=np.empty(0, column.values.dtype)) for column in self._columns]
+            state["_samples"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._path is None:
+            return
+        store = open_store(self._path)
+        if store.digest != self._digest:
+            raise FeedError(f"{self._path} was packed anew since the feed was made from it. Make the feed and its dataset again.")
+        self._columns = [replace(column, values=store.column(column.name)) for column in self._columns]
+        self._samples = self._view.over(lengths_of(store))
+
+
+def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    if all(tensor.shape == tensors[0].shape for tensor in tensors):
+        return torch.stack(list(tensors))
+    return pad_sequence(list(tensors), batch_first=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ import xxhash
 from stoker.clock import Spans
 from stoker.errors import OptionError
 from stoker.feed.batches import Batches, Steps
-from stoker.feed.columns import choose_columns
+from stoker.feed.columns import choose_columns, lengths_of
 from stoker.feed.cursor import Cursor, check_state
 from stoker.feed.device import DeviceGather
 from stoker.feed.host import Encode, HostGather
@@ -25,7 +26,6 @@ from stoker.feed.readahead import ReadAhead
 from stoker.feed.residency import choose_residency
 from stoker.feed.scales import Method
 from stoker.feed.slots import Ring
-from stoker.order.lengths import Lengths
 from stoker.order.order import Order, Sequential
 from stoker.order.sequences import Sequences
 from stoker.order.windows import Segments, Windows
@@ -82,7 +82,7 @@ class Feed:
         self.device = _checked_device(device)
         self.last = last
         self.waits = Spans()
-        """Time spent waiting for batches, one span a batch."""
+        """Time that the caller had to wait for batches to be made."""
         if last not in ("mask", "short", "drop"):
             raise OptionError(f"last is {last!r}; expected 'mask', 'short' or 'drop'.")
         if not isinstance(view, Windows | Segments | Sequences):
@@ -91,13 +91,7 @@ class Feed:
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
         if encode is not None and not callable(encode):
             raise OptionError(f"encode is {encode!r}; expected a function from a dict of arrays to one.")
-        lengths = Lengths(
-            num_series=len(store),
-            num_steps=store.num_steps,
-            length=store.uniform_length,
-            offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
-            name=store.name,
-        )
+        lengths = lengths_of(store)
         compat = not isinstance(view, Sequences) and view.compat is not None
         self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
         check_names(view, self.columns)
@@ -117,11 +111,10 @@ class Feed:
         )
         self.threads, self.depth = self._choose_threads(threads, depth, encode)
         self._numbers = numbers
-        self._encode = encode
+        self.encode = encode
         self._given_order = order if order is not None else Sequential()
         self._set_order(self._given_order)
-        self._cursor = Cursor()
-        self._is_resumed = True  # nothing was handed out yet: the first pass begins where the cursor is
+        self._go_to(Cursor())
         self._live: weakref.WeakSet[Batches] = weakref.WeakSet()
         self._producer = self._make_producer()
 
@@ -154,7 +147,7 @@ class Feed:
         host = HostGather(self.view, self.samples, self.columns, ring, numbers=self._numbers, files=self.shards())
         hints = ReadAhead(self.columns, self.samples) if self.residency.where == "stream" else None
         return HostProducer(
-            host, finish, self.device, encode=self._encode, rows=self.batch_size if self.last == "mask" else None, hints=hints
+            host, finish, self.device, encode=self.encode, rows=self.batch_size if self.last == "mask" else None, hints=hints
         )
 
     @property
@@ -186,7 +179,9 @@ class Feed:
 
     @property
     def dataset(self) -> SampleDataset:
-        """As `DataLoader` calls it."""
+        """As `DataLoader` calls it; a packed feed has none."""
+        if self.is_packed:
+            raise AttributeError("a packed feed has no dataset: its batches cannot be taken apart into samples.")
         return self.as_dataset()
 
     @property
@@ -206,18 +201,26 @@ class Feed:
     def __iter__(self) -> Batches:
         """The rest of the epoch after a resume; otherwise a new epoch, also after one that was left early."""
         steps, cursor = self.begin_pass()
-        batches = Batches(self._producer.over(steps, threads=self.threads, depth=self.depth), steps, cursor, self.waits)
+        source = self._producer.over(steps, threads=self.threads, depth=self.depth, waits=self.waits)
+        batches = Batches(source, steps, cursor)
         self._live.add(batches)
         return batches
 
     def begin_pass(self) -> tuple[Steps, Cursor]:
         """The steps of the next pass, and the cursor that whoever hands out its batches moves on."""
-        if not self._is_resumed and self._cursor.position:
-            self._cursor = Cursor(self._cursor.epoch + 1, 0)
-        self._is_resumed = False
+        was_left_early = self._has_moved and self._cursor.position
         # A new object: a pass that somebody still holds moves its own cursor, not that of the passes after it.
-        cursor = self._cursor = Cursor(self._cursor.epoch, self._cursor.position)
-        return self._steps(cursor.epoch, cursor.position), cursor
+        self._go_to(Cursor(self._cursor.epoch + 1, 0) if was_left_early else replace(self._cursor))
+        return self._steps(self._cursor.epoch, self._cursor.position), self._cursor
+
+    def _go_to(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._begun = replace(cursor)
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether batches were handed out since; frameworks begin passes that they never use, or set the epoch of a begun one."""
+        return self._cursor != self._begun
 
     def captured(self) -> Captured:
         """Batches whose tensors stay where they are, gathered by a CUDA graph; needs device residency."""
@@ -232,9 +235,8 @@ class Feed:
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be over this epoch; keeps the position of a state of that epoch that was just loaded."""
         epoch = _checked("epoch", epoch, least=0)
-        if not (self._is_resumed and epoch == self._cursor.epoch):
-            self._cursor = Cursor(epoch, 0)
-        self._is_resumed = True
+        if epoch != self._cursor.epoch or (self._has_moved and self._cursor.position):
+            self._go_to(Cursor(epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the feed is: a few integers. The batches handed out so far are the ones that count as seen."""
@@ -252,8 +254,7 @@ class Feed:
         """Go on where the state was saved, with any number of ranks, batch size, device or threads."""
         seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
         self._set_order(self._given_order.adopt(seed, shape))
-        self._cursor = cursor
-        self._is_resumed = True
+        self._go_to(cursor)
 
     def _fingerprint(self) -> str:
         """What must be the same for a position to mean the same: the data, the view, and the kind of order."""

@@ -6,6 +6,7 @@ that a forgotten pass ends its threads by itself.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stoker.clock import Spans
 from stoker.feed.ahead import Ahead
 from stoker.feed.batches import Batch, Steps
 from stoker.feed.device import DeviceGather, Placed
@@ -49,9 +51,9 @@ class HostProducer:
         self._hints = hints
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def over(self, steps: Steps, *, threads: int, depth: int) -> HostPass:
+    def over(self, steps: Steps, *, threads: int, depth: int, waits: Spans) -> HostPass:
         """A pass over these steps."""
-        return HostPass(self, steps, threads=threads, depth=depth)
+        return HostPass(self, steps, threads=threads, depth=depth, waits=waits)
 
     def make(self, steps: Steps, step: int) -> Any:
         """One batch, or (for a GPU) the copy that is under way and what it will be."""
@@ -72,8 +74,8 @@ class HostProducer:
             error.add_note(self._place(steps, step, numbers))
             raise
 
-    def receive(self, made: Any) -> Batch:
-        """Take over a batch on the thread (and the stream) of the one who uses it."""
+    def receive(self, made: Any, under_way: deque[torch.cuda.Event]) -> Batch:
+        """Take over a batch on the thread (and the stream) of the one who uses it, and note how far that stream is."""
         if self._stream is None:
             batch: Batch = made
             return batch
@@ -82,6 +84,7 @@ class HostProducer:
         stream.wait_event(event)
         for tensor in tensors.values():
             tensor.record_stream(stream)
+        under_way.append(stream.record_event())
         return tensors if num_valid is None else self._finish(tensors, num_valid)
 
     def _copy(self, gathered: Gathered, num_valid: int) -> tuple[Tensors, torch.cuda.Event, int]:
@@ -117,12 +120,18 @@ class HostProducer:
 class HostPass:
     """The batches of a pass, made ahead by threads."""
 
-    def __init__(self, producer: HostProducer, steps: Steps, *, threads: int, depth: int) -> None:
+    def __init__(self, producer: HostProducer, steps: Steps, *, threads: int, depth: int, waits: Spans) -> None:
         self._receive = producer.receive
-        self._ahead = Ahead(lambda step: producer.make(steps, step), len(steps), threads=threads, depth=depth)
+        self._ahead = Ahead(lambda step: producer.make(steps, step), len(steps), threads=threads, depth=depth, waits=waits)
+        self._depth = depth
+        self._under_way: deque[torch.cuda.Event] = deque()
 
     def __next__(self) -> Batch:
-        return self._receive(next(self._ahead))
+        batch = self._receive(next(self._ahead), self._under_way)
+        # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
+        while len(self._under_way) > self._depth:
+            self._under_way.popleft().synchronize()
+        return batch
 
     def close(self) -> None:
         """End the threads."""
@@ -142,9 +151,9 @@ class DeviceProducer:
         self._pad_rows = pad_rows
         self._batch_size = batch_size
 
-    def over(self, steps: Steps, *, threads: int, depth: int) -> DevicePass:
+    def over(self, steps: Steps, *, threads: int, depth: int, waits: Spans) -> DevicePass:
         """A pass over these steps."""
-        return DevicePass(self, steps, threads=threads)
+        return DevicePass(self, steps, threads=threads, waits=waits)
 
     def place(self, steps: Steps, step: int) -> Array:
         """Where the samples of a step lie."""
@@ -161,7 +170,7 @@ class DeviceProducer:
 class DevicePass:
     """The batches of a pass, from tables that hold the places of many."""
 
-    def __init__(self, producer: DeviceProducer, steps: Steps, *, threads: int) -> None:
+    def __init__(self, producer: DeviceProducer, steps: Steps, *, threads: int, waits: Spans) -> None:
         per_chunk = max(1, CHUNK_SAMPLES // steps.batch_size)
         pinned = producer.device.type == "cuda"
 
@@ -171,7 +180,7 @@ class DevicePass:
             return whole.pin_memory() if pinned else whole, [table.shape[1] for table in tables]
 
         self._producer = producer
-        self._chunks = Ahead(make, -(-len(steps) // per_chunk), threads=threads, depth=2)
+        self._chunks = Ahead(make, -(-len(steps) // per_chunk), threads=threads, depth=2, waits=waits)
         self._parts: Iterator[tuple[torch.Tensor, Array]] = iter(())
 
     def __next__(self) -> Batch:

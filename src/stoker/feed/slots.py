@@ -7,8 +7,10 @@ a batch that is kept never changes.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import weakref
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +21,12 @@ from stoker.memory import ALIGNMENT
 Array = npt.NDArray[Any]
 
 POISON = 0xCB
+
+
+# A forked process must not free pinned memory: that asks CUDA, which is not there, and kills the process. So it keeps all.
+_PINNED: weakref.WeakSet[Slot] = weakref.WeakSet()
+_KEPT_AFTER_FORK: list[Array] = []
+os.register_at_fork(after_in_child=lambda: _KEPT_AFTER_FORK.extend(slot.buffer for slot in _PINNED))
 
 
 class Event(Protocol):
@@ -37,6 +45,8 @@ class Slot:
         self.buffer: Array = _pinned(num_bytes) if pinned else np.empty(num_bytes + ALIGNMENT, dtype=np.uint8)
         self.lead = -self.buffer.ctypes.data % ALIGNMENT
         self.copied: Event | None = None
+        if pinned:
+            _PINNED.add(self)
 
     @property
     def capacity(self) -> int:
