@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -106,7 +107,7 @@ def resident(store: stoker.Store, view: Any, batch_size: int, copy: float) -> di
     copies = itertools.cycle(source)
     target = torch.empty_like(source[0])
     gathers, plain = as_graph(captured.enqueue), as_graph(lambda: target.copy_(next(copies)))
-    replayed, same_size = timed(gathers, 10), timed(plain, 10)
+    replayed, same_size = timed(lambda: (captured.rewind(), gathers()), 10), timed(plain, 10)
     replayed, same_size = [seconds / IN_A_GRAPH for seconds in replayed], [seconds / IN_A_GRAPH for seconds in same_size]
     steps.close()
     equal = all(torch.equal(a["x"], b["x"].cpu()) for a, b in itertools.islice(zip(feed("cpu"), feed(DEVICE), strict=True), 8))
@@ -144,10 +145,11 @@ def as_graph(run: Callable[[], Any]) -> Callable[[], None]:
 
 def make_step(milliseconds: float) -> Callable[[torch.Tensor], None]:
     """A training step of about this length on the device, that reads its batch."""
+    warm_up()
     a = torch.randn(4096, 4096, device=DEVICE, dtype=torch.bfloat16)
     total = torch.zeros((), device=DEVICE)
-    per_product = record.spread(timed(lambda: a @ a, 20))["median"] * 1e3
-    repeats = max(1, round(milliseconds / per_product))
+    per_product = record.spread(timed(lambda: a @ a, 20, at_once=20))["median"] * 1e3
+    repeats = math.ceil(milliseconds / per_product)
 
     def step(x: torch.Tensor) -> None:
         total.add_(x.sum())

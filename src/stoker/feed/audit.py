@@ -112,8 +112,8 @@ def check(
     tell them apart: the name of an entry, or a function of the batch. `max_batches` bounds the batches of an epoch.
     `set_epoch` of the loader, or its sampler, is called before each epoch, where there is one.
 
-    Reads the loader as a training does, random numbers included. Memory: 8 bytes a row, and 8 an entry for each sample of the
-    reference. `progress` gets the phase, the share done, and the samples so far.
+    Reads the loader as a training does, random numbers included, and holds on to 16 batches at most. Memory: 8 bytes a row,
+    and about 50 an entry for each sample of the reference. `progress` gets the phase, the share done, and the samples so far.
     """
     _at_least_one("epochs", epochs)
     _at_least_one("reference_limit", reference_limit)

@@ -60,16 +60,27 @@ class Batches(Iterator[Batch]):
     """The iterator that a feed gives out."""
 
     def __init__(self, source: Source, steps: Steps, cursor: Cursor) -> None:
+        self._is_closed = False
+        self._begin(source, steps, cursor)
+
+    def _begin(self, source: Source, steps: Steps, cursor: Cursor) -> None:
         self._source = source
         self._steps = steps
-        self._cursor = cursor
+        self.cursor = cursor
         self._step = 0
         if not len(steps):
             self._turn_over()
 
+    def begin_elsewhere(self, source: Source, steps: Steps, cursor: Cursor) -> None:
+        """Be a pass over these steps instead; for one that has handed out nothing yet."""
+        self._source.close()
+        self._begin(source, steps, cursor)
+        if self._is_closed:
+            source.close()
+
     def __next__(self) -> Batch:
         batch = next(self._source)
-        self._cursor.position = self._steps.end(self._step)
+        self.cursor.position = self._steps.end(self._step)
         self._step += 1
         if self._step == len(self._steps):
             self._turn_over()
@@ -80,8 +91,9 @@ class Batches(Iterator[Batch]):
 
     def _turn_over(self) -> None:
         """With the last batch an epoch is done: a state saved now begins the next one."""
-        self._cursor.epoch, self._cursor.position = self._steps.epoch + 1, 0
+        self.cursor.epoch, self.cursor.position = self._steps.epoch + 1, 0
 
     def close(self) -> None:
         """End the threads."""
+        self._is_closed = True
         self._source.close()

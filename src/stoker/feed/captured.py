@@ -25,7 +25,7 @@ from stoker.errors import OptionError
 from stoker.feed.ahead import Ahead
 from stoker.feed.batches import Batch, Steps
 from stoker.feed.cursor import Cursor
-from stoker.feed.device import NUMBER_ROW, DeviceGather
+from stoker.feed.device import DeviceGather, Table
 from stoker.feed.layout import Finish
 from stoker.feed.producers import DeviceProducer
 from stoker.order.sequences import Sequences
@@ -60,7 +60,6 @@ class Captured:
         device = feed.device
         self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self._each = torch.arange(self._rows, device=device)
         self._longest = np.array([feed.samples.row], dtype=np.int64)
         self.graph: torch.cuda.CUDAGraph | None = None
         """Of the gather, once somebody has iterated."""
@@ -68,12 +67,16 @@ class Captured:
 
     def enqueue(self) -> Batch:
         """Gather the next batch: device work only, so that a graph can capture it."""
-        table = self._table.index_select(1, self._place + self._each)
+        table = Table(self._table, rows=self._rows, place=self._place)
         batch = self._finish(self._gather.gather(table, self._longest, masked=self._masked), self._rows)
         if self._feed.last == "mask":
-            batch["valid"] = table[NUMBER_ROW] >= 0
+            batch["valid"] = table.numbers >= 0
         self._place.add_(self._rows)
         return batch
+
+    def rewind(self) -> None:
+        """Go back to the first step of the table that is on the device."""
+        self._place.zero_()
 
     def passes(self) -> Iterator[int]:
         """The steps of a pass; each must be followed by one gather. The host's work lies between some of them."""
@@ -86,7 +89,7 @@ class Captured:
                 if step % CAPTURED_STEPS == 0:
                     chunk = next(chunks)
                     self._table[:, : chunk.shape[1]].copy_(chunk, non_blocking=True)
-                    self._place.zero_()
+                    self.rewind()
                 self._advance(steps, cursor, step)  # before: what was handed out counts as seen
                 yield step
         finally:
@@ -123,7 +126,7 @@ class Captured:
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP):
                     self.enqueue()
-                    self._place.zero_()
+                    self.rewind()
             torch.cuda.current_stream(self._feed.device).wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):

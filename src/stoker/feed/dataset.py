@@ -104,8 +104,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
     def _checked(self, indices: Array) -> Array:
         if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
             raise OptionError(
-                f"samples of {self._name} are numbered from 0 to {len(self) - 1:,}; found an index of type {indices.dtype} and shape "
-                f"{list(indices.shape)}. Give a whole number, or a list of them."
+                f"samples of {self._name} are numbered from 0 to {len(self) - 1:,}; found an index of type {indices.dtype} and "
+                f"shape {list(indices.shape)}. Give a whole number, or a list of them."
             )
         bad = np.flatnonzero((indices < -len(self)) | (indices >= len(self)))
         if len(bad):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from stoker.order.sequences import Sequences
 Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
-_SERIES, _FIRST, _COUNT, NUMBER_ROW = range(4)
+_SERIES, _FIRST, _COUNT, _NUMBER = range(4)
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
@@ -41,8 +42,53 @@ class Placed:
         table = np.zeros((4, rows), dtype=np.int64)
         for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
             table[row, : len(numbers)] = part
-        table[NUMBER_ROW, : len(numbers)], table[NUMBER_ROW, len(numbers) :] = numbers, NO_SAMPLE
+        table[_NUMBER, : len(numbers)], table[_NUMBER, len(numbers) :] = numbers, NO_SAMPLE
         return cls(table)
+
+
+class Table:
+    """Where the samples of a batch lie, on the device: the whole of a table of `Placed`, or `rows` from where a counter says.
+
+    The counter is a tensor, so that a graph which reads it goes on through the table from replay to replay.
+    """
+
+    def __init__(self, whole: torch.Tensor, *, rows: int | None = None, place: torch.Tensor | None = None) -> None:
+        self.whole = whole
+        self.place = place
+        self.num_rows = whole.shape[1] if rows is None else rows
+
+    @cached_property
+    def _each(self) -> torch.Tensor:
+        places = torch.arange(self.num_rows, device=self.whole.device)
+        return places if self.place is None else places + self.place
+
+    def _row(self, number: int) -> torch.Tensor:
+        return self.whole[number] if self.place is None else self.whole[number].index_select(0, self._each)
+
+    @cached_property
+    def series(self) -> torch.Tensor:
+        """The series of each sample."""
+        return self._row(_SERIES)
+
+    @cached_property
+    def starts(self) -> torch.Tensor:
+        """The first step of each sample in the flat columns."""
+        return self._row(_FIRST)
+
+    @cached_property
+    def counts(self) -> torch.Tensor:
+        """The steps of each sample."""
+        return self._row(_COUNT)
+
+    @cached_property
+    def numbers(self) -> torch.Tensor:
+        """The number of each sample; negative for rows without one."""
+        return self._row(_NUMBER)
+
+    def select(self, flat: torch.Tensor, steps: int, width: int, *, masked: bool) -> torch.Tensor:
+        """Rows of a flat column by one kernel, which reads the table by itself."""
+        starts, counts = self.whole[_FIRST], self.whole[_COUNT]
+        return selection.select_rows(flat, starts, counts, self.place, self.num_rows, steps, width, masked=masked)
 
 
 class DeviceColumn:
@@ -73,31 +119,31 @@ class DeviceColumn:
         """What it takes."""
         return self.flat.nbytes
 
-    def windows(self, starts: torch.Tensor, counts: torch.Tensor, steps: int, *, masked: bool) -> torch.Tensor:
-        """Rows of `steps` steps that begin at `starts`: [rows, steps, width]; zero behind `counts` if `masked`."""
+    def windows(self, table: Table, steps: int, *, masked: bool) -> torch.Tensor:
+        """Rows of `steps` steps: [rows, steps, width]; zero behind the steps of a sample if `masked`."""
         if self.flat.is_cuda and selection.is_available():
-            return selection.select_rows(self.flat, starts, counts, steps, self.width, masked=masked)
+            return table.select(self.flat, steps, self.width, masked=masked)
         rows = self.flat.as_strided((self.num_steps + 1, steps * self.width), (self.width, 1))
-        values = rows.index_select(0, starts).view(len(starts), steps, self.width)
+        values = rows.index_select(0, table.starts).view(table.num_rows, steps, self.width)
         if masked:
-            _clear(values, _absent(counts, steps))
+            _clear(values, _absent(table.counts, steps))
         return values
 
     def rows(self, places: torch.Tensor) -> torch.Tensor:
         """Single steps, or values of series: [places, width]."""
         return self.flat[: self.num_steps * self.width].view(self.num_steps, self.width).index_select(0, places)
 
-    def delivered(self, values: torch.Tensor, series: torch.Tensor) -> torch.Tensor:
-        """The values as delivered; `series` says which each row (or step) is of."""
-        if self.scales is not None:
-            centers, divisors = (scale.index_select(0, series) for scale in self.scales)
-            if values.dim() == 3:
-                centers, divisors = centers[:, None], divisors[:, None]
-            if not values.dtype.is_floating_point:
-                values = values.to(centers.dtype)
-            values = (values - centers) / divisors
-            values = values.trunc() + 0.0 if self.truncate else values  # no -0.0, as whole numbers have none
-        return values.to(self.dtype)
+    def scaled(self, values: torch.Tensor, series: torch.Tensor) -> torch.Tensor:
+        """The values normalised; `series` says which each row (or step) is of."""
+        if self.scales is None:
+            return values
+        centers, divisors = (scale.index_select(0, series) for scale in self.scales)
+        if values.dim() == 3:
+            centers, divisors = centers[:, None], divisors[:, None]
+        if not values.dtype.is_floating_point:
+            values = values.to(centers.dtype)
+        values = (values - centers) / divisors
+        return values.trunc() + 0.0 if self.truncate else values  # no -0.0, as whole numbers have none
 
 
 def _shared(values: Array) -> torch.Tensor:
@@ -134,8 +180,8 @@ class DeviceGather:
         """What all columns take."""
         return sum(column.num_bytes for column in self.columns)
 
-    def gather(self, table: torch.Tensor, counts: Array, *, masked: bool) -> Tensors:
-        """The parts of a batch: `table` is on the device, `counts` the same numbers on the host, from which shapes follow.
+    def gather(self, table: Table, counts: Array, *, masked: bool) -> Tensors:
+        """The parts of a batch; `counts` are those of the table on the host, from which shapes follow.
 
         `masked` says that some rows may be shorter than the others and are to be filled with zeros.
         """
@@ -143,42 +189,46 @@ class DeviceGather:
         parts = self._packed(table, counts) if packed else self._padded(table, counts, masked)
         for column in self.columns:
             if column.level == "series":
-                values = column.rows(table[_SERIES]).to(column.dtype)
+                values = column.rows(table.series).to(column.dtype)
                 if masked:
-                    _clear(values, table[NUMBER_ROW, :, None] == NO_SAMPLE)
+                    _clear(values, table.numbers[:, None] == NO_SAMPLE)
                 parts["column " + column.name] = values if column.has_width else values[:, 0]
         if self._numbers:
-            parts[NUMBERS] = table[NUMBER_ROW]
+            parts[NUMBERS] = table.numbers
         return parts
 
-    def _padded(self, table: torch.Tensor, counts: Array, masked: bool) -> Tensors:
+    def _padded(self, table: Table, counts: Array, masked: bool) -> Tensors:
         steps = self._samples.row
         if isinstance(self._view, Sequences):
             steps = self._view.width(int(counts.max(initial=0)))
         parts: Tensors = {}
         for column in self.columns:
             if column.level == "step":
-                values = column.windows(table[_FIRST], table[_COUNT], steps, masked=masked)
-                values = column.delivered(values, table[_SERIES])
-                if masked and column.scales is not None:
-                    _clear(values, _absent(table[_COUNT], steps))
+                values = column.windows(table, steps, masked=masked)
+                if column.scales is not None:
+                    values = column.scaled(values, table.series)
+                    if masked:
+                        _clear(values, _absent(table.counts, steps))
+                values = values.to(column.dtype)
                 parts["column " + column.name] = values if column.has_width else values[:, :, 0]
-        parts[COUNTS] = table[_COUNT].to(torch.int32)
+        if self._samples.padded or masked or getattr(self._view, "compat", None):
+            parts[COUNTS] = table.counts.to(torch.int32)
         return parts
 
-    def _packed(self, table: torch.Tensor, counts: Array) -> Tensors:
+    def _packed(self, table: Table, counts: Array) -> Tensors:
         total = int(counts.sum())
-        ends = table[_COUNT].cumsum(0)
-        lengths = table[_COUNT]
-        behind = table[_FIRST] - (ends - lengths)
-        places = torch.arange(total, device=table.device) + behind.repeat_interleave(lengths, output_size=total)
-        series = table[_SERIES].repeat_interleave(lengths, output_size=total)
+        lengths = table.counts
+        ends = lengths.cumsum(0)
+        behind = table.starts - (ends - lengths)
+        places = torch.arange(total, device=lengths.device) + behind.repeat_interleave(lengths, output_size=total)
+        series = table.series.repeat_interleave(lengths, output_size=total)
         parts: Tensors = {}
         for column in self.columns:
             if column.level == "step":
-                values = column.delivered(column.rows(places), series)
+                values = column.rows(places)
+                values = column.scaled(values, series).to(column.dtype)
                 parts["column " + column.name] = values if column.has_width else values[:, 0]
-        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=table.device)
+        starts = torch.zeros(len(lengths) + 1, dtype=torch.int32, device=lengths.device)
         starts[1:] = ends
         parts[STARTS] = starts
         return parts

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
+from torch.utils.data import BatchSampler
 
 from stoker.clock import Spans
 from stoker.errors import OptionError
-from stoker.feed.batches import Batches, Steps
+from stoker.feed.batches import Batches, Source, Steps
 from stoker.feed.columns import choose_columns, lengths_of
 from stoker.feed.cursor import Cursor, check_state
 from stoker.feed.device import DeviceGather
@@ -116,6 +117,7 @@ class Feed:
         self._set_order(self._given_order)
         self._go_to(Cursor())
         self._live: weakref.WeakSet[Batches] = weakref.WeakSet()
+        self._latest: weakref.ref[Batches] | None = None
         self._producer = self._make_producer()
 
     def _choose_threads(self, threads: int | None, depth: int | None, encode: Encode | None) -> tuple[int, int]:
@@ -185,9 +187,21 @@ class Feed:
         return self.as_dataset()
 
     @property
+    def batch_sampler(self) -> BatchSampler:
+        """As `DataLoader` calls it: the numbers of the samples, batch by batch, in the order of the next epoch."""
+        from stoker.feed.sampler import OrderSampler
+
+        return BatchSampler(OrderSampler(self), self.batch_size, self.drop_last)
+
+    @property
     def epoch(self) -> int:
         """The epoch of the next batch."""
         return self._cursor.epoch
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the next batch is in the middle of an epoch, where a loaded state says."""
+        return bool(self._cursor.position) and not self._has_moved
 
     def _steps(self, epoch: int, start: int) -> Steps:
         return Steps(
@@ -201,10 +215,13 @@ class Feed:
     def __iter__(self) -> Batches:
         """The rest of the epoch after a resume; otherwise a new epoch, also after one that was left early."""
         steps, cursor = self.begin_pass()
-        source = self._producer.over(steps, threads=self.threads, depth=self.depth, waits=self.waits)
-        batches = Batches(source, steps, cursor)
+        batches = Batches(self._source(steps), steps, cursor)
         self._live.add(batches)
+        self._latest = weakref.ref(batches)
         return batches
+
+    def _source(self, steps: Steps) -> Source:
+        return self._producer.over(steps, threads=self.threads, depth=self.depth, waits=self.waits)
 
     def begin_pass(self) -> tuple[Steps, Cursor]:
         """The steps of the next pass, and the cursor that whoever hands out its batches moves on."""
@@ -219,8 +236,17 @@ class Feed:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether batches were handed out since; frameworks begin passes that they never use, or set the epoch of a begun one."""
+        """Whether the latest pass has handed out batches; frameworks begin passes that they never use."""
         return self._cursor != self._begun
+
+    def _move(self, cursor: Cursor) -> None:
+        """Go elsewhere, and let a pass that waits for its first batch come along: frameworks set the epoch after `iter()`."""
+        latest = self._latest() if self._latest is not None else None
+        waits = latest is not None and latest.cursor is self._cursor and not self._has_moved
+        self._go_to(cursor)
+        if latest is not None and waits:
+            steps = self._steps(cursor.epoch, cursor.position)
+            latest.begin_elsewhere(self._source(steps), steps, cursor)
 
     def captured(self) -> Captured:
         """Batches whose tensors stay where they are, gathered by a CUDA graph; needs device residency."""
@@ -236,7 +262,7 @@ class Feed:
         """Let the next pass be over this epoch; keeps the position of a state of that epoch that was just loaded."""
         epoch = _checked("epoch", epoch, least=0)
         if epoch != self._cursor.epoch or (self._has_moved and self._cursor.position):
-            self._go_to(Cursor(epoch, 0))
+            self._move(Cursor(epoch, 0))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the feed is: a few integers. The batches handed out so far are the ones that count as seen."""
@@ -254,7 +280,7 @@ class Feed:
         """Go on where the state was saved, with any number of ranks, batch size, device or threads."""
         seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
         self._set_order(self._given_order.adopt(seed, shape))
-        self._go_to(cursor)
+        self._move(cursor)
 
     def _fingerprint(self) -> str:
         """What must be the same for a position to mean the same: the data, the view, and the kind of order."""

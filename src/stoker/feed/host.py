@@ -118,7 +118,8 @@ class HostGather:
     def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
         flat = target.reshape(-1).view(np.uint8)
         if column.level == "series":
-            target[:valid] = column.values[found.series[:valid]]
+            with np.errstate(over="ignore"):  # as kernels and devices do it: what is too large becomes infinite
+                target[:valid] = column.values[found.series[:valid]]
             target[valid:] = 0
             return
         if column.is_copied:
@@ -138,12 +139,13 @@ class HostGather:
         """For float16, with which compiled kernels cannot calculate."""
         rows = target.reshape(-1, column.width or 1)
         values = column.values.reshape(-1, column.width or 1)
-        for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
-            part = values[start : start + count]
-            if column.scales is not None:
-                centers, divisors, _ = column.scales
-                part = (part - centers[series]) / divisors[series]
-            rows[place : place + count] = part
+        with np.errstate(all="ignore"):  # kernels and devices do not warn either
+            for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
+                part = values[start : start + count]
+                if column.scales is not None:
+                    centers, divisors, _ = column.scales
+                    part = (part - centers[series]) / divisors[series]
+                rows[place : place + count] = part
 
 
 def _extend(numbers: Array, rows: int) -> Array:

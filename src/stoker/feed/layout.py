@@ -123,7 +123,7 @@ class Finish:
             if column.level == "series":
                 batch[column.name] = parts["column " + column.name]
         if self.marks_valid and not getattr(self.view, "compat", None):
-            rows = parts[COUNTS] if COUNTS in parts else parts[STARTS][1:]
+            rows = parts[STARTS][1:] if STARTS in parts else next(iter(parts.values()))
             batch["valid"] = _below(len(rows), num_valid, rows.device)
         if NUMBERS in parts:
             batch["sample"] = parts[NUMBERS]
@@ -161,8 +161,9 @@ class Finish:
             batch["cu_seqlens"] = parts[STARTS]
             return batch
         batch["lengths"] = counts = parts[COUNTS]
-        width = next((tensor.shape[1] for tensor in batch.values() if tensor.dim() > 1), 0)
-        batch["mask"] = _mask(counts, 0, width)
+        rows = next((tensor for tensor in batch.values() if tensor.dim() > 1), None)
+        if rows is not None:
+            batch["mask"] = _mask(counts, 0, rows.shape[1])
         return batch
 
 

@@ -17,7 +17,7 @@ import torch
 from stoker.clock import Spans
 from stoker.feed.ahead import Ahead
 from stoker.feed.batches import Batch, Steps
-from stoker.feed.device import DeviceGather, Placed
+from stoker.feed.device import DeviceGather, Placed, Table
 from stoker.feed.host import Encode, Gathered, HostGather
 from stoker.feed.layout import Finish
 from stoker.feed.readahead import ReadAhead
@@ -164,7 +164,7 @@ class DeviceProducer:
         """The batch of a part of a table."""
         counts, valid = host[2], int(np.count_nonzero(host[3] >= 0))
         masked = self._samples.padded or valid < host.shape[1]
-        return self.finish(self.gather.gather(table, counts, masked=masked), valid)
+        return self.finish(self.gather.gather(Table(table), counts, masked=masked), valid)
 
 
 class DevicePass:

@@ -36,7 +36,7 @@ class Scales(NamedTuple):
 
 def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bool) -> Scales:
     """The scales of all series; reads the column once."""
-    flat = values.reshape(len(values), -1)
+    flat = values.reshape(len(values), values.shape[1] if values.ndim == 2 else 1)
     kind = flat.dtype if flat.dtype.kind == "f" and flat.dtype.itemsize > 2 else np.dtype(np.float64)
     if compat and flat.dtype.kind == "f":
         kind = flat.dtype
@@ -150,9 +150,11 @@ def _numpy_moments(values: Array, bounds: Array, centers: Array, divisors: Array
     for i in range(len(bounds) - 1):
         count = bounds[i + 1] - bounds[i]
         if count:
-            size = values.dtype.type(count)
-            mean = (zero + _pairwise(values, bounds[i], count, zero, False)) / size
-            deviation = np.sqrt((zero + _pairwise(values, bounds[i], count, mean, True)) / size)
+            # NumPy divides in float64, which holds any count, and rounds once to the type of the values.
+            total = zero + _pairwise(values, bounds[i], count, zero, False)
+            mean = values.dtype.type(np.float64(total) / np.float64(count))
+            squares = zero + _pairwise(values, bounds[i], count, mean, True)
+            deviation = np.sqrt(values.dtype.type(np.float64(squares) / np.float64(count)))
             centers[i] = mean
             divisors[i] = one if deviation == zero else deviation
 
@@ -172,12 +174,13 @@ def _numpy_largest(values: Array, bounds: Array, centers: Array, divisors: Array
 
 def _by_numpy(values: Array, bounds: Array, centers: Array, divisors: Array, method: Method) -> None:
     """For the types whose sums NumPy makes in ways of their own, ask NumPy."""
-    for i, (start, stop) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-        for k in range(values.shape[1] if stop > start else 0):
-            series = np.ascontiguousarray(values[start:stop, k])
-            if method == "zero":
-                deviation = series.std()
-                centers[i, k] = series.mean()
-            else:
-                deviation = np.abs(series).max()
-            divisors[i, k] = deviation if deviation != 0 else 1
+    with np.errstate(all="ignore"):
+        for i, (start, stop) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+            for k in range(values.shape[1] if stop > start else 0):
+                series = np.ascontiguousarray(values[start:stop, k])
+                if method == "zero":
+                    deviation = series.std()
+                    centers[i, k] = series.mean()
+                else:
+                    deviation = np.abs(series).max()
+                divisors[i, k] = deviation if deviation != 0 else 1

@@ -28,27 +28,43 @@ def _compiled() -> Any:
     import triton.language as tl
 
     @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
-    def select(source, starts, counts, target, size, width, BLOCK: tl.constexpr, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]
+    def select(  # type: ignore[no-untyped-def]
+        source, starts, counts, place, target, size, width, BLOCK: tl.constexpr, MASKED: tl.constexpr, PLACED: tl.constexpr
+    ):
         row = tl.program_id(0).to(tl.int64)
-        place = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        inside = place < size
+        entry = row
+        if PLACED:
+            entry = row + tl.load(place)
+        number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = number < size
         wanted = inside
         if MASKED:
-            wanted = inside & (place < tl.load(counts + row) * width)
-        values = tl.load(source + tl.load(starts + row) * width + place, mask=wanted, other=0)
-        tl.store(target + row * size + place, values, mask=inside)
+            wanted = inside & (number < tl.load(counts + entry) * width)
+        values = tl.load(source + tl.load(starts + entry) * width + number, mask=wanted, other=0)
+        tl.store(target + row * size + number, values, mask=inside)
 
     return select
 
 
 def select_rows(
-    source: torch.Tensor, starts: torch.Tensor, counts: torch.Tensor, steps: int, width: int, *, masked: bool
+    source: torch.Tensor,
+    starts: torch.Tensor,
+    counts: torch.Tensor,
+    place: torch.Tensor | None,
+    num_rows: int,
+    steps: int,
+    width: int,
+    *,
+    masked: bool,
 ) -> torch.Tensor:
-    """Rows of `steps` steps of `width` numbers from the flat `source`: [rows, steps, width], zero behind `counts` steps."""
+    """Rows of `steps` steps of `width` numbers from the flat `source`: [rows, steps, width], zero behind `counts` steps.
+
+    `starts` and `counts` are read from entry `place` on (from the first without one).
+    """
     flat = source.view(torch.uint8) if source.dtype == torch.bool else source
-    target = torch.empty(len(starts), steps, width, dtype=flat.dtype, device=source.device)
+    target = torch.empty(num_rows, steps, width, dtype=flat.dtype, device=source.device)
     size = steps * width
-    _compiled()[(len(starts), -(-size // BLOCK))](
-        flat, starts, counts, target, size, width, BLOCK=BLOCK, MASKED=masked, num_warps=_WARPS
+    _compiled()[(num_rows, -(-size // BLOCK))](
+        flat, starts, counts, place, target, size, width, BLOCK=BLOCK, MASKED=masked, PLACED=place is not None, num_warps=_WARPS
     )
     return target.view(source.dtype)

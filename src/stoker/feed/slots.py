@@ -7,10 +7,11 @@ a batch that is kept never changes.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
-import weakref
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,12 +22,6 @@ from stoker.memory import ALIGNMENT
 Array = npt.NDArray[Any]
 
 POISON = 0xCB
-
-
-# A forked process must not free pinned memory: that asks CUDA, which is not there, and kills the process. So it keeps all.
-_PINNED: weakref.WeakSet[Slot] = weakref.WeakSet()
-_KEPT_AFTER_FORK: list[Array] = []
-os.register_at_fork(after_in_child=lambda: _KEPT_AFTER_FORK.extend(slot.buffer for slot in _PINNED))
 
 
 class Event(Protocol):
@@ -45,8 +40,6 @@ class Slot:
         self.buffer: Array = _pinned(num_bytes) if pinned else np.empty(num_bytes + ALIGNMENT, dtype=np.uint8)
         self.lead = -self.buffer.ctypes.data % ALIGNMENT
         self.copied: Event | None = None
-        if pinned:
-            _PINNED.add(self)
 
     @property
     def capacity(self) -> int:
@@ -54,9 +47,19 @@ class Slot:
         return len(self.buffer) - self.lead
 
 
+@cache
+def _guard_forks() -> None:
+    """Let a forked process (a worker of somebody's DataLoader) never collect what the parent had left as garbage.
+
+    Freeing pinned memory or an event asks CUDA, which a fork does not have, and that kills the process.
+    """
+    os.register_at_fork(after_in_child=gc.freeze)
+
+
 def _pinned(num_bytes: int) -> Array:
     import torch
 
+    _guard_forks()
     return torch.empty(num_bytes + ALIGNMENT, dtype=torch.uint8, pin_memory=True).numpy()
 
 

@@ -53,6 +53,7 @@ class BlockShuffle:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
                 raise OptionError(f"BlockShuffle: {name} is {value!r}; expected a number of samples from 1.")
+            object.__setattr__(self, name, None if value is None else int(value))
         if self.block is not None and self.window is not None and self.window < self.block:
             raise OptionError(f"BlockShuffle: a window of {self.window:,} samples cannot hold a block of {self.block:,}.")
 
@@ -87,7 +88,8 @@ def num_blocks_for(batch_size: int) -> int:
 
 def worth(batch_size: int, block: int, window: int) -> float:
     """The share of a batch's size that it is worth, if samples of a block are all alike."""
-    return 1 / (1 + (batch_size - 1) * block / window)
+    alike = (block - 1) / max(1, window // block * block - 1)  # of the others in a window, those of the same block
+    return 1 / (1 + (batch_size - 1) * alike)
 
 
 def choose(batch_size: int, sample_bytes: float, *, block: int | None, window: int | None) -> tuple[int, int]:
@@ -102,7 +104,9 @@ def choose(batch_size: int, sample_bytes: float, *, block: int | None, window: i
             block = min(max(1, math.ceil(BLOCK_BYTES / sample_bytes)), largest)
     if window is None:
         window = block * blocks
-    return block, max(block, window // block * block)
+        if block == 1 and sample_bytes > 0:  # samples of one each are shuffled freely: a larger window makes it no better
+            window = min(window, max(batch_size, int(WINDOW_BYTES / sample_bytes)))
+    return block, max(block, window)
 
 
 @kernel
@@ -135,10 +139,10 @@ class BlockPlan:
     def __init__(self, num_samples: int, seed: int, block: int, window: int, reason: str) -> None:
         self.num_positions = num_samples
         self.block = block
-        self.window = window
+        self.window = window // block * block
         self.num_blocks = -(-num_samples // block)
         # As many windows as fit, of equal size: a small one at the end would be shuffled worse than the others.
-        self.num_windows = max(1, self.num_blocks // max(1, window // block))
+        self.num_windows = max(1, self.num_blocks // (window // block))
         self.shape: Mapping[str, int] = {"block": block, "window": window}
         self._seed = seed
         self._reason = reason

@@ -39,6 +39,7 @@ class ByLength:
         for name, value in (("group", self.group), ("pool", self.pool)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
                 raise OptionError(f"ByLength: {name} is {value!r}; expected a whole number from 1.")
+            object.__setattr__(self, name, None if value is None else int(value))
 
     @property
     def kind(self) -> str:

@@ -40,20 +40,22 @@ class Sequences:
     keep: End = "first"
 
     def __post_init__(self) -> None:
-        if isinstance(self.max_length, bool) or not isinstance(self.max_length, int | np.integer) or self.max_length < 1:
+        if not _is_length(self.max_length):
             raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected a whole number from 1.")
+        object.__setattr__(self, "max_length", int(self.max_length))
         if self.layout not in get_args(Layout):
             raise OptionError(f"Sequences: layout is {self.layout!r}; expected 'padded' or 'packed'.")
         if self.keep not in get_args(End):
             raise OptionError(f"Sequences: keep is {self.keep!r}; expected 'first' or 'last'.")
         if self.buckets is None:
             return
-        buckets = tuple(sorted({int(bucket) for bucket in self.buckets}))
         if self.layout == "packed":
             raise OptionError("Sequences: buckets are for layout='padded'; a packed batch has no rows to widen.")
-        if not buckets or buckets[0] < 1 or buckets[-1] != self.max_length:
+        given: Any = self.buckets
+        buckets = sorted({*given}) if isinstance(given, Sequence | np.ndarray) and all(map(_is_length, given)) else []
+        if not buckets or buckets[-1] != self.max_length:
             raise OptionError(f"Sequences: buckets are {self.buckets!r}; expected lengths from 1, the last being max_length.")
-        object.__setattr__(self, "buckets", buckets)
+        object.__setattr__(self, "buckets", tuple(map(int, buckets)))
 
     def width(self, longest: int) -> int:
         """Steps of a padded row in a batch whose longest sample has `longest` steps."""
@@ -65,6 +67,10 @@ class Sequences:
     def over(self, lengths: Lengths) -> SequenceSamples:
         """The sequences of series of these lengths."""
         return SequenceSamples(self, lengths)
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
 
 
 @kernel

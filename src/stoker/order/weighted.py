@@ -16,6 +16,7 @@ import numpy.typing as npt
 import xxhash
 
 from stoker.errors import OptionError
+from stoker.kernel import kernel
 from stoker.order.keys import checked_seed, epoch_key
 from stoker.order.order import Plan
 from stoker.order.permutation import Permutation
@@ -23,7 +24,11 @@ from stoker.order.samples import Samples
 
 Array = npt.NDArray[Any]
 
+MAX_WEIGHT = 1e200
+"""So that no sum of weights is infinite."""
+
 _DRAWS, _PHASE = 3, 4
+_PHASE_BITS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +49,16 @@ class Weighted:
             raise OptionError(
                 f"Weighted: weights have shape {weights.shape}; expected a list with one number a sample or a series."
             )
-        bad = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+        bad = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
         if len(bad):
-            raise OptionError(f"Weighted: weight {bad[0]:,} is {weights[bad[0]]}; expected finite numbers from 0.")
+            raise OptionError(f"Weighted: weight {bad[0]:,} is {weights[bad[0]]}; expected numbers from 0 to {MAX_WEIGHT}.")
         if not weights.sum() > 0:
             raise OptionError("Weighted: all weights are 0, so that no sample can be drawn.")
-        if self.num_samples is not None and self.num_samples < 1:
-            raise OptionError(f"Weighted: num_samples is {self.num_samples!r}; expected a whole number from 1.")
+        draws = self.num_samples
+        if draws is not None:
+            if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+                raise OptionError(f"Weighted: num_samples is {draws!r}; expected a whole number from 1.")
+            object.__setattr__(self, "num_samples", int(draws))
         object.__setattr__(self, "weights", weights)
 
     @property
@@ -72,11 +80,27 @@ class Weighted:
         mass = weights if firsts is None else weights * np.diff(firsts)
         if not mass.sum() > 0:
             raise OptionError("Weighted: only series without a sample have a weight, so that no sample can be drawn.")
-        return WeightedPlan(np.cumsum(mass), weights, firsts, self.num_samples or samples.num_samples, self.seed)
+        return WeightedPlan(running_sums(mass), weights, firsts, self.num_samples or samples.num_samples, self.seed)
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> Weighted:
         """With another seed."""
         return Weighted(self.weights, seed, self.num_samples)
+
+
+@kernel
+def running_sums(values: Array) -> Array:
+    """The sum up to each value, each rounded once. Errors that add up would draw some samples of 132M twice and some never."""
+    sums = np.empty(len(values), dtype=np.float64)
+    total, lost = 0.0, 0.0
+    for i in range(len(values)):
+        value = values[i]
+        larger = total + value
+        # What the addition rounded away, exactly (Knuth's TwoSum).
+        part = larger - total
+        lost += (total - (larger - part)) + (value - part)
+        total = larger
+        sums[i] = total + lost
+    return sums
 
 
 class WeightedPlan:
@@ -94,7 +118,8 @@ class WeightedPlan:
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
         """A part of the draws of this epoch."""
         draws = Permutation(self.num_positions, epoch_key(self._seed, epoch, _DRAWS)).part(start, stop)
-        phase = float(epoch_key(self._seed, epoch, _PHASE) >> np.uint64(11)) / 2**53
+        # Half a cell away from 0 and 1: rounding cannot move a cut over the edge between two samples of equal weight.
+        phase = (float(epoch_key(self._seed, epoch, _PHASE) >> np.uint64(64 - _PHASE_BITS)) + 0.5) / 2**_PHASE_BITS
         cuts = (draws + phase) / self.num_positions * self._ends[-1]
         drawn = np.searchsorted(self._ends, cuts, side="right")
         # Rounding may push the last cut onto the end of the line: it belongs to the last sample that has a weight.
@@ -103,7 +128,7 @@ class WeightedPlan:
             return np.asarray(drawn, dtype=np.int64)
         behind = self._ends[drawn] - cuts
         sizes = self._firsts[drawn + 1] - self._firsts[drawn]
-        within = sizes - 1 - np.floor(behind / self._weights[drawn]).astype(np.int64)
+        within = sizes - np.ceil(behind / self._weights[drawn]).astype(np.int64)
         return np.asarray(self._firsts[drawn] + np.clip(within, 0, sizes - 1), dtype=np.int64)
 
     def describe(self) -> str:

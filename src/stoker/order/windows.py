@@ -59,21 +59,7 @@ class Windows:
     compat: Compat | None = None
 
     def __post_init__(self) -> None:
-        kind = type(self).__name__
-        for name in ("length", "stride"):
-            _check_number(kind, name, getattr(self, name), least=1)
-        for name in ("horizon", "shift"):
-            _check_number(kind, name, getattr(self, name), least=0)
-        if self.tail not in get_args(Tail):
-            raise OptionError(f"{kind}: tail is {self.tail!r}; expected 'keep' or 'drop'.")
-        if self.compat is not None and self.compat not in get_args(Compat):
-            raise OptionError(f"{kind}: compat is {self.compat!r}; expected 'time-moe' or None.")
-        if self.horizon and self.shift:
-            raise OptionError(f"{kind}: horizon {self.horizon} and shift {self.shift} are two kinds of target; give one of them.")
-        if self.compat and (self.horizon or self.shift not in (0, 1)):
-            raise OptionError(f"{kind}: compat='time-moe' predicts the next step, so it takes neither horizon nor shift.")
-        if self.compat and self.shift == 0:
-            object.__setattr__(self, "shift", 1)
+        _settle(self)
 
     @property
     def span(self) -> int:
@@ -105,8 +91,7 @@ class Segments:
     compat: Compat | None = None
 
     def __post_init__(self) -> None:
-        _check_number("Segments", "length", self.length, least=1)
-        object.__setattr__(self, "shift", self.windows.shift)
+        _settle(self)
 
     @property
     def windows(self) -> Windows:
@@ -123,9 +108,25 @@ class Segments:
         return WindowSamples(self.windows, lengths)
 
 
-def _check_number(kind: str, name: str, value: int, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise OptionError(f"{kind}: {name} is {value!r}; expected a whole number from {least}.")
+def _settle(view: Windows | Segments) -> None:
+    """Check the options of a view, and set what follows from others."""
+    kind = type(view).__name__
+    for name, least in (("length", 1), ("stride", 1), ("horizon", 0), ("shift", 0)):
+        value = getattr(view, name, least)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+            raise OptionError(f"{kind}: {name} is {value!r}; expected a whole number from {least}.")
+        if hasattr(view, name):
+            object.__setattr__(view, name, int(value))
+    if view.tail not in get_args(Tail):
+        raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.")
+    if view.compat is not None and view.compat not in get_args(Compat):
+        raise OptionError(f"{kind}: compat is {view.compat!r}; expected 'time-moe' or None.")
+    if view.horizon and view.shift:
+        raise OptionError(f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.")
+    if view.compat and (view.horizon or view.shift not in (0, 1)):
+        raise OptionError(f"{kind}: compat='time-moe' predicts the next step, so it takes neither horizon nor shift.")
+    if view.compat:
+        object.__setattr__(view, "shift", 1)
 
 
 @kernel
@@ -149,9 +150,9 @@ def _index_series(
     for i in range(len(offsets) - 1):
         if i % group == 0:
             firsts[i // group] = total
-        steps = offsets[i + 1] - offsets[i]
-        if offsets[i] < 0 or steps < 0 or offsets[i + 1] > num_steps:
+        if offsets[i] < 0 or offsets[i + 1] < offsets[i] or offsets[i + 1] > num_steps:
             return 0, 0, 0, 0, i
+        steps = offsets[i + 1] - offsets[i]
         count = count_windows(steps, span, stride, least, mode)
         total += count
         most = max(most, count)
@@ -226,16 +227,17 @@ def _locate_ragged(
         prefetch(offsets, series[i] * 8)  # the next loop reads all of them: their misses may overlap
     for i in range(len(numbers)):
         one, left = series[i], np.int64(0)
+        start, stop = offsets[one], offsets[one + 1]
         if group:
             left = numbers[i] - firsts[one // group]
             while True:
-                count = count_windows(offsets[one + 1] - offsets[one], span, stride, least, mode)
-                if left < count or one + 2 == len(offsets):
+                count = count_windows(stop - start, span, stride, least, mode)
+                if left < count or stop < start or one + 2 == len(offsets):
                     break
                 left -= count
                 one += 1
-        start, stop = offsets[one], offsets[one + 1]
-        if start < 0 or stop > num_steps or stop - start <= left * stride:
+                start, stop = stop, offsets[one + 1]
+        if start < 0 or stop < start or stop > num_steps or stop - start <= left * stride:
             return one
         series[i] = one
         starts[i] = start + left * stride
@@ -317,7 +319,7 @@ class WindowSamples:
                 else "the stride"
             )
             if self._rule[3] == _KEEP and self._windows.stride <= self.row:
-                rule = "their series are too short for a target"
+                rule = "what is left of their series is too short for a target"
             notes.append(f"{self.num_left_over:,} steps ({share:.1%}) are in no window ({rule}).")
         if self.num_empty_series:
             notes.append(f"{self.num_empty_series:,} of {self.num_series:,} series have no window: they are too short.")

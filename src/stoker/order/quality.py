@@ -1,0 +1,157 @@
+"""Quality: how good a shuffle is, counted from the samples that come together.
+
+The worst for a shuffle is data whose neighbours are alike: events of one file, days of one machine. So let every group of `c`
+consecutive samples have one label of its own. Then the mean label over N samples that come together varies in proportion to
+
+    sum over groups of (n_g - N s_g / n)²        n_g of the N, s_g of all n samples are in group g
+
+and a uniform draw without replacement would give N (n - N) / (n - 1) (1 - sum of (s_g / n)²). The variance ratio is one over
+the other, at the `c` where it is worst. A batch of B samples is worth B over its ratio: its effective size.
+
+It is the pairs of a group in a batch that are counted, for all labels at once, so that nothing but the choice of batches is
+left to chance. A ratio counts only as far as it is above what that choice explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.kernel import kernel
+from stoker.order.keys import epoch_key
+from stoker.order.order import Plan
+from stoker.order.permutation import Permutation
+
+Array = npt.NDArray[Any]
+
+RUNS = (1, 10, 50)
+"""Batches in a row whose mean is looked at: noise that lasts is worse than noise that averages out."""
+NUM_COUNTED = 2**20
+"""Samples to look at for each of them; more where that makes less than `MIN_STRETCHES`."""
+MIN_STRETCHES = 8
+MAX_COUNTED = 2**24
+
+_SURE = 3.0  # standard errors
+_CHOICE = 7  # what keys are for here; orders have the numbers below
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """How good a shuffle is, in batches of `batch_size`."""
+
+    num_samples: int
+    batch_size: int
+    effective_batch_size: float
+    """Of a full shuffle: so many samples of a batch tell as much as the batch does, where labels are at their worst."""
+    worst_group: int
+    """Samples in a row that are alike where labels are at their worst; 1 where no label sees a difference to a full shuffle."""
+    variance_ratios: Mapping[int, float]
+    """Variance of the mean over so many batches in a row, as a multiple of that of a full shuffle."""
+    spread: float
+    """Of sample numbers inside a batch: 1.0 where a batch comes from everywhere, 0.0 where it is one stretch."""
+    num_counted: int
+    """Batches that were looked at."""
+
+    @property
+    def worth(self) -> float:
+        """The effective batch size as a share of the batch size."""
+        return self.effective_batch_size / self.batch_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        ratios = {str(run): ratio for run, ratio in self.variance_ratios.items()}
+        return {**asdict(self), "variance_ratios": ratios, "worth": self.worth}
+
+
+def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None) -> Quality:
+    """Count how an order that gives every sample once mixes them. `groups` are the sizes to look at; by default powers of 2."""
+    num_samples = plan.num_positions
+    sizes = np.array(sorted({size for size in groups or _sizes(plan) if 1 <= size < num_samples}), dtype=np.int64)
+    ratios, worst, spread, counted = {RUNS[0]: 1.0}, 1, 1.0, 0
+    for run in RUNS:
+        length = run * batch_size
+        if length >= num_samples or (run > 1 and length * MIN_STRETCHES > MAX_COUNTED) or not len(sizes):
+            continue
+        stretches = choose_stretches(plan, batch_size, length)
+        if run == 1:
+            spread, counted = _spread(stretches, num_samples), len(stretches)
+        ratios[run], group = _worst_ratio(stretches, sizes, num_samples)
+        worst = group if run == 1 else worst
+    return Quality(
+        num_samples=num_samples,
+        batch_size=batch_size,
+        effective_batch_size=batch_size / ratios[1],
+        worst_group=worst,
+        variance_ratios=ratios,
+        spread=spread,
+        num_counted=counted,
+    )
+
+
+def _sizes(plan: Plan) -> list[int]:
+    """Powers of two, and the blocks of the order: labels that change with them are what it mixes worst."""
+    return [2**power for power in range(plan.num_positions.bit_length())] + [plan.shape.get("block", 1)]
+
+
+def choose_stretches(plan: Plan, batch_size: int, length: int) -> Array:
+    """Samples at `length` positions in a row, beginning with a batch: [stretches, length], from some epochs."""
+    num_starts = (plan.num_positions - length) // batch_size + 1
+    wanted = max(MIN_STRETCHES, NUM_COUNTED // length)
+    rows: list[Array] = []
+    while len(rows) < wanted:
+        epoch = len(rows) // num_starts
+        number = min(num_starts, wanted - len(rows))
+        # Sorted, so that an order which prepares a window at a time prepares each but once.
+        starts = np.sort(Permutation(num_starts, epoch_key(0, epoch, _CHOICE)).part(0, number)) * batch_size
+        rows += [plan.numbers(epoch, start, start + length) for start in starts.tolist()]
+    return np.stack(rows)
+
+
+@kernel
+def _count_groups(rows: Array, sizes: Array, num_samples: int, squares: Array, in_last: Array) -> None:
+    """For sorted rows and each size of a group: the sum of squared counts of groups, and the count of the last group."""
+    for i in range(len(rows)):
+        for j in range(len(sizes)):
+            size = sizes[j]
+            total, count, end = 0, 0, 0
+            for number in rows[i]:
+                if number >= end:
+                    total += count * count
+                    count = 0
+                    end = (number // size + 1) * size
+                count += 1
+            squares[i, j] = total + count * count
+            in_last[i, j] = count if end >= num_samples else 0
+
+
+def _worst_ratio(stretches: Array, sizes: Array, num_samples: int) -> tuple[float, int]:
+    """The largest variance ratio that chance does not explain, and the size of groups that it is found with."""
+    squares = np.empty((len(stretches), len(sizes)), dtype=np.int64)
+    in_last = np.empty_like(squares)
+    _count_groups(np.sort(stretches, axis=1), sizes, num_samples, squares, in_last)
+    length = stretches.shape[1]
+    share = length / num_samples
+    num_whole = (num_samples - 1) // sizes
+    last_size = num_samples - num_whole * sizes
+    all_squares = num_whole * sizes.astype(np.float64) ** 2 + last_size.astype(np.float64) ** 2
+    in_groups = length * sizes - in_last * (sizes - last_size)
+    found = squares - 2 * share * in_groups + share**2 * all_squares
+    uniform = length * (num_samples - length) / (num_samples - 1) * (1 - all_squares / float(num_samples) ** 2)
+    ratios = found / uniform
+    means = ratios.mean(axis=0)
+    errors = ratios.std(axis=0, ddof=1) / np.sqrt(len(ratios))
+    worst = int(np.argmax(means - _SURE * errors))
+    if means[worst] - _SURE * errors[worst] <= 1:
+        return 1.0, 1
+    return float(means[worst]), int(sizes[worst])
+
+
+def _spread(batches: Array, num_samples: int) -> float:
+    if batches.shape[1] < 2:
+        return 1.0
+    uniform = num_samples * (num_samples + 1) / 12
+    return float(np.sqrt(batches.var(axis=1, ddof=1).mean() / uniform))

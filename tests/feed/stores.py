@@ -1,0 +1,77 @@
+"""Small stores for the tests of feeds: one with every type of number, in memory and on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stoker import Store, files
+from stoker.store import manifest as manifests
+from stoker.store.manifest import ColumnEntry, Manifest, NonFinite, SourceEntry
+from stoker.store.store import MANIFEST_NAME, open_store
+from stoker.testing import write_shard
+
+LENGTHS = (5, 0, 9, 1, 3, 0, 14, 2, 7)
+NUMBERS = "|b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8".split()
+
+
+def numbers(rng: np.random.Generator, dtype: str, *shape: int) -> Any:
+    """Values of a type, from all over its range; no NaN, but all else that floats can be."""
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return rng.random(shape) < 0.5
+    if kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype=dtype, endpoint=True)
+    values = rng.normal(size=shape).astype(dtype)
+    values.reshape(-1)[::13] = -0.0
+    return values
+
+
+def every_number(lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> Store:
+    """A store in memory: a column of every type, some with a width, and some with a value a series."""
+    rng = np.random.default_rng(seed)
+    steps, series = sum(lengths), len(lengths)
+    columns: dict[str, Any] = {f"x{dtype[1:]}": numbers(rng, dtype, steps) for dtype in NUMBERS}
+    columns |= {f"w{dtype[1:]}": numbers(rng, dtype, steps, 3) for dtype in ("|b1", "<u2", "<f2", "<f4", "<f8")}
+    columns |= {f"s{dtype[1:]}": numbers(rng, dtype, series) for dtype in ("|b1", "<u4", "<i8", "<f4", "<f8")}
+    columns["sw"] = numbers(rng, "<f4", series, 2)
+    return Store.from_arrays(lengths=lengths, **columns)
+
+
+def write_store(store: Store, folder: Path) -> Store:
+    """The same store on disk."""
+    files.make_folder(folder)
+    uniform = store.uniform_length
+    columns = [
+        ColumnEntry(
+            name=name,
+            level=column.level,
+            kind=column.kind,
+            unit=column.unit,
+            values=write_shard(folder, store.column(name)),
+            texts=None,
+            missing=0,
+            nonfinite=NonFinite(nan=0, inf=0, first=None),
+        )
+        for name, column in store.schema.items()
+    ]
+    manifest = Manifest(
+        format="stoker",
+        version=manifests.VERSION,
+        digest="",
+        num_series=len(store),
+        num_steps=store.num_steps,
+        length=uniform,
+        offsets=None if uniform is not None else write_shard(folder, np.ascontiguousarray(store.offsets)),
+        key=None,
+        time=None,
+        columns=columns,
+        notes=[],
+        sources=[SourceEntry(name="arrays", num_bytes=0, num_rows=store.num_steps, xxh3=None)],
+    )
+    files.write_file(folder / MANIFEST_NAME, manifests.dump(manifest))
+    return open_store(folder)

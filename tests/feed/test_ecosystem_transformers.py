@@ -1,0 +1,147 @@
+"""Hugging Face Trainer over the samples of a feed, and with the feed itself in the place of its loader."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, series_of
+
+import stoker
+
+transformers = pytest.importorskip("transformers")
+
+ALL = list(range(NUM_SERIES))
+STEPS = NUM_SERIES // 4
+
+
+class Config(transformers.PretrainedConfig):
+    model_type = "tiny"
+
+
+class Tiny(transformers.PreTrainedModel):
+    """Predicts the next step from the present one; remembers what it was fed."""
+
+    config_class = Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.layer = torch.nn.Linear(1, 1)
+        self.fed: list[dict[str, torch.Tensor]] = []
+        self.post_init()
+
+    def _init_weights(self, module: torch.nn.Module) -> None:
+        torch.nn.init.constant_(self.layer.weight, 0.5)
+        torch.nn.init.zeros_(self.layer.bias)
+
+    def forward(self, input_ids: Any = None, labels: Any = None, loss_masks: Any = None) -> dict[str, torch.Tensor]:
+        self.fed.append({"input_ids": input_ids, "labels": labels, "loss_masks": loss_masks})
+        guess = self.layer(input_ids[..., None])[..., 0]
+        return {"loss": (((guess - labels) ** 2) * loss_masks).sum() / loss_masks.sum(), "logits": guess}
+
+    @property
+    def series(self) -> list[list[int]]:
+        return [series_of(batch) for batch in self.fed]
+
+
+class Narrow(Tiny):
+    """Takes no mask."""
+
+    def forward(self, input_ids: Any = None, labels: Any = None) -> dict[str, torch.Tensor]:
+        return super().forward(input_ids, labels, torch.ones(()))
+
+
+def arguments(folder: Path, **options: Any) -> Any:
+    given = {"num_train_epochs": 2, "per_device_train_batch_size": 4, "learning_rate": 1e-3, "save_strategy": "no", **options}
+    quiet = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_strategy": "no", "dataloader_pin_memory": False}
+    return transformers.TrainingArguments(output_dir=str(folder), seed=3, **quiet, **given)
+
+
+@pytest.mark.parametrize("collate", [True, False], ids=["collate", "default-collator"])
+@pytest.mark.parametrize("remove", [True, False], ids=["remove-unused", "keep-all"])
+def test_training_is_fed_every_sample_each_epoch(tmp_path: Path, remove: bool, collate: bool) -> None:
+    dataset, model = language_feed().as_dataset(), Tiny(Config())
+    before = model.layer.weight.item()
+    transformers.Trainer(
+        model=model,
+        args=arguments(tmp_path, remove_unused_columns=remove),
+        train_dataset=dataset,
+        data_collator=dataset.collate if collate else None,
+    ).train()
+    assert model.layer.weight.item() != before
+    assert len(model.fed) == 2 * STEPS
+    first, second = list(chain(*model.series[:STEPS])), list(chain(*model.series[STEPS:]))
+    assert first != second
+    assert sorted(first) == sorted(second) == ALL
+    for batch in model.fed:
+        assert_same(batch, dataset[series_of(batch)])
+
+
+def test_columns_that_the_model_does_not_take_are_removed(tmp_path: Path) -> None:
+    dataset, model = language_feed().as_dataset(), Narrow(Config())
+    args = arguments(tmp_path, max_steps=2)
+    transformers.Trainer(model=model, args=args, train_dataset=dataset, data_collator=dataset.collate).train()
+    assert len(model.fed) == 2
+    kept = arguments(tmp_path, max_steps=2, remove_unused_columns=False)
+    with pytest.raises(TypeError, match="loss_masks"):
+        transformers.Trainer(model=model, args=kept, train_dataset=dataset, data_collator=dataset.collate).train()
+
+
+def test_evaluation_sees_every_sample_in_order(tmp_path: Path) -> None:
+    dataset, model = language_feed().as_dataset(), Tiny(Config())
+    args = arguments(tmp_path, per_device_eval_batch_size=5, remove_unused_columns=False)
+    metrics = transformers.Trainer(model=model, args=args, eval_dataset=dataset, data_collator=dataset.collate).evaluate()
+    assert list(chain(*model.series)) == ALL
+    assert metrics["eval_loss"] > 0
+
+
+def test_a_training_resumed_from_a_checkpoint_ends_as_the_one_that_was_not_stopped(tmp_path: Path) -> None:
+    dataset = language_feed().as_dataset()
+    whole, rest = Tiny(Config()), Tiny(Config())
+    args = arguments(tmp_path, save_strategy="steps", save_steps=4, remove_unused_columns=False)
+    transformers.Trainer(model=whole, args=args, train_dataset=dataset, data_collator=dataset.collate).train()
+    transformers.Trainer(model=rest, args=args, train_dataset=dataset, data_collator=dataset.collate).train(
+        resume_from_checkpoint=str(tmp_path / "checkpoint-4")
+    )
+    assert rest.series == whole.series[4:]
+    assert torch.equal(rest.layer.weight, whole.layer.weight)
+
+
+class FedTrainer(transformers.Trainer):  # type: ignore[misc]
+    """Takes its batches from a feed."""
+
+    feed: stoker.Feed
+
+    def get_train_dataloader(self) -> Any:
+        return self.feed
+
+
+def train_from_feed(folder: Path, model: Tiny, *, state: dict[str, Any] | None = None) -> dict[int, dict[str, Any]]:
+    """Train with the order of a feed; returns the state of the feed after each step."""
+    feed = language_feed(order=stoker.Shuffle(seed=9))
+    states = {}
+
+    class Keep(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+            states[state.global_step] = feed.state_dict()
+
+    args = arguments(folder, save_strategy="steps", save_steps=4, remove_unused_columns=False, ignore_data_skip=True)
+    trainer = FedTrainer(model=model, args=args, callbacks=[Keep()])
+    trainer.feed = feed
+    if state is not None:
+        feed.load_state_dict(state)
+    trainer.train(resume_from_checkpoint=None if state is None else str(folder / "checkpoint-4"))
+    return states
+
+
+def test_a_feed_can_take_the_place_of_the_loader_and_resumes_by_its_own_state(tmp_path: Path) -> None:
+    whole, rest = Tiny(Config()), Tiny(Config())
+    states = train_from_feed(tmp_path, whole)
+    order = language_feed(order=stoker.Shuffle(seed=9))
+    assert whole.series == [series_of(batch) for _ in range(2) for batch in order]
+    train_from_feed(tmp_path, rest, state=states[4])
+    assert rest.series == whole.series[4:]
+    assert torch.equal(rest.layer.weight, whole.layer.weight)

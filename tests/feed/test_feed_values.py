@@ -1,0 +1,217 @@
+"""Every view, from every residency, by any number of threads, is its slow twin bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from tests.feed.stores import LENGTHS, every_number, write_store
+from tests.feed.twin import Twin, assert_same_batch
+
+from stoker import Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
+from stoker.testing import tiny_store
+
+pytestmark = pytest.mark.usefixtures("poisoned")
+
+VIEWS = [
+    Windows(4),
+    Windows(1),
+    Windows(4, stride=3),
+    Windows(2, stride=5),
+    Windows(3, horizon=2),
+    Windows(3, stride=2, shift=1),
+    Windows(3, shift=2, tail="drop"),
+    Windows(5, stride=2, horizon=1, tail="drop"),
+    Segments(4),
+    Segments(4, tail="drop"),
+    Segments(3, shift=1),
+    Segments(2, horizon=3),
+    Sequences(6),
+    Sequences(100, keep="last"),
+    Sequences(6, keep="last"),
+    Sequences(8, buckets=(2, 5, 8)),
+    Sequences(5, layout="packed"),
+    Sequences(100, layout="packed", keep="last"),
+]
+RESIDENCIES = ["host", "device", "stream"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `every_number` as a store on disk, and a `tiny_store`."""
+    folder = tmp_path_factory.mktemp("stores")
+    write_store(every_number(), folder / "every")
+    tiny_store(folder / "tiny", lengths=LENGTHS)
+    return folder
+
+
+def open_for(residency: str, folder: Path) -> Store:
+    from stoker import open as open_store
+
+    return open_store(folder / "every") if residency == "stream" else every_number()
+
+
+def check(store: Store, view: Any, *, batch_size: int, columns: list[str] | None = None, **options: Any) -> int:
+    """Compare an epoch with its twin; returns the number of batches."""
+    feed = Feed(store, view, batch_size=batch_size, columns=columns, **options)
+    names = columns or [name for name, column in store.schema.items() if column.dtype is not None]
+    twin = Twin(store, view, columns=names, dtype=options.get("dtype"), normalize=options.get("normalize"))
+    assert feed.num_samples == len(twin.samples)
+    last, shows_numbers = options.get("last", "mask"), options.get("numbers", False)
+    order = feed.plan.numbers(0, 0, feed.num_samples).tolist()
+    starts = range(0, len(order), batch_size)
+    if last == "drop":
+        starts = range(0, len(order) - batch_size + 1, batch_size)
+    batches = list(feed)
+    assert len(batches) == len(feed) == len(starts)
+    for start, batch in zip(starts, batches, strict=True):
+        numbers = order[start : start + batch_size]
+        rows = batch_size if last == "mask" else len(numbers)
+        assert_same_batch(batch, twin.batch(numbers, rows, valid=last == "mask", shows_numbers=shows_numbers))
+    return len(batches)
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_every_view_of_every_type_is_its_twin(view: Any, residency: str, folder: Path) -> None:
+    store = open_for(residency, folder)
+    for threads in (0, 1, 3):
+        assert check(store, view, batch_size=4, residency=residency, threads=threads, order=Shuffle(threads)) > 0
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+@pytest.mark.parametrize("last", ["mask", "short", "drop"])
+@pytest.mark.parametrize("view", [Windows(4, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
+def test_a_short_last_batch_is_masked_short_or_dropped(view: Any, last: str, residency: str, folder: Path) -> None:
+    store = open_for(residency, folder)
+    for batch_size in (1, 4, 100):
+        check(store, view, batch_size=batch_size, last=last, numbers=True, residency=residency, order=Sequential())
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+@pytest.mark.parametrize("normalize", [None, "zero", "max"])
+@pytest.mark.parametrize("dtype", [None, "float16", "float32", "float64"])
+@pytest.mark.parametrize("view", [Windows(4, stride=2, shift=1), Sequences(6, layout="packed"), Sequences(6)], ids=str)
+def test_floats_are_normalised_and_cast(view: Any, dtype: Any, normalize: Any, residency: str, folder: Path) -> None:
+    store = open_for(residency, folder)
+    columns = ["xf2", "xf4", "xf8", "wf2", "wf4", "wf8", "xi4", "sf4", "sf8", "si8", "xb1"]
+    check(store, view, batch_size=5, columns=columns, dtype=dtype, normalize=normalize, residency=residency, order=Shuffle())
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+@pytest.mark.parametrize("view", [Windows(4, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
+def test_kinds_that_are_no_plain_numbers_are_delivered_as_stored(view: Any, residency: str, folder: Path) -> None:
+    from stoker import open as open_store
+
+    store = open_store(folder / "tiny")
+    assert {column.kind for column in store.schema.values()} >= {"bfloat16", "timestamp", "duration", "category", "text"}
+    for options in ({}, {"dtype": "float32", "normalize": "zero"}):
+        check(store, view, batch_size=4, residency=residency, **options)
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_series_of_one_length_are_their_twin(view: Any, residency: str, tmp_path: Path) -> None:
+    store = every_number([7] * 5)
+    assert store.uniform_length == 7
+    store = write_store(store, tmp_path / "s") if residency == "stream" else store
+    columns = ["xf4", "wu2", "si8"]
+    check(store, view, batch_size=4, columns=columns, residency=residency, order=Shuffle(), numbers=True)
+
+
+@pytest.mark.parametrize("residency", RESIDENCIES)
+def test_nothing_but_series_columns(residency: str, folder: Path) -> None:
+    store = open_for(residency, folder)
+    for view in (Windows(4), Sequences(6), Sequences(6, layout="packed")):
+        check(store, view, batch_size=4, columns=["si8", "sw"], residency=residency)
+
+
+@pytest.mark.parametrize("residency", ["host", "device"])
+def test_all_series_empty(residency: str) -> None:
+    store = Store.from_arrays(lengths=[0, 0, 0], x=np.zeros(0, dtype=np.float32), y=np.arange(3))
+    for view in (Sequences(4), Sequences(4, layout="packed")):
+        check(store, view, batch_size=2, residency=residency, columns=["x", "y"])
+
+
+@pytest.mark.parametrize("view", [Windows(300), Windows(7, stride=5), Sequences(2**40, layout="packed")], ids=str)
+def test_batches_large_enough_to_be_written_past_the_caches(view: Any) -> None:
+    rng = np.random.default_rng(0)
+    store = Store.from_arrays(x=[rng.normal(size=size).astype(np.float32) for size in (3000, 11, 70_000, 0, 5000)])
+    size = 2048 if isinstance(view, Windows) else 5
+    check(store, view, batch_size=size, order=Shuffle(), columns=["x"], last="drop")
+
+
+def test_numbers_that_no_type_may_change_pass_unchanged() -> None:
+    """NaN payloads, infinities and subnormals, bit for bit."""
+    bits = np.array([0x7FC00001, 0xFFC12345, 0x7F800000, 0xFF800000, 1, 0x80000000, 0x7F7FFFFF], dtype=np.uint32)
+    store = Store.from_arrays(x=[bits.view(np.float32), bits[:3].view(np.float32)])
+    for residency in ("host", "device"):
+        check(store, Windows(3, shift=1), batch_size=3, residency=residency)
+
+
+def test_a_subset_of_columns_in_any_order() -> None:
+    store = every_number()
+    check(store, Windows(4), batch_size=4, columns=["wf8", "xi1"])
+    assert list(next(iter(Feed(store, Windows(4), batch_size=2, columns="xi1", last="short")))) == ["xi1", "lengths", "mask"]
+
+
+LENGTH_LISTS = st.lists(st.integers(0, 25), min_size=1, max_size=12)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> Any:
+    kind = draw(st.sampled_from(["windows", "segments", "sequences"]))
+    length = draw(st.integers(1, 8))
+    if kind == "sequences":
+        layout = draw(st.sampled_from(["padded", "packed"]))
+        buckets = draw(st.none() | st.sets(st.integers(1, length)).map(lambda some: (*sorted(some), length)))
+        keep = draw(st.sampled_from(["first", "last"]))
+        return Sequences(length, layout=layout, buckets=buckets if layout == "padded" else None, keep=keep)
+    target = draw(st.sampled_from([{}, {"horizon": draw(st.integers(1, 5))}, {"shift": draw(st.integers(1, 5))}]))
+    tail = draw(st.sampled_from(["keep", "drop"]))
+    if kind == "segments":
+        return Segments(length, tail=tail, **target)
+    return Windows(length, stride=draw(st.integers(1, 12)), tail=tail, **target)
+
+
+@settings(max_examples=250)
+@given(
+    lengths=LENGTH_LISTS,
+    view=views(),
+    batch_size=st.integers(1, 9),
+    last=st.sampled_from(["mask", "short", "drop"]),
+    residency=st.sampled_from(["host", "device"]),
+    threads=st.sampled_from([0, 0, 2]),
+    normalize=st.sampled_from([None, "zero", "max"]),
+)
+def test_whatever_the_lengths_and_the_view(
+    lengths: list[int], view: Any, batch_size: int, last: str, residency: str, threads: int, normalize: Any
+) -> None:
+    rng = np.random.default_rng(len(lengths))
+    store = Store.from_arrays(
+        lengths=lengths,
+        x=rng.normal(size=sum(lengths)).astype(np.float32),
+        w=rng.normal(size=(sum(lengths), 2)),
+        s=np.arange(len(lengths)),
+    )
+    twin = Twin(store, view, columns=["x"], dtype=None, normalize=None)
+    if twin.samples:
+        options: dict[str, Any] = {"last": last, "residency": residency, "threads": threads, "normalize": normalize}
+        columns = ["x", "w", "s"] if sum(lengths) != len(lengths) else ["x"]
+        check(store, view, batch_size=batch_size, columns=columns, numbers=True, order=Shuffle(), **options)
+
+
+def test_the_twin_sees_a_difference() -> None:
+    """Negative control: one bit of one value is enough."""
+    store = every_number()
+    twin = Twin(store, Windows(4), columns=["xf4"], dtype=None, normalize=None)
+    expected = twin.batch([0, 1], 2, valid=True, shows_numbers=False)
+    batch = next(iter(Feed(store, Windows(4), batch_size=2, columns=["xf4"])))
+    assert_same_batch(batch, expected)
+    expected["xf4"][1, 2] = -expected["xf4"][1, 2]
+    with pytest.raises(AssertionError, match="differs in xf4, row 1"):
+        assert_same_batch(batch, expected)

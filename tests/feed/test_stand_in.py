@@ -1,0 +1,157 @@
+"""The feed in the place of a `DataLoader`: what loops and libraries ask a loader for, they find here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import pytest
+from tests.feed.ecosystem import assert_same, ragged, window_feed
+
+import stoker
+
+
+def seen(batches: Iterator[dict[str, object]]) -> list[list[int]]:
+    return [[int(number) for number in batch["sample"] if number >= 0] for batch in batches]  # type: ignore[attr-defined]
+
+
+def test_it_has_what_a_loader_has() -> None:
+    feed = window_feed(last="drop")
+    assert (len(feed), feed.batch_size, feed.drop_last) == (4, 4, True)
+    assert not window_feed(last="mask").drop_last
+    assert_same(feed.dataset[:4], next(iter(feed)))
+    assert len(feed.dataset) == feed.num_samples == 18
+
+
+@pytest.mark.parametrize("last", ["mask", "short", "drop"])
+def test_its_length_is_the_number_of_batches(last: str) -> None:
+    feed = window_feed(last=last)
+    assert len(list(feed)) == len(feed) == (4 if last == "drop" else 5)
+
+
+def test_two_passes_are_two_epochs() -> None:
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    first, second = seen(iter(feed)), seen(iter(feed))
+    assert first != second
+    assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(18))
+    feed.set_epoch(0)
+    assert seen(iter(feed)) == first
+    assert seen(iter(feed)) == second
+
+
+def test_a_pass_that_is_left_early_is_over() -> None:
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    epochs = [seen(iter(feed)), seen(iter(feed))]
+    feed.set_epoch(0)
+    for batch in feed:
+        assert batch["sample"].tolist() == epochs[0][0]
+        break
+    assert seen(iter(feed)) == epochs[1]
+
+
+def test_a_state_goes_on_where_it_was_saved() -> None:
+    feed, other = window_feed(order=stoker.Shuffle(seed=1)), window_feed(order=stoker.Shuffle(seed=5))
+    batches = iter(feed)
+    next(batches)
+    state = feed.state_dict()
+    rest = seen(batches)
+    other.load_state_dict(state)
+    assert len(other) == 5  # of a whole epoch, as libraries expect of a loader that resumes
+    assert seen(iter(other)) == rest
+    assert seen(iter(other)) == seen(iter(feed))
+
+
+def lose_track(feed: stoker.Feed) -> bool:
+    """What a feed would know that counts a pass as used as soon as it has begun."""
+    return True
+
+
+def resume_after_a_pass_that_nobody_used() -> tuple[list[list[int]], list[list[int]]]:
+    """What came after a loaded state, and what should."""
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    batches = iter(feed)
+    next(batches)
+    state, rest = feed.state_dict(), seen(batches)
+    feed.load_state_dict(state)
+    iter(feed)  # as Lightning does, to see whether it can be iterated
+    assert feed.state_dict() == state
+    return seen(iter(feed)), rest
+
+
+def test_a_pass_that_nobody_used_loses_no_loaded_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, expected = resume_after_a_pass_that_nobody_used()
+    assert found == expected
+    monkeypatch.setattr(stoker.Feed, "_has_moved", property(lose_track))
+    found, expected = resume_after_a_pass_that_nobody_used()
+    assert found != expected
+
+
+def test_a_pass_that_waits_for_its_first_batch_goes_where_the_feed_is_sent() -> None:
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    epochs = [seen(iter(feed)) for _ in range(4)]
+    for threads in (0, 2):
+        feed = window_feed(order=stoker.Shuffle(seed=1), threads=threads)
+        batches = iter(feed)
+        feed.set_epoch(2)
+        assert seen(batches) == epochs[2]
+        batches = iter(feed)
+        feed.load_state_dict({**feed.state_dict(), "epoch": 1, "position": 8})
+        assert len(batches) == 3
+        first = next(batches)
+        assert feed.state_dict()["position"] == 12
+        assert [first["sample"].tolist(), *seen(batches)] == epochs[1][2:]
+
+
+def test_a_pass_in_use_stays_where_it_is() -> None:
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    whole = seen(iter(feed))
+    feed.set_epoch(0)
+    batches = iter(feed)
+    next(batches)
+    feed.set_epoch(7)
+    feed.set_epoch(8)
+    assert seen(batches) == whole[1:]
+    assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (8, 0)
+
+
+def test_a_closed_pass_stays_closed() -> None:
+    feed = window_feed(threads=1)
+    batches = iter(feed)
+    batches.close()
+    feed.set_epoch(3)
+    assert seen(batches) == []
+
+
+def test_setting_the_epoch_of_a_pass_that_has_just_begun_changes_nothing() -> None:
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    batches = iter(feed)
+    feed.set_epoch(0)
+    next(batches)
+    assert feed.state_dict()["position"] == 4
+    feed.set_epoch(0)  # but now it means: again from the start
+    assert feed.state_dict()["position"] == 0
+
+
+def test_a_framework_that_sets_the_epoch_says_what_it_leaves_out() -> None:
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    feed.load_state_dict({**feed.state_dict(), "epoch": 3, "position": 8})
+    feed.batch_sampler.sampler.set_epoch(3)
+    assert feed.is_resumed
+    with pytest.warns(UserWarning, match=r"goes on with epoch 3, but the framework sets the feed to epoch 0: the rest"):
+        feed.batch_sampler.sampler.set_epoch(0)
+    assert not feed.is_resumed
+
+
+def test_setting_the_epoch_of_a_loaded_state_keeps_its_position() -> None:
+    feed = window_feed(order=stoker.Shuffle(seed=1))
+    feed.load_state_dict({**feed.state_dict(), "epoch": 3, "position": 8})
+    feed.set_epoch(3)
+    assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (3, 8)
+    feed.set_epoch(4)
+    assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (4, 0)
+
+
+def test_a_packed_feed_is_a_loader_without_dataset() -> None:
+    feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
+    assert len(list(feed)) == len(feed) == 3
+    assert getattr(feed, "dataset", None) is None
