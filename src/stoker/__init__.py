@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from stoker.errors import (
     BadValue,
+    BatchesInvalid,
     DiskError,
     DiskFull,
     FeedError,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadValue",
+    "BatchesInvalid",
     "BlockShuffle",
     "ByLength",
     "DiskError",
@@ -64,6 +66,7 @@ __all__ = [
     "TimeDisorder",
     "Weighted",
     "Windows",
+    "check",
     "inspect",
     "open",
     "pack",
@@ -81,6 +84,7 @@ _LAZY = {
     "Store": "stoker.store.store:Store",
     "Weighted": "stoker.order.weighted:Weighted",
     "Windows": "stoker.order.windows:Windows",
+    "check": "stoker.feed.audit:check",
     "inspect": "stoker.store.inspect:inspect",
     "open": "stoker.store.store:open_store",
     "pack": "stoker.store.pack:pack",
@@ -88,6 +92,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
+    from stoker.feed.audit import check
     from stoker.feed.feed import Feed
     from stoker.order.blocks import BlockShuffle
     from stoker.order.bylength import ByLength

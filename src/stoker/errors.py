@@ -17,6 +17,7 @@
     │   ├── ManifestInvalid ValueError        the manifest breaks a rule of the format
     │   └── StoreDamaged   ValueError         a shard is missing, short, swapped or changed
     ├── FeedError          RuntimeError       batches that cannot be made or resumed
+    ├── BatchesInvalid     ValueError         batches that break what they promise
     └── DiskError          OSError            the disk refused an operation
         └── DiskFull       OSError            and the reason is missing space
 
@@ -92,6 +93,10 @@ class StoreDamaged(StoreError, ValueError):
 
 class FeedError(StokerError, RuntimeError):
     """Batches that cannot be made or resumed as asked."""
+
+
+class BatchesInvalid(StokerError, ValueError):
+    """Batches that break what they promise, or that cannot be had at all."""
 
 
 class DiskError(StokerError, OSError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,16 @@ def language_feed(**options: Any) -> stoker.Feed:
     return stoker.Feed(
         stoker.Store.from_arrays(x=numbers), stoker.Segments(LENGTH, compat="time-moe"), **{"batch_size": 4, **options}
     )
+
+
+def run_example(heading: str) -> dict[str, Any]:
+    """Run what the page on other libraries shows under a heading; returns the names it made."""
+    text = (Path(__file__).parents[2] / "docs" / "ecosystem.md").read_text()
+    names: dict[str, Any] = {"__name__": heading}
+    for section in text.split("\n## ")[:1] + [part for part in text.split("\n## ") if part.startswith(heading + "\n")]:
+        for block in re.findall(r"```python\n(.*?)```", section, re.DOTALL):
+            exec(compile(block, "ecosystem.md", "exec"), names)
+    return names
 
 
 def series_of(batch: dict[str, torch.Tensor]) -> list[int]:

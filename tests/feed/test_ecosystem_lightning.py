@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import warnings
 from itertools import chain
 from pathlib import Path
@@ -9,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import ragged, window_feed
+from tests.feed.ecosystem import ragged, run_example, window_feed
 from torch.utils.data import DataLoader
 
 import stoker
@@ -52,10 +56,10 @@ class Tiny(lightning.LightningModule):  # type: ignore[misc]
         return torch.optim.SGD(self.parameters(), lr=1e-8)
 
 
-def trainer(folder: Path, **options: Any) -> Any:
+def trainer(folder: Path | str, **options: Any) -> Any:
     given = {"max_epochs": 2, "enable_checkpointing": False, **options}
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu", "devices": 1}
-    return lightning.Trainer(default_root_dir=folder, **quiet, **given)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning.Trainer(default_root_dir=folder, **{**quiet, "accelerator": "cpu", "devices": 1, **given})
 
 
 def shuffled(**options: Any) -> stoker.Feed:
@@ -187,3 +191,48 @@ def test_a_packed_feed_is_a_loader_too(tmp_path: Path) -> None:
     fit = trainer(tmp_path, max_epochs=1)
     fit.fit(Packed(), train_dataloaders=feed)
     assert fit.global_step == 3
+
+
+RANKS = """
+import json
+from tests.feed.test_ecosystem_lightning import Tiny, lightning, shuffled, trainer
+
+
+class Fed(Tiny):
+    def train_dataloader(self):
+        return shuffled(rank=self.trainer.global_rank, world_size=self.trainer.world_size)
+
+
+fit = trainer(".", accelerator="cpu", devices=2, strategy="ddp", limit_val_batches=0)
+model = Fed()
+fit.fit(model)
+with open(f"rank{fit.global_rank}.json", "w") as file:  # both print to one pipe
+    json.dump({"trained": model.trained, "weight": model.layer.weight.tolist()}, file)
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_share_one_order(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    command = [sys.executable, "train.py"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
+    together = [mine + yours for mine, yours in zip(first["trained"], second["trained"], strict=True)]
+    assert together == epochs(shuffled(batch_size=8), 2)
+    assert first["weight"] == second["weight"]
+
+
+def test_a_rank_that_only_lightning_knows_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as Lightning does where it starts the processes itself
+    with pytest.raises(stoker.OptionError, match=r"^WORLD_SIZE is 2, but RANK is not set, so this process cannot know its share"):
+        shuffled()
+    assert shuffled(rank=1, world_size=2).ranks.rank == 1
+
+
+def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_example("Lightning")
+    assert names["trainer"].global_step == 16
+    assert names["trainer"].callback_metrics["loss"] > 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import assert_same, ragged, window_feed
+from tests.feed.ecosystem import assert_same, ragged, run_example, window_feed
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
@@ -136,3 +136,9 @@ def test_the_order_of_a_feed_can_be_that_of_a_loader(order: Any, last: str) -> N
         loader.batch_sampler.sampler.set_epoch(epoch)
         for found, expected in zip(loader, feed, strict=True):
             assert_same(found, expected)
+
+
+def test_the_example_of_the_manual_runs() -> None:
+    names = run_example("DataLoader")
+    assert names["batch"]["x"].shape == (8, 48)
+    assert names["feed"].epoch == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, series_of
+from tests.feed.ecosystem import NUM_SERIES, assert_same, language_feed, run_example, series_of
 
 import stoker
 
@@ -145,3 +145,9 @@ def test_a_feed_can_take_the_place_of_the_loader_and_resumes_by_its_own_state(tm
     train_from_feed(tmp_path, rest, state=states[4])
     assert rest.series == whole.series[4:]
     assert torch.equal(rest.layer.weight, whole.layer.weight)
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator is found:UserWarning")
+def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_example("Hugging Face Trainer")["arguments"].max_steps == 10

@@ -74,7 +74,6 @@ def resume_after_a_pass_that_nobody_used() -> tuple[list[list[int]], list[list[i
     state, rest = feed.state_dict(), seen(batches)
     feed.load_state_dict(state)
     iter(feed)  # as Lightning does, to see whether it can be iterated
-    assert feed.state_dict() == state
     return seen(iter(feed)), rest
 
 

@@ -145,7 +145,7 @@ class Twin:
                 parts[f"{name}_target"] = rows[:, start:]
         uniform = self.store.uniform_length is not None
         if view.tail == "keep" and (not uniform or any(sample.count < span for sample in self.samples)):
-            parts["lengths"] = np.minimum(counts, view.length).astype(np.int32)
+            parts["lengths"] = np.asarray(counts, dtype=np.int32)
             parts["mask"] = np.arange(view.length) < counts[:, None]
             if has_target:
                 parts["target_mask"] = np.arange(start, span) < counts[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def whole(plan: Plan, epoch: int = 0) -> Array:
 def in_pieces(plan: Plan, epoch: int, cuts: list[int]) -> Array:
     """All numbers of an epoch, asked for between cuts."""
     edges = [0, *sorted(cuts), plan.num_positions]
-    return np.concatenate([plan.numbers(epoch, a, b) for a, b in zip(edges, edges[1:], strict=False)])
+    return np.concatenate([plan.numbers(epoch, a, b) for a, b in itertools.pairwise(edges)])
 
 
 def times_seen(numbers: Array, num_samples: int) -> list[int]:

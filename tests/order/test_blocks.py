@@ -125,7 +125,11 @@ def test_what_is_chosen(batch_size: int, sample_bytes: float) -> None:
     assert window * sample_bytes <= WINDOW_BYTES or (block, window) == (1, batch_size)
     assert blocks == num_blocks_for(batch_size) or block == 1
     # A block is a good read where memory allows.
-    assert block * sample_bytes >= 256 * 2**10 or (block + 1) * num_blocks_for(batch_size) * sample_bytes > WINDOW_BYTES or sample_bytes == 0
+    assert (
+        block * sample_bytes >= 256 * 2**10
+        or (block + 1) * num_blocks_for(batch_size) * sample_bytes > WINDOW_BYTES
+        or sample_bytes == 0
+    )
 
 
 def test_what_is_given_is_kept() -> None:

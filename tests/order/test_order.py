@@ -99,5 +99,5 @@ def test_kinds_tell_orders_apart() -> None:
 @pytest.mark.parametrize("kind", [Shuffle, BlockShuffle, ByLength, lambda seed: Weighted([1.0], seed)])
 @pytest.mark.parametrize("seed", [-1, 2**63, 0.5, True, "0"])
 def test_a_bad_seed_is_refused(kind: type, seed: object) -> None:
-    with pytest.raises(OptionError, match="^seed is "):
+    with pytest.raises(OptionError, match=r"^seed is "):
         kind(seed)

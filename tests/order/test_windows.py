@@ -151,9 +151,13 @@ def test_a_padded_window_holds_at_least_a_target() -> None:
                 "1 of 2 series have no window: they are too short.",
             ],
         ),
-        (Windows(5, stride=6, horizon=1), [9], ["3 steps (33.3%) are in no window (what is left of their series is too short for a target)."]),
+        (
+            Windows(5, stride=6, horizon=1),
+            [9],
+            ["3 steps (33.3%) are in no window (what is left of their series is too short for a target)."],
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_left_out_is_said(view: Windows | Segments, lengths: list[int], notes: list[str]) -> None:
     assert view.over(twins.ragged(lengths)).notes() == notes
 

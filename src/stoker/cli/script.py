@@ -12,8 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from stoker.errors import OptionError, StokerError
-from stoker.feed.audit import BatchesInvalid
+from stoker.errors import BatchesInvalid, OptionError, StokerError
 
 NAME = "__stoker_check__"
 """What `__name__` is in the script."""

@@ -41,7 +41,7 @@ class Ahead(Generic[T]):
         for worker in workers:
             worker.start()
         # Also runs when the interpreter ends, before daemon threads are frozen in the middle of what they do.
-        self._end = weakref.finalize(self, _end, self._inboxes, workers, self._stopped, self._process)
+        self._end = weakref.finalize(self, _end, self._inboxes, self._outboxes, workers, self._stopped, self._process)
         self._submitted = 0
         for _ in range(min(depth, num_steps) if threads else 0):
             self._submit()
@@ -69,6 +69,8 @@ class Ahead(Generic[T]):
         if error is not None:
             self.close()  # a step that failed is the last one: to go on would leave it out
             raise error
+        if self._inboxes and not self._end.alive:
+            raise StopIteration  # closed by another thread, which may have come before the step
         if self._inboxes:
             self._submit()
         return result  # type: ignore[return-value]
@@ -86,8 +88,19 @@ class Ahead(Generic[T]):
 def _try(make: Callable[[int], T], step: int) -> tuple[T | None, BaseException | None]:
     try:
         return make(step), None
+    except StopIteration as error:
+        return None, _unmistakable(error)
     except BaseException as error:  # whatever it is, the one who waits must get it
         return None, error
+
+
+def _unmistakable(error: StopIteration) -> FeedError:
+    """An error for what would be taken for the end of the epoch, with the rest of it lost and nobody told."""
+    found = FeedError(f"making a batch raised {error!r}, which means the end of an iterator. Catch it where `next` is called.")
+    found.__cause__ = error
+    for note in getattr(error, "__notes__", []):
+        found.add_note(note)
+    return found
 
 
 def _work(make: Callable[[int], Any], inbox: SimpleQueue[int | None], outbox: SimpleQueue[Any], stopped: threading.Event) -> None:
@@ -102,12 +115,20 @@ def _work(make: Callable[[int], Any], inbox: SimpleQueue[int | None], outbox: Si
         del made  # a thread that waits for its next step would keep a slot busy
 
 
-def _end(inboxes: list[SimpleQueue[int | None]], workers: list[threading.Thread], stopped: threading.Event, process: int) -> None:
+def _end(
+    inboxes: list[SimpleQueue[int | None]],
+    outboxes: list[SimpleQueue[Any]],
+    workers: list[threading.Thread],
+    stopped: threading.Event,
+    process: int,
+) -> None:
     if os.getpid() != process:
         return  # after a fork the threads are those of the parent
     stopped.set()
     for inbox in inboxes:
         inbox.put(None)
+    for outbox in outboxes:
+        outbox.put((None, None))  # for one who waits while another thread closes
     deadline = now_ns() + END_NS
     for worker in workers:
         if worker is not threading.current_thread():  # the last reference may go in one of them

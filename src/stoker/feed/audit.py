@@ -12,16 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from stoker.errors import OptionError, StokerError
+from stoker.errors import BatchesInvalid, OptionError
 from stoker.feed.auditing.examination import Examination, Progress
 from stoker.feed.auditing.finding import Finding, counted
 
 REFERENCE_LIMIT = 1_000_000
 """Samples of the reference that are read; of a larger one, so many are drawn at random."""
-
-
-class BatchesInvalid(StokerError, ValueError):
-    """Batches that break what they promise, or that cannot be had at all."""
 
 
 @dataclass(frozen=True, kw_only=True)

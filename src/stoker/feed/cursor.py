@@ -17,6 +17,10 @@ class Cursor:
     epoch: int = 0
     position: int = 0
 
+    def copy(self) -> Cursor:
+        """One that moves on its own."""
+        return Cursor(self.epoch, self.position)
+
 
 _KEYS = ("seed", "epoch", "position", "samples", "feed")
 

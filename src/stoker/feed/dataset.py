@@ -123,7 +123,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             self._opened = (
                 process,
                 HostGather(self._view, self._samples, columns, ring, numbers=self._has_numbers, files=self._files),
-                Finish(view=self._view, columns=tuple(columns), padded=self._samples.padded, marks_valid=False),
+                Finish(view=self._view, columns=tuple(columns), padded=self._samples.padded, marks_valid=False, makes_masks=True),
             )
         return self._opened[1:]
 

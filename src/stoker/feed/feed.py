@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -46,12 +45,13 @@ class Feed:
     """Batches of samples, as dicts of tensors on `device`.
 
     A batch has an entry for each column, `[batch, steps]` (and its width); with a target also `<column>_target`. Where
-    samples are padded there are `mask` and `lengths`. `last` says what becomes of a short last batch: "mask" fills it up with
-    zero rows that `valid` marks as False, "short" leaves it short, "drop" drops it. `batch_size` is that of one rank.
+    samples are padded there are `mask` (and `target_mask`) and `lengths`: the steps of each sample, with its target.
+    `last` says what becomes of a short last batch: "mask" fills it up with zero rows that `valid` marks as False, "short"
+    leaves it short, "drop" drops it. `batch_size` is that of one rank.
 
     `columns` defaults to all columns of numbers; `dtype` is the type that floats become; `normalize` centres and scales by
     the whole series. `encode` maps the arrays of a gathered batch to those of the batch; it runs in the background threads.
-    `numbers=True` adds the number of each `sample`.
+    `numbers=True` adds the number of each `sample`. `masks=False` leaves masks to the caller, who can make them from `lengths`.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class Feed:
         threads: int | None = None,
         depth: int | None = None,
         numbers: bool = False,
+        masks: bool = True,
     ) -> None:
         if not isinstance(store, Store):
             raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
@@ -112,6 +113,7 @@ class Feed:
         )
         self.threads, self.depth = self._choose_threads(threads, depth, encode)
         self._numbers = numbers
+        self._masks = masks
         self.encode = encode
         self._given_order = order if order is not None else Sequential()
         self._set_order(self._given_order)
@@ -131,7 +133,7 @@ class Feed:
 
     def _set_order(self, order: Order) -> None:
         self.order = order
-        sample_bytes = self.column_bytes / max(1, len(self.store)) if isinstance(self.view, Sequences) else self._row_bytes
+        sample_bytes = self.column_bytes / self.samples.num_samples  # as stored: windows share steps, padding is not read
         self.plan = order.over(self.samples, batch_size=self.batch_size * self.ranks.world_size, sample_bytes=sample_bytes)
 
     @property
@@ -139,7 +141,13 @@ class Feed:
         return sum(column.unit * (self.samples.row if column.level == "step" else 1) for column in self.columns)
 
     def _make_producer(self) -> HostProducer | DeviceProducer:
-        finish = Finish(view=self.view, columns=tuple(self.columns), padded=self.samples.padded, marks_valid=self.last == "mask")
+        finish = Finish(
+            view=self.view,
+            columns=tuple(self.columns),
+            padded=self.samples.padded,
+            marks_valid=self.last == "mask",
+            makes_masks=self._masks,
+        )
         if self.residency.where == "device":
             gather = DeviceGather(self.view, self.samples, self.columns, self.device, numbers=self._numbers)
             return DeviceProducer(
@@ -227,12 +235,12 @@ class Feed:
         """The steps of the next pass, and the cursor that whoever hands out its batches moves on."""
         was_left_early = self._has_moved and self._cursor.position
         # A new object: a pass that somebody still holds moves its own cursor, not that of the passes after it.
-        self._go_to(Cursor(self._cursor.epoch + 1, 0) if was_left_early else replace(self._cursor))
+        self._go_to(Cursor(self._cursor.epoch + 1, 0) if was_left_early else self._cursor.copy())
         return self._steps(self._cursor.epoch, self._cursor.position), self._cursor
 
     def _go_to(self, cursor: Cursor) -> None:
         self._cursor = cursor
-        self._begun = replace(cursor)
+        self._begun = cursor.copy()
 
     @property
     def _has_moved(self) -> bool:

@@ -126,3 +126,12 @@ def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: 
             x, y = source[start + done : start + end], target[place + done : place + end]
             for t in range(len(x)):
                 y[t] = x[t]
+
+
+@kernel
+def mark_rows(counts: Array, start: int, marks: Array) -> None:
+    """Set 1 for the steps that a row has, counted from step `start`, and 0 for the others."""
+    for i in range(len(counts)):
+        inside = min(max(counts[i] - start, 0), marks.shape[1])
+        marks[i, :inside] = 1
+        marks[i, inside:] = 0

@@ -26,15 +26,20 @@ NO_SAMPLE = -1
 
 @dataclass(frozen=True)
 class Gathered:
-    """A batch in a slot."""
+    """A batch in a slot, and its parts as arrays over it: the slot stays taken while one of them lives."""
 
     slot: Slot
     layout: Layout
+    arrays: dict[str, Array]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Its parts, as tensors over the slot, which stays taken while one of them lives."""
-        buffer = torch.from_numpy(self.slot.buffer)
-        return {name: part.tensor(buffer, self.slot.lead) for name, part in self.layout.parts.items()}
+        """The parts as tensors, which share the memory of the slot."""
+        parts = self.layout.parts
+        tensors = {name: torch.from_numpy(array) for name, array in self.arrays.items()}
+        return {
+            name: one if one.dtype == parts[name].torch_dtype else one.view(parts[name].torch_dtype)
+            for name, one in tensors.items()
+        }
 
 
 class HostGather:
@@ -58,24 +63,21 @@ class HostGather:
             found = Located(*(_extend(part, rows) for part in found))
         steps, places, total = self._arrange(found.counts)
         layout = self._layout(rows, steps, total)
-        parts = layout.parts
         slot = self._ring.take(layout.num_bytes)
         try:
+            arrays = {name: part.array(slot.buffer, slot.lead) for name, part in layout.parts.items()}
             for column in self._columns:
-                target = parts["column " + column.name].array(slot.buffer, slot.lead)
-                self._fill(column, target, found, places, steps, len(numbers))
+                self._fill(column, arrays["column " + column.name], found, places, steps, len(numbers))
             if self._is_packed:
-                starts = parts[STARTS].array(slot.buffer, slot.lead)
-                starts[:-1], starts[-1] = places, total
+                arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
             else:
-                parts[COUNTS].array(slot.buffer, slot.lead)[:] = found.counts
+                arrays[COUNTS][:] = found.counts
             if self._numbers:
-                kept = parts[NUMBERS].array(slot.buffer, slot.lead)
-                kept[: len(numbers)], kept[len(numbers) :] = numbers, NO_SAMPLE
+                arrays[NUMBERS][: len(numbers)], arrays[NUMBERS][len(numbers) :] = numbers, NO_SAMPLE
         except BaseException:
             self._ring.give_back(slot)
             raise
-        return Gathered(slot, layout)
+        return Gathered(slot, layout, arrays)
 
     def release(self, gathered: Gathered) -> None:
         """The batch has been made; the slot is free once nobody looks at it."""

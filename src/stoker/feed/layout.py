@@ -16,6 +16,7 @@ import torch
 
 from stoker.errors import OptionError
 from stoker.feed.columns import FedColumn
+from stoker.feed.gather import mark_rows
 from stoker.memory import ALIGNMENT
 from stoker.order.sequences import Sequences
 from stoker.order.windows import Segments, Windows
@@ -41,10 +42,10 @@ class Part:
 
     def array(self, buffer: Array, lead: int) -> Array:
         """The stretch as an array over the slot."""
-        return buffer[lead + self.start : lead + self.start + self.num_bytes].view(self.dtype).reshape(self.shape)
+        return np.ndarray(self.shape, self.dtype, buffer, lead + self.start)
 
     def tensor(self, buffer: torch.Tensor, lead: int) -> torch.Tensor:
-        """The stretch as a tensor over the slot, or over its copy on a device."""
+        """The stretch as a tensor over a copy of the slot."""
         return buffer[lead + self.start : lead + self.start + self.num_bytes].view(self.torch_dtype).view(self.shape)
 
 
@@ -106,6 +107,7 @@ class Finish:
     columns: tuple[FedColumn, ...]
     padded: bool
     marks_valid: bool
+    makes_masks: bool
 
     def without_valid(self) -> Finish:
         """The same for one who marks valid rows himself."""
@@ -143,16 +145,16 @@ class Finish:
                 if has_target:
                     batch[f"{column.name}_target"] = rows[:, start:]
         if self.padded:
-            counts = parts[COUNTS]
-            batch["lengths"] = counts.clamp(max=view.length)
-            batch["mask"] = _mask(counts, 0, view.length)
-            if has_target:
+            batch["lengths"] = counts = parts[COUNTS]
+            if self.makes_masks:
+                batch["mask"] = _mask(counts, 0, view.length)
+            if self.makes_masks and has_target:
                 batch["target_mask"] = _mask(counts, start, view.span)
         return batch
 
     def _time_moe(self, parts: Tensors) -> Tensors:
         rows = parts["column " + self.columns[0].name]
-        masks = _mask(parts[COUNTS], 1, rows.shape[1]).to(torch.int32)
+        masks = _mask(parts[COUNTS], 1, rows.shape[1], torch.int32)
         return dict(zip(COMPAT_NAMES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
 
     def _sequences(self, parts: Tensors) -> Tensors:
@@ -162,13 +164,18 @@ class Finish:
             return batch
         batch["lengths"] = counts = parts[COUNTS]
         rows = next((tensor for tensor in batch.values() if tensor.dim() > 1), None)
-        if rows is not None:
+        if rows is not None and self.makes_masks:
             batch["mask"] = _mask(counts, 0, rows.shape[1])
         return batch
 
 
-def _mask(counts: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    return torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]
+def _mask(counts: torch.Tensor, start: int, stop: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
+    """Which of the steps `start` to `stop` samples of these lengths have: [samples, steps]."""
+    if counts.device.type == "cpu":
+        marks = torch.empty(len(counts), stop - start, dtype=dtype)
+        mark_rows(counts.numpy(), start, marks.numpy())
+        return marks
+    return (torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]).to(dtype)
 
 
 def _below(size: int, bound: int, device: torch.device) -> torch.Tensor:

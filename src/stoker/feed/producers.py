@@ -100,8 +100,11 @@ class HostProducer:
     def _encoded(self, gathered: Gathered, num_valid: int) -> Any:
         if self._encode is None:
             raise TypeError("there is no encoder")
-        arrays = {name: tensor.numpy() for name, tensor in self._finish(gathered.tensors(), num_valid).items()}
-        tensors = {name: torch.as_tensor(value) for name, value in self._encode(arrays).items()}
+        batch = self._finish(gathered.tensors(), num_valid)
+        encoded = self._encode({name: tensor.numpy() for name, tensor in batch.items()})
+        tensors = {name: torch.as_tensor(value) for name, value in encoded.items()}
+        if "valid" in batch:
+            tensors.setdefault("valid", batch["valid"])  # rows that hold no sample must stay known as such
         if self._stream is None:
             return tensors
         with torch.cuda.stream(self._stream):

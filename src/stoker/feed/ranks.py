@@ -27,7 +27,13 @@ class Ranks:
         if (rank is None) != (world_size is None):
             raise OptionError(f"rank is {rank} and world_size {world_size}; give both, or none to read RANK and WORLD_SIZE.")
         if rank is None or world_size is None:
-            rank, world_size = _from_environment("RANK", 0), _from_environment("WORLD_SIZE", 1)
+            rank, world_size = _from_environment("RANK"), _from_environment("WORLD_SIZE") or 1
+            if rank is None and world_size > 1:
+                raise OptionError(
+                    f"WORLD_SIZE is {world_size}, but RANK is not set, so this process cannot know its share. Pass rank= and "
+                    f"world_size= (for Lightning: trainer.global_rank and trainer.world_size)."
+                )
+            rank = rank or 0
         whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (rank, world_size))
         if not whole or world_size < 1 or not 0 <= rank < world_size:
             raise OptionError(f"rank {rank!r} of {world_size!r} cannot be; expected a rank from 0 below the number of ranks.")
@@ -39,10 +45,10 @@ class Ranks:
         return start + count * self.rank // self.world_size, start + count * (self.rank + 1) // self.world_size
 
 
-def _from_environment(name: str, default: int) -> int:
+def _from_environment(name: str) -> int | None:
     text = os.environ.get(name)
     if text is None or not text.strip():
-        return default
+        return None
     try:
         return int(text)
     except ValueError:

@@ -53,12 +53,13 @@ def choose_residency(asked: str, num_bytes: int, device: torch.device, *, needs_
         why = f"the columns ({size}) exceed {DEVICE_SHARE:.0%} of the free GPU memory ({readable_bytes(free)})"
     else:
         why = needs_host or f"batches are for the {device.type}"
+    if not on_disk:
+        return Residency("host", f"{why}, and the columns ({size}) are in memory already")
     available = available_host_bytes()
-    if not on_disk or num_bytes <= HOST_SHARE * available:
-        return Residency("host", f"{why}, and the columns ({size}) fit the available memory ({readable_bytes(available)})")
-    return Residency(
-        "stream", f"{why}, and the columns ({size}) exceed {HOST_SHARE:.0%} of the available memory ({readable_bytes(available)})"
-    )
+    share = f"{HOST_SHARE:.0%} of the available memory ({readable_bytes(available)})"
+    if num_bytes <= HOST_SHARE * available:
+        return Residency("host", f"{why}, and the columns ({size}) fit {share}")
+    return Residency("stream", f"{why}, and the columns ({size}) exceed {share}")
 
 
 def free_device_bytes(device: torch.device) -> int:

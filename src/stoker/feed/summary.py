@@ -48,5 +48,6 @@ def _last(feed: Feed) -> str:
         return ""
     if feed.last == "drop":
         return f"; the last {rest:,} samples of an epoch are dropped"
-    end = "the others are masked by `valid`" if feed.last == "mask" else "it is shorter"
+    mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
+    end = f"the others are masked by `{mask}`" if feed.last == "mask" else "it is shorter"
     return f"; the last one has {rest:,} samples, {end}"

@@ -36,6 +36,7 @@ MIN_STRETCHES = 8
 MAX_COUNTED = 2**24
 
 _SURE = 3.0  # standard errors
+_ALIKE = 0.98
 _CHOICE = 7  # what keys are for here; orders have the numbers below
 
 
@@ -98,15 +99,15 @@ def _sizes(plan: Plan) -> list[int]:
 
 
 def choose_stretches(plan: Plan, batch_size: int, length: int) -> Array:
-    """Samples at `length` positions in a row, beginning with a batch: [stretches, length], from some epochs."""
-    num_starts = (plan.num_positions - length) // batch_size + 1
+    """Samples at `length` positions in a row, beginning with a batch: [stretches, length], from as many epochs as it takes."""
+    per_epoch = plan.num_positions // length
+    num_offsets = (plan.num_positions - per_epoch * length) // batch_size + 1
     wanted = max(MIN_STRETCHES, NUM_COUNTED // length)
     rows: list[Array] = []
-    while len(rows) < wanted:
-        epoch = len(rows) // num_starts
-        number = min(num_starts, wanted - len(rows))
+    for epoch in range(-(-wanted // per_epoch)):
+        places = Permutation(per_epoch, epoch_key(0, epoch, _CHOICE)).part(0, wanted - len(rows))
         # Sorted, so that an order which prepares a window at a time prepares each but once.
-        starts = np.sort(Permutation(num_starts, epoch_key(0, epoch, _CHOICE)).part(0, number)) * batch_size
+        starts = np.sort(places) * length + epoch % num_offsets * batch_size
         rows += [plan.numbers(epoch, start, start + length) for start in starts.tolist()]
     return np.stack(rows)
 
@@ -144,9 +145,10 @@ def _worst_ratio(stretches: Array, sizes: Array, num_samples: int) -> tuple[floa
     ratios = found / uniform
     means = ratios.mean(axis=0)
     errors = ratios.std(axis=0, ddof=1) / np.sqrt(len(ratios))
-    worst = int(np.argmax(means - _SURE * errors))
-    if means[worst] - _SURE * errors[worst] <= 1:
+    surely = means - _SURE * errors
+    if surely.max() <= 1:
         return 1.0, 1
+    worst = int(np.argmax(surely >= _ALIKE * surely.max()))  # larger groups of the same groups often do as badly: name the smallest
     return float(means[worst]), int(sizes[worst])
 
 

@@ -1,0 +1,237 @@
+"""`stoker order`: how good a shuffle is, what it costs to read, and which block and window are enough."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker.cli.printable import printable
+from stoker.errors import OptionError
+from stoker.units import readable_bytes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from stoker.order.order import Order, Plan
+    from stoker.order.quality import Quality
+    from stoker.order.reads import Reads
+    from stoker.order.samples import Samples
+    from stoker.order.sequences import Sequences
+    from stoker.order.windows import Segments, Windows
+
+VIEW_SYNTAX = "windows:48  windows:48,stride=4,horizon=1  segments:2048  sequences:512"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All that is said."""
+
+    store: str
+    view: str
+    samples: Samples
+    sample_bytes: float
+    batch_size: int
+    plans: Mapping[str, Plan]
+    qualities: Mapping[str, Quality]
+    reads: Mapping[str, Reads]
+    enough: tuple[int, int]
+    """Block and window of which a batch is worth what it should be."""
+    chosen: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        from stoker.order.blocks import WORTH
+
+        return {
+            "path": self.store,
+            "view": self.view,
+            "num_samples": self.samples.num_samples,
+            "sample_bytes": self.sample_bytes,
+            "batch_size": self.batch_size,
+            "order": self.chosen,
+            "orders": {
+                name: {
+                    **plan.shape,
+                    "description": plan.describe(),
+                    "quality": self.qualities[name].to_dict(),
+                    "reads": self.reads[name].to_dict(),
+                }
+                for name, plan in self.plans.items()
+            },
+            "enough": {"worth": WORTH, "block": self.enough[0], "window": self.enough[1]},
+        }
+
+
+@click.command("order", short_help="Say how good a shuffle is and what it costs to read.")
+@click.argument("store")
+@click.option(
+    "--order",
+    "chosen",
+    type=click.Choice(["sequential", "shuffle", "block"]),
+    default="block",
+    show_default=True,
+    help="The order to judge; the others stand beside it.",
+)
+@click.option("--batch", type=click.IntRange(min=1), default=256, show_default=True, help="Samples of a batch, of all ranks.")
+@click.option("--block", type=click.IntRange(min=1), metavar="N", help="Samples of a block (default: chosen).")
+@click.option("--window", type=click.IntRange(min=1), metavar="N", help="Samples that are mixed together (default: chosen).")
+@click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… (default: a whole series).")
+@click.option("--columns", metavar="A,B,…", help="Columns that are fed (default: all that hold numbers).")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
+def command(
+    store: str,
+    chosen: str,
+    batch: int,
+    block: int | None,
+    window: int | None,
+    view: str | None,
+    columns: str | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Judge the order in which samples of STORE would come.
+
+    The effective batch size is what a batch is worth if neighbours in the store are alike: a shuffle that leaves them
+    together makes gradients as noisy as those of a smaller batch. Reads are counted as if the data were larger than memory.
+    Nothing but the lengths of the series is read.
+
+    \b
+    stoker order events.stoker --batch 256
+    stoker order events.stoker --block 64 --window 16384
+    stoker order prices.stoker --view windows:48,stride=4,horizon=1 --order shuffle
+    stoker order prices.stoker --view segments:2048
+    """
+    from stoker.order.blocks import BlockShuffle
+
+    if chosen != "block" and (block or window):
+        raise OptionError(f"--block and --window are for --order block, but --order is {chosen}.")
+    report = _examine(store, view, columns, batch, BlockShuffle(seed, block, window), chosen)
+    if as_json:
+        click.echo(json.dumps(report.to_dict()))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    samples = f"{report.samples.num_samples:,} samples of {readable_bytes(report.sample_bytes)}"
+    console.print(Text(f"{printable(report.store)}: {samples} ({report.view}), batches of {batch:,}", style="bold"))
+    for note in report.samples.notes():
+        console.print(Text(f"note: {note}"))
+    console.print()
+    console.print(_table(report))
+    for line in _advice(report):
+        console.print(Text(line))
+
+
+def _examine(path: str, view: str | None, columns: str | None, batch_size: int, blocks: Order, chosen: str) -> Report:
+    from stoker.feed.columns import choose_columns, lengths_of
+    from stoker.order.blocks import choose
+    from stoker.order.order import Sequential, Shuffle
+    from stoker.order.quality import measure
+    from stoker.order.reads import count_reads
+    from stoker.order.sequences import Sequences
+    from stoker.store.store import open_store
+
+    store = open_store(path)
+    lengths = lengths_of(store)
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    fed = choose_columns(store, names, dtype=None, normalize=None, compat=False, lengths=lengths)
+    samples = (parse_view(view) if view else Sequences(max(1, store.num_steps))).over(lengths)
+    if not samples.num_samples:
+        raise OptionError(f"{path} has no sample of {view or 'a whole series'}. {' '.join(samples.notes())}".strip())
+    sample_bytes = sum(column.values.nbytes for column in fed) / samples.num_samples
+    step_bytes = [column.values.dtype.itemsize * (column.width or 1) for column in fed if column.level == "step"]
+    orders: dict[str, Order] = {"sequential": Sequential(), "shuffle": Shuffle(blocks.seed), "block": blocks}
+    plans = {name: order.over(samples, batch_size=batch_size, sample_bytes=sample_bytes) for name, order in orders.items()}
+    return Report(
+        store=path,
+        view=view or "one a series",
+        samples=samples,
+        sample_bytes=sample_bytes,
+        batch_size=batch_size,
+        plans=plans,
+        qualities={name: measure(plan, batch_size=batch_size) for name, plan in plans.items()},
+        reads={name: count_reads(plan, samples, batch_size=batch_size, step_bytes=step_bytes) for name, plan in plans.items()},
+        enough=choose(batch_size, sample_bytes, block=None, window=None),
+        chosen=chosen,
+    )
+
+
+def parse_view(text: str) -> Windows | Segments | Sequences:
+    """A view from KIND:LENGTH,NAME=VALUE,…"""
+    from stoker.order.sequences import Sequences
+    from stoker.order.windows import Segments, Windows
+
+    kinds: dict[str, Any] = {"windows": Windows, "segments": Segments, "sequences": Sequences}
+    kind, _, rest = text.partition(":")
+    length, *options = rest.split(",")
+    if kind not in kinds or not length.isdecimal():
+        raise OptionError(f"--view is {text!r}; expected KIND:LENGTH with options behind it, such as {VIEW_SYNTAX}.")
+    known = [field.name for field in fields(kinds[kind])[1:] if field.name not in ("layout", "buckets")]
+    values: dict[str, int | str] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in known or not value:
+            raise OptionError(f"--view has {option!r}; {kind} take {', '.join(f'{name}=…' for name in known)}.")
+        values[name] = int(value) if value.isdecimal() else value
+    view: Windows | Segments | Sequences = kinds[kind](int(length), **values)
+    return view
+
+
+def _table(report: Report) -> Table:
+    """A column for each order, a row for each property."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for name in report.plans:
+        table.add_column(name, justify="right", style="bold" if name == report.chosen else None)
+
+    def row(label: str, value: Callable[[str], str]) -> None:
+        table.add_row(label, *map(value, report.plans))
+
+    qualities, reads = report.qualities, report.reads
+    row("effective batch size", lambda name: f"{qualities[name].effective_batch_size:,.0f} of {report.batch_size:,}")
+    row("  as a share", lambda name: _share(qualities[name].worth))
+    for run in qualities[report.chosen].variance_ratios:
+        label = "variance of a batch mean" if run == 1 else f"  of {run} batches in a row"
+        row(label, lambda name, run=run: f"x {_short(qualities[name].variance_ratios[run])}")  # type: ignore[misc]
+    row("spread inside a batch", lambda name: f"{qualities[name].spread:.2f}")
+    table.add_section()
+    row("reads a batch", lambda name: _short(reads[name].reads_per_batch))
+    row("bytes a read", lambda name: readable_bytes(reads[name].bytes_per_read))
+    row("bytes read per byte used", lambda name: _short(reads[name].amplification))
+    row("held at once", lambda name: readable_bytes(reads[name].unit_bytes))
+    return table
+
+
+def _share(worth: float) -> str:
+    return f"{worth:.0%}" if worth >= 0.1 else f"{worth:.1%}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.2f}" if number < 10 else f"{number:,.0f}"
+
+
+def _advice(report: Report) -> list[str]:
+    """What the chosen order is, whether it is good enough, and what would be."""
+    from stoker.order.blocks import WORTH
+
+    quality, plan = report.qualities[report.chosen], report.plans[report.chosen]
+    where = f" where {quality.worst_group:,} neighbours are alike" if quality.worst_group > 1 else ""
+    verdict = "less than" if quality.worth < WORTH else "at least"
+    block, window = report.enough
+    enough = f"blocks of {block:,} in windows of {window:,} samples ({readable_bytes(window * report.sample_bytes)})"
+    if window >= report.samples.num_samples:
+        enough = f"one window of all samples ({readable_bytes(report.samples.num_samples * report.sample_bytes)})"
+    return [
+        f"order: {plan.describe()}.",
+        f"A batch of {report.batch_size:,} is worth {quality.effective_batch_size:,.0f}{where}: {verdict} {WORTH:.0%} of itself.",
+        f"Enough for {WORTH:.0%}: {enough}, which BlockShuffle() takes by itself.",
+    ]

@@ -1,0 +1,107 @@
+"""The cursor: what a state must say to be taken, and the sentence for each that says something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
+from stoker.errors import FeedError, OptionError
+from stoker.feed.cursor import Cursor, check_state
+
+STATE = {"seed": 7, "epoch": 3, "position": 40, "samples": 100, "feed": "0123abcd"}
+
+
+def check(**changes: Any) -> tuple[int, Cursor, dict[str, int]]:
+    state = {key: value for key, value in {**STATE, **changes}.items() if value is not None}
+    return check_state(state, num_positions=100, fingerprint="0123abcd")
+
+
+def test_a_state_becomes_seed_cursor_and_choices() -> None:
+    assert check() == (7, Cursor(3, 40), {})
+    assert check(block=4, window=400) == (7, Cursor(3, 40), {"block": 4, "window": 400})
+    assert check(position=100)[1] == Cursor(3, 100)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": None}, "the state of a feed lacks seed; found epoch, position, samples, feed."),
+        (dict.fromkeys(STATE), "the state of a feed lacks seed, epoch, position, samples, feed; found nothing."),
+        ({"epoch": -1}, "the state of a feed has epoch -1; expected a whole number from 0."),
+        ({"position": 1.5}, r"the state of a feed has position 1.5; expected a whole number from 0."),
+        ({"seed": "7"}, "the state of a feed has seed '7'; expected a whole number from 0."),
+        ({"epoch": True}, "the state of a feed has epoch True; expected a whole number from 0."),
+        ({"epoch": 2**63}, r"the state of a feed has epoch 9,223,372,036,854,775,808; expected at most 2\*\*63 - 1."),
+        ({"block": "x"}, "the state of a feed has block 'x'; expected a whole number from 0."),
+        ({"samples": 99}, "the state was saved with 99 samples an epoch, but this feed has 100: other data, another view"),
+        ({"feed": "ffff0000"}, r"other data, another view or another kind of order \(it says ffff0000, this feed is 0123abcd\)"),
+        ({"position": 101}, "the state is at position 101 of 100; expected at most that."),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FeedError, match=message):
+        check(**changes)
+
+
+def feed(view: Any = None, lengths: tuple[int, ...] = (30, 12, 7), **options: Any) -> Feed:
+    store = Store.from_arrays(x=[np.arange(float(size)) for size in lengths])
+    return Feed(store, view or Windows(4), **{"batch_size": 4, **options})
+
+
+@pytest.mark.parametrize(
+    ("saved", "resumed"),
+    [
+        ({}, {"view": Windows(5, tail="drop")}),
+        ({"view": Windows(4, stride=2)}, {"view": Windows(4, stride=2, shift=1)}),
+        ({"view": Segments(4)}, {"view": Windows(4, stride=4)}),
+        ({}, {"lengths": (31, 12, 7)}),
+        ({}, {"lengths": (30, 12, 6, 1)}),
+        ({"order": Shuffle()}, {}),
+        ({"order": Shuffle()}, {"order": BlockShuffle()}),
+        ({"order": Weighted([1, 2, 3])}, {"order": Weighted([3, 2, 1])}),
+        ({"order": ByLength(pool=5)}, {"order": ByLength(pool=6)}),
+    ],
+)
+def test_a_state_of_something_else_is_refused(saved: dict[str, Any], resumed: dict[str, Any]) -> None:
+    other = feed(**resumed)
+    before = other.state_dict()
+    with pytest.raises(FeedError, match="Resume with what the state was saved with"):
+        other.load_state_dict(feed(**saved).state_dict())
+    assert other.state_dict() == before, "a refused state changes nothing"
+
+
+def test_a_state_brings_its_seed() -> None:
+    saved = feed(order=Shuffle(5), numbers=True)
+    resumed = feed(order=Shuffle(6), numbers=True)
+    resumed.load_state_dict(saved.state_dict())
+    assert next(iter(resumed))["sample"].equal(next(iter(saved))["sample"])
+
+
+@pytest.mark.parametrize("order", [BlockShuffle(1), ByLength(1)])
+def test_a_state_brings_what_its_order_chose_for_another_batch_size(order: Any) -> None:
+    """Also the second time: what was taken from one state does not bind against the next."""
+    given: dict[str, Any] = {"view": Sequences(20), "lengths": (3, 9, 1, 20, 4, 7, 8), "order": order}
+    saved = {size: feed(batch_size=size, **given) for size in (2, 3)}
+    resumed = feed(batch_size=5, numbers=True, last="short", **given)
+    for size in (2, 3, 2):
+        resumed.load_state_dict(saved[size].state_dict())
+        expected = saved[size].plan.numbers(0, 0, 7).tolist()
+        assert [number for batch in resumed for number in batch["sample"].tolist()] == expected
+
+
+def test_a_state_that_contradicts_what_was_given_is_refused() -> None:
+    saved = feed(order=BlockShuffle(block=2, window=8)).state_dict()
+    with pytest.raises(OptionError, match=r"saved with BlockShuffle\(block=2\), but this feed has block=4"):
+        feed(order=BlockShuffle(block=4, window=8)).load_state_dict(saved)
+
+
+def test_a_state_is_a_few_plain_numbers() -> None:
+    """At most 64 bytes of JSON values for realistic numbers: a billion samples, a thousand epochs."""
+    state = feed(order=BlockShuffle(seed=123_456_789)).state_dict()
+    assert json.loads(json.dumps(state)) == state
+    large = {**state, "epoch": 999, "position": 1_234_567_890, "samples": 9_876_543_210, "block": 4096, "window": 12_345_678}
+    assert len("".join(json.dumps(value) for value in large.values())) <= 64
