@@ -6,8 +6,10 @@ of middle brightness and the ground is transparent: readable in light and in dar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,9 @@ from stoker.order.lengths import Lengths
 
 HERE = Path(__file__).parent
 
-INK = "#737c86"
-PLAIN, INPUT, TARGET, THIRD, FOURTH = "#87909b", "#2f7fc1", "#d9772b", "#2f9e74", "#8a63d2"
-BANDS = ("#2f7fc1", "#2aa0a8", "#5aa846", "#d3a02a", "#d9662b", "#b04a9a")
+INK = "#78818c"
+PLAIN, INPUT, TARGET, THIRD = "#87909b", "#2f7fc1", "#d9772b", "#2f9e74"
+BANDS = ("#2f7fc1", "#2aa0a8", "#5aa846", "#c2911f", "#d9662b", "#b04a9a")
 CELL, STEP, HEIGHT = 22, 25, 22
 SANS = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -33,21 +35,29 @@ class Picture:
         self.width, self.height, self.title = width, height, title
         self._parts: list[str] = []
 
-    def text(self, x: float, y: float, words: str, *, code: bool = False, size: int = 13, bold: bool = False, anchor: str = "start",
-             color: str = INK) -> None:  # fmt: skip
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        code: bool = False,
+        size: int = 13,
+        bold: bool = False,
+        anchor: str = "start",
+        color: str = INK,
+    ) -> None:
         """A line of words; `y` is where the letters stand."""
-        font = MONO if code else SANS
-        weight = ' font-weight="600"' if bold else ""
-        self._parts.append(
-            f'<text x="{x:g}" y="{y:g}" font-family="{font}" font-size="{size}"{weight} text-anchor="{anchor}" fill="{color}">'
-            f"{escape(words)}</text>"
-        )
+        style = f' font-family="{MONO}"' if code else ""
+        style += ' font-weight="600"' if bold else ""
+        style += f' text-anchor="{anchor}"' if anchor != "start" else ""
+        self._parts.append(f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}"{style}>{escape(words)}</text>')
 
     def cell(self, x: float, y: float, color: str, label: object = "", *, height: int = HEIGHT) -> None:
         """A step that is there."""
         self._parts.append(f'<rect x="{x:g}" y="{y:g}" width="{CELL}" height="{height}" rx="4" fill="{color}"/>')
         if label != "":
-            self.text(x + CELL / 2, y + height / 2 + 4, str(label), size=11, anchor="middle", color="#ffffff")
+            self.text(x + CELL / 2, y + height / 2 + 4, str(label), size=11, anchor="middle", color="#fff")
 
     def hollow(self, x: float, y: float, *, height: int = HEIGHT) -> None:
         """A place without a step: padding."""
@@ -55,6 +65,13 @@ class Picture:
             f'<rect x="{x + 0.75:g}" y="{y + 0.75:g}" width="{CELL - 1.5:g}" height="{height - 1.5:g}" rx="4" fill="none" '
             f'stroke="{INK}" stroke-width="1.2" stroke-dasharray="3 2.5" opacity="0.75"/>'
         )
+
+    def step(self, x: float, y: float, color: str | None, label: object) -> None:
+        """A step, or padding where there is no colour."""
+        if color is None:
+            self.hollow(x, y)
+        else:
+            self.cell(x, y, color, label)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, *, dashed: bool = False) -> None:
         """A thin line."""
@@ -83,13 +100,12 @@ class Picture:
             self.text(x + CELL + 7, y + 12.5, words)
             x += CELL + 7 + 7.1 * len(words) + gap
 
-    def save(self, name: str) -> None:
-        """Write it, if it has changed."""
-        body = "\n".join(self._parts)
-        (HERE / name).write_text(
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
-            f'height="{self.height}" role="img" aria-label="{escape(self.title)}">\n<title>{escape(self.title)}</title>\n{body}\n</svg>\n'
-        )
+    def svg(self) -> str:
+        """The file."""
+        title = escape(self.title)
+        size = f'viewBox="0 0 {self.width} {self.height}" width="{self.width}" height="{self.height}"'
+        head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{SANS}" role="img" aria-label="{title}">'
+        return "\n".join([head, f"<title>{title}</title>", *self._parts, "</svg>"]) + "\n"
 
 
 def spans(view: Any, *lengths: int) -> list[tuple[int, int]]:
@@ -100,71 +116,235 @@ def spans(view: Any, *lengths: int) -> list[tuple[int, int]]:
     return list(zip(found.starts.tolist(), found.counts.tolist(), strict=True))
 
 
-def draw_windows() -> None:
+def draw_windows() -> Picture:
     """Windows over one series: with a kept tail, and with a target."""
-    steps, left = 21, 24
-    picture = Picture(820, 408, "Windows over a series of 21 steps")
+    steps, left = 21, 16
+    picture = Picture(800, 398, "Windows over a series of 21 steps")
+    notes = left + (steps + 2) * STEP + 12
     for i in range(steps):
-        picture.cell(left + i * STEP, 14, PLAIN, i)
-    picture.text(left + (steps + 3) * STEP + 16, 30, "a series of 21 steps")
-    top = 62
-    for view, words, row_note in (
-        (stoker.Windows(8, stride=5), "Windows(8, stride=5)", ("", "", "", "the tail: 6 steps, 2 masked")),
-        (stoker.Windows(8, stride=4, horizon=3), "Windows(8, stride=4, horizon=3)", ("", "", "", "1 target, 2 masked")),
+        picture.cell(left + i * STEP, 10, PLAIN, i)
+    picture.text(notes, 26, "a series of 21 steps")
+    top = 54
+    for view, note in (
+        (stoker.Windows(8, stride=5), "the tail: 6 steps, 2 masked"),
+        (stoker.Windows(8, stride=4, horizon=3), "1 target, 2 masked"),
     ):
-        picture.text(left, top + 12, words, code=True, size=14, bold=True)
-        top += 24
-        for number, (start, count) in enumerate(spans(view, steps)):
+        target = f", horizon={view.horizon}" if view.horizon else ""
+        picture.text(left, top + 14, f"Windows({view.length}, stride={view.stride}{target})", code=True, size=14, bold=True)
+        top += 26
+        for start, count in spans(view, steps):
             for i in range(view.span):
-                x = left + (start + i) * STEP
-                if i < count:
-                    picture.cell(x, top, INPUT if i < view.length else TARGET, start + i)
-                else:
-                    picture.hollow(x, top)
-            picture.text(left + (steps + 3) * STEP + 16, top + 16, row_note[number])
+                color = INPUT if i < view.length else TARGET
+                picture.step(left + (start + i) * STEP, top, color if i < count else None, start + i)
+            if count < view.span:
+                picture.text(notes, top + 16, note)
             top += HEIGHT + 6
         top += 16
-    picture.legend(left, top + 2, [(INPUT, "window"), (TARGET, "target"), (None, "padding, masked")])
-    picture.save("windows.svg")
+    picture.legend(left, top, [(INPUT, "window"), (TARGET, "target"), (None, "padding, masked")])
+    return picture
 
 
-def draw_segments() -> None:
+def draw_segments() -> Picture:
     """Segments of two series, the next step being the target."""
-    lengths, left = (21, 5), 24
+    lengths, left, apart = (21, 5), 16, 4
     view = stoker.Segments(8, shift=1)
-    picture = Picture(900, 262, "Segments of two series, each with the following steps as targets")
-    ends = np.cumsum([0, *lengths]).tolist()
+    picture = Picture(850, 322, "Segments of two series, each with the steps that follow as targets")
+    begins = np.cumsum([0, *lengths]).tolist()
 
-    def place(step: int) -> float:
-        return left + step * STEP + (2 * STEP if step >= ends[1] else 0)
+    def place(series: int, step: int) -> float:
+        return float(left + (begins[series] + step + apart * series) * STEP)
 
     for series, length in enumerate(lengths):
+        picture.text(place(series, 0), 20, f"a series of {length} steps")
         for i in range(length):
-            picture.cell(place(ends[series] + i), 34, PLAIN, i)
-        picture.text(place(ends[series]), 22, f"series {series}: {length} steps")
-    picture.text(left, 92, "Segments(8, shift=1)", code=True, size=14, bold=True)
-    for start, count in spans(view, *lengths):
-        series = int(start >= ends[1])
-        top = 106 + (start - ends[series]) // view.length % 2 * 0
+            picture.step(place(series, i), 28, PLAIN, i)
+    picture.text(left, 88, f"Segments({view.length}, shift={view.shift})", code=True, size=14, bold=True)
+    for first, count in spans(view, *lengths):
+        series = int(first >= begins[1])
+        start = first - begins[series]
+        top = 100 + start // view.length * 62
         for i in range(view.length):
-            x = place(start + i)
-            first = start - ends[series] + i
-            if i < count:
-                picture.cell(x, top, INPUT, first)
-            else:
-                picture.hollow(x, top)
-            if i + 1 < count:
-                picture.cell(x, top + HEIGHT + 3, TARGET, first + 1)
-            else:
-                picture.hollow(x, top + HEIGHT + 3)
-    picture.save("segments.svg")
+            picture.step(place(series, start + i), top, INPUT if i < count else None, start + i)
+            picture.step(place(series, start + i), top + HEIGHT + 3, TARGET if i + 1 < count else None, start + i + 1)
+    picture.legend(left, 294, [(INPUT, "segment"), (TARGET, "target: the same, one step on"), (None, "padding, masked")])
+    return picture
 
 
-def main() -> None:
-    """All of them."""
-    draw: Callable[[], None]
-    for draw in (draw_windows, draw_segments):
-        draw()
+def draw_sequences() -> Picture:
+    """The same four series as a padded and as a packed batch."""
+    lengths, left = (7, 11, 3, 5), 16
+    store = stoker.Store.from_arrays(x=[np.arange(length) for length in lengths])
+    picture = Picture(740, 316, "Four series as a padded and as a packed batch")
+    batch = next(iter(stoker.Feed(store, stoker.Sequences(16), batch_size=4)))
+    picture.text(left, 20, "Sequences(16)", code=True, size=14, bold=True)
+    rows, width = batch["x"].shape
+    right = left + width * STEP + 14
+    for column, words in enumerate(("lengths", "mask")):
+        picture.text(right + column * 84, 20, words, code=True)
+    for row in range(rows):
+        top = 34 + row * (HEIGHT + 5)
+        for i in range(width):
+            there = bool(batch["mask"][row, i])
+            picture.step(left + i * STEP, top, BANDS[row] if there else None, int(batch["x"][row, i]))
+        picture.text(right + 30, top + 16, str(int(batch["lengths"][row])), code=True, anchor="middle")
+        marks = "".join("1" if one else "0" for one in batch["mask"][row].tolist())
+        picture.text(right + 84, top + 16, marks, code=True)
+    picture.text(left, 166, "as wide as the longest of the batch: [4, 11]; with buckets=(8, 16) it would be [4, 16]")
+    batch = next(iter(stoker.Feed(store, stoker.Sequences(16, layout="packed"), batch_size=4)))
+    top = 236
+    picture.text(left, top - 22, 'Sequences(16, layout="packed")', code=True, size=14, bold=True)
+    ends = batch["cu_seqlens"].tolist()
+    for row, (start, end) in enumerate(pairwise(ends)):
+        for i in range(start, end):
+            picture.step(left + i * STEP, top - 8, BANDS[row], int(batch["x"][i]))
+    for end in ends:
+        x = left + end * STEP - 1.5
+        picture.line(x, top - 12, x, top + 24)
+        picture.text(x, top + 40, str(end), code=True, anchor="middle")
+    picture.text(
+        left, top + 66, "all steps end to end: [26]; the numbers are cu_seqlens, where each sample begins and the last one ends"
+    )
+    return picture
+
+
+def draw_batch() -> Picture:
+    """A batch of windows with targets, whose last row holds no sample."""
+    store = stoker.Store.from_arrays(x=[np.arange(21), np.arange(9)])
+    view = stoker.Windows(8, stride=4, horizon=3)
+    feed = stoker.Feed(store, view, batch_size=6)
+    batch = next(iter(feed))
+    left, top = 16, 62
+    picture = Picture(620, 262, "A batch of windows with targets")
+    right = left + view.length * STEP + 22
+    behind = right + view.horizon * STEP + 22
+    picture.text(left, 22, "x [6, 8]", code=True, bold=True)
+    picture.text(left, 42, "mask [6, 8]", code=True)
+    picture.text(right, 22, "x_target [6, 3]", code=True, bold=True)
+    picture.text(right, 42, "target_mask [6, 3]", code=True)
+    picture.text(behind + 92, 42, "lengths", code=True, anchor="middle")
+    picture.text(behind + 172, 42, "valid", code=True, anchor="middle")
+    for row in range(feed.batch_size):
+        y = top + row * (HEIGHT + 6)
+        for i in range(view.length):
+            picture.step(left + i * STEP, y, INPUT if batch["mask"][row, i] else None, int(batch["x"][row, i]))
+        for i in range(view.horizon):
+            there = bool(batch["target_mask"][row, i])
+            picture.step(right + i * STEP, y, TARGET if there else None, int(batch["x_target"][row, i]))
+        picture.text(behind + 92, y + 16, str(int(batch["lengths"][row])), code=True, anchor="middle")
+        picture.text(behind + 172, y + 16, str(bool(batch["valid"][row])), code=True, anchor="middle")
+    picture.legend(left, 238, [(INPUT, "mask is True"), (TARGET, "target_mask is True"), (None, "0, and the mask is False")])
+    return picture
+
+
+NUM_SAMPLES, PANEL_WIDTH, PANEL_HEIGHT = 240, 330, 132
+
+
+def draw_orders() -> Picture:
+    """Which sample comes when, in each order: dots are samples, and the strip below is what a training gets."""
+    rng = np.random.default_rng(4)
+    lengths = np.clip(rng.lognormal(3.2, 0.6, NUM_SAMPLES), 4, 90).astype(np.int64)
+    samples = stoker.Sequences(100).over(
+        Lengths(num_series=NUM_SAMPLES, num_steps=int(lengths.sum()), offsets=np.concatenate([[0], np.cumsum(lengths)]))
+    )
+    weights = np.where(np.arange(NUM_SAMPLES) // 40 == 3, 5.0, 1.0)
+    by_number = np.arange(NUM_SAMPLES) * len(BANDS) // NUM_SAMPLES
+    by_length = np.argsort(np.argsort(lengths)) * len(BANDS) // NUM_SAMPLES
+    panels: tuple[tuple[Any, str, str], ...] = (
+        (stoker.Sequential(), "Sequential()", "as stored: a batch is a stretch"),
+        (stoker.Shuffle(seed=0), "Shuffle(seed=0)", "every batch comes from everywhere"),
+        (
+            stoker.BlockShuffle(seed=0, block=8, window=80),
+            "BlockShuffle(seed=0, block=8, window=80)",
+            "a third of the store at a time, in blocks of 8",
+        ),
+        (stoker.Weighted(weights, seed=0), "Weighted(weights, seed=0)", "samples 120 to 159 weigh five times as much"),
+        (stoker.ByLength(seed=0, group=16), "ByLength(seed=0, group=16)", "here up is longer: groups of similar length"),
+    )
+    picture = Picture(760, 690, "Five orders: which sample comes when")
+    for number, (order, words, note) in enumerate(panels):
+        x, y = 24 + number % 2 * 370, 46 + number // 2 * 228
+        plan = order.over(samples, batch_size=16)
+        numbers = plan.numbers(0, 0, plan.num_positions)
+        is_length = "ByLength" in words
+        heights = lengths[numbers] / lengths.max() * NUM_SAMPLES if is_length else numbers
+        colors = (by_length if is_length else by_number)[numbers]
+        draw_panel(picture, x, y, heights, colors)
+        picture.text(x, y - 10, words, code=True, bold=True)
+        picture.text(x, y + PANEL_HEIGHT + 46, note)
+    legend = (
+        "right: position in the epoch",
+        "up: number of the sample",
+        "strip: what a training gets, in order",
+        "",
+        "one colour is one stretch of the store",
+        "(ByLength: one class of lengths)",
+    )
+    for i, line in enumerate(legend):
+        picture.text(414, 46 + 2 * 228 + 24 + i * 20, line)
+    return picture
+
+
+def draw_panel(picture: Picture, x: float, y: float, heights: Any, colors: Any) -> None:
+    """Dots over a strip."""
+    scale = PANEL_WIDTH / NUM_SAMPLES
+    picture.frame(x - 4, y - 2, PANEL_WIDTH + 8, PANEL_HEIGHT + 4)
+    for band, color in enumerate(BANDS):
+        places = [(x + (i + 0.5) * scale, heights[i]) for i in np.flatnonzero(colors == band).tolist()]
+        picture.strokes(color, [(a, y + PANEL_HEIGHT - 2 - (h / NUM_SAMPLES) * (PANEL_HEIGHT - 4)) for a, h in places])
+        picture.strokes(color, [(a, y + PANEL_HEIGHT + 10) for a, _ in places], down=16, width=scale + 0.1)
+
+
+def draw_ranks() -> Picture:
+    """One order, shared by one, two and three ranks, stopped in the middle and resumed."""
+    left, colors = 150, (INPUT, TARGET, THIRD)
+    store = stoker.Store.from_arrays(x=[[i] for i in range(26)])
+    make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(seed=0), numbers=True)
+
+    def steps_of(world: int, state: Any = None) -> list[list[list[int]]]:
+        """For each step and each rank, the numbers of the samples."""
+        feeds = [make(rank=rank, world_size=world) for rank in range(world)]
+        for feed in feeds:
+            if state is not None:
+                feed.load_state_dict(state)
+        return [[[n for n in batch["sample"].tolist() if n >= 0] for batch in step] for step in zip(*feeds, strict=True)]
+
+    half = make(rank=0, world_size=2)
+    next(iter(half))
+    rows = (("1 rank", steps_of(1), 0), ("2 ranks", steps_of(2), 0), ("... then 3 ranks", steps_of(3, half.state_dict()), 8))
+    picture = Picture(840, 236, "One order, shared by one, two and three ranks")
+    for row, (words, steps, position) in enumerate(rows):
+        y = 24 + row * 62
+        picture.text(16, y + 16, words, bold=True)
+        if row == 1:
+            steps = steps[:1]
+            picture.text(left + 8 * STEP + 12, y + 16, "stopped: state_dict() has position 8")
+            picture.line(left + 8 * STEP - 1.5, y - 6, left + 8 * STEP - 1.5, y + 88, dashed=True)
+        for step in steps:
+            begin = position
+            for rank, numbers in enumerate(step):
+                for number in numbers:
+                    picture.step(left + position * STEP, y, colors[rank], number)
+                    position += 1
+            picture.line(left + begin * STEP, y + 28, left + position * STEP - 3, y + 28)
+    picture.legend(left, 206, [(color, f"rank {rank}") for rank, color in enumerate(colors)])
+    picture.text(left + 310, 218.5, "a line is one step of all ranks")
+    return picture
+
+
+PICTURES = {
+    "windows": draw_windows,
+    "segments": draw_segments,
+    "sequences": draw_sequences,
+    "batch": draw_batch,
+    "orders": draw_orders,
+    "ranks": draw_ranks,
+}
+
+
+def main(folder: Path = HERE) -> None:
+    """Write all of them into a folder."""
+    for name, draw in PICTURES.items():
+        (folder / f"{name}.svg").write_text(draw().svg())
 
 
 if __name__ == "__main__":

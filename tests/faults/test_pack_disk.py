@@ -23,6 +23,7 @@ from stoker.errors import DiskError, DiskFull, StokerError
 from stoker.files import AppendFile
 from stoker.store import manifest as manifests
 from stoker.store import pack as packs
+from stoker.store import target
 from stoker.store.manifest import Manifest
 from stoker.store.store import open_store
 from stoker.store.verify import verify
@@ -279,7 +280,7 @@ def test_a_damaged_store_can_be_packed_again(quick_path: Path) -> None:
 
 def test_negative_control_without_cleaning_up_debris_is_found(quick_path: Path) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
-    with mock.patch.object(packs, "_clean_up"):
+    with mock.patch.object(target, "_clean_up"):
         assert any(store.exists() for _ in fail_each("straight", source, store, errno.EIO))
 
 
@@ -300,7 +301,7 @@ def test_negative_control_shards_of_the_old_store_removed_too_early_are_missed(q
     pack_shape("grouped", make_source("grouped", quick_path / "other"), store)
     before = take_snapshot(store)
     files.remove_folder(store)
-    commit = packs._commit
+    commit = target._commit
 
     def commit_hastily(folder: Path, manifest: Manifest) -> None:
         for name in {path.name for path in folder.glob("*.npy")} - {shard.file for shard in manifests.shards(manifest)}:
@@ -308,7 +309,7 @@ def test_negative_control_shards_of_the_old_store_removed_too_early_are_missed(q
         commit(folder, manifest)
 
     lost = 0
-    with mock.patch.object(packs, "_commit", commit_hastily):
+    with mock.patch.object(target, "_commit", commit_hastily):
         for _ in fail_each("straight", source, store, errno.EIO, before):
             try:
                 open_store(store)

@@ -29,6 +29,7 @@ from stoker import files
 from stoker.errors import ManifestInvalid, StoreNotFound
 from stoker.files import AppendFile
 from stoker.store import pack as packs
+from stoker.store import target
 from stoker.store.columnfile import ColumnFile
 from stoker.store.packing import journal as journals
 from stoker.store.packing import packing as packings
@@ -271,7 +272,7 @@ def test_negative_control_without_cleaning_debris_is_found(pack_zygote: Zygote, 
     trial = prepare(pack_zygote, "straight", quick_path)
     trial.kill(trial.all_sealed)
     other = make_source("straight", quick_path / "other", seed=2)
-    with mock.patch.object(packs, "remove_debris"), mock.patch.object(packings, "remove_debris"):
+    with mock.patch.object(target, "remove_debris"), mock.patch.object(packings, "remove_debris"):
         pack_shape(trial.name, other, trial.store)
     with pytest.raises(AssertionError, match="debris"):
         whole_content(trial.store)

@@ -15,7 +15,7 @@ import pytest
 from tests.faults.shapes import counted_blocks, make_source, pack_shape, whole_content
 
 from stoker.errors import DiskError
-from stoker.store import pack as packs
+from stoker.store import target
 from stoker.store.packing.debris import remove_debris
 from stoker.store.store import MANIFEST_NAME
 from stoker.testing import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot
@@ -175,6 +175,6 @@ def test_a_failed_sync_of_the_commit_removes_no_shard_that_the_old_store_may_nee
 
 
 def test_negative_control_cleaning_up_without_a_sync_loses_the_old_store(quick_path: Path, rng: np.random.Generator) -> None:
-    with mock.patch.object(packs, "_clean_up", remove_debris):
+    with mock.patch.object(target, "_clean_up", remove_debris):
         recording = record_failed_commit(quick_path)
     assert recording.count(rng, 3000)["torn"] > 0

@@ -117,6 +117,13 @@ def test_an_encoder_that_has_no_row_for_each_sample_is_refused(value: Any) -> No
         dataset[:3]
 
 
+def test_an_error_says_which_series_it_met() -> None:
+    dataset = window_feed(encode=lambda arrays: {"x": arrays["missing"]}).as_dataset()
+    with pytest.raises(KeyError, match="missing") as caught:
+        dataset[[0, 3, 4]]
+    assert caught.value.__notes__ == ["while gathering 3 samples of series 0, 1, 2 in <memory>"]
+
+
 def test_a_packed_feed_has_no_dataset() -> None:
     feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
     assert not hasattr(feed, "dataset")

@@ -216,7 +216,7 @@ def _share(worth: float) -> str:
 
 
 def _short(number: float) -> str:
-    return f"{number:.2f}" if number < 10 else f"{number:,.0f}"
+    return "< 0.01" if 0 < number < 0.01 else f"{number:.2f}" if number < 10 else f"{number:,.0f}"
 
 
 def _advice(report: Report) -> list[str]:

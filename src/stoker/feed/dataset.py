@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,13 +44,17 @@ class Together(Sequence[Sample]):
     def __len__(self) -> int:
         return self._size
 
+    @cached_property
+    def _samples(self) -> list[Sample]:
+        """Taken apart once: collators of other libraries go through the samples for each name."""
+        rows = zip(*(tensor.unbind() for tensor in self.batch.values()), strict=True)
+        return [dict(zip(self.batch, row, strict=True)) for row in rows]
+
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._size))]
-        return {name: tensor[range(self._size)[index]] for name, tensor in self.batch.items()}
+        return self._samples[index]
 
     def __iter__(self) -> Iterator[Sample]:
-        return (self[i] for i in range(self._size))
+        return iter(self._samples)
 
 
 class SampleDataset(torch.utils.data.Dataset[Sample]):
@@ -87,12 +92,16 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         """Many samples at once."""
         numbers = self._checked(np.asarray(indices))
         gather, finish = self._open()
-        gathered = gather.gather(numbers, len(numbers))
         try:
-            batch = finish(gathered.tensors(), len(numbers))
-        finally:
-            gather.release(gathered)
-        return Together(batch if self._encode is None else self._encoded(batch, len(numbers)), len(numbers))
+            gathered = gather.gather(numbers, len(numbers))
+            try:
+                batch = finish(gathered.tensors(), len(numbers))
+            finally:
+                gather.release(gathered)
+            return Together(batch if self._encode is None else self._encoded(batch, len(numbers)), len(numbers))
+        except Exception as error:
+            error.add_note(f"while gathering {len(numbers):,} samples of {gather.origin(numbers)}")
+            raise
 
     @staticmethod
     def collate(samples: Sequence[Sample]) -> Sample:

@@ -46,8 +46,9 @@ def _last(feed: Feed) -> str:
     rest = feed.num_samples % (feed.batch_size * feed.ranks.world_size)
     if not rest:
         return ""
+    samples = "1 sample" if rest == 1 else f"{rest:,} samples"
     if feed.last == "drop":
-        return f"; the last {rest:,} samples of an epoch are dropped"
+        return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
     mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
     end = f"the others are masked by `{mask}`" if feed.last == "mask" else "it is shorter"
-    return f"; the last one has {rest:,} samples, {end}"
+    return f"; the last one has {samples}, {end}"

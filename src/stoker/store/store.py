@@ -198,6 +198,13 @@ class Store:
                 return i
         raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
 
+    def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory") -> Store:
+        """Write the store to a folder as it is, all or nothing, and open it there. `note` says where the values are from."""
+        from stoker.store.save import save_store
+
+        save_store(self, Path(path), note=note)
+        return open_store(path)
+
     def to_arrow(self) -> pa.Table:
         """One row a series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
         from stoker.store.arrow import store_to_arrow
