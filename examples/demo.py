@@ -1,4 +1,5 @@
-"""The demo: makes a small market data set, packs it, shows it, breaks a copy and sees the damage found.
+"""The demo: makes a small market data set, packs it, breaks a copy and sees the damage found; then trains on it, stops in the
+middle of an epoch, goes on with another number of ranks, and finds a bug that was planted in a loader.
 
 Rows of each symbol are scattered over 60 daily files, as exchanges deliver them.
 """
@@ -6,6 +7,7 @@ Rows of each symbol are scattered over 60 daily files, as exchanges deliver them
 from __future__ import annotations
 
 import csv
+import json
 import math
 import random
 import shutil
@@ -15,11 +17,31 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 SYMBOLS = ["AAPL", "BHP", "CSL", "DTE", "ENI", "FDX", "GLE", "HPQ", "IBM", "JNJ", "KO", "LIN"]
 DAYS, MINUTES = 60, 240
 PACK = ["pack", "prices/*.csv"]
 SHAPE = ["--series", "symbol", "--time", "ts", "--dtype", "float32,volume=int64"]
+NUM_STEPS = 300
+BLOCKS = ["--batch", "256", "--block", "64", "--window", "4096"]
+SCRIPT = """\
+import stoker
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+store = stoker.open("prices.stoker")
+
+
+class EveryWindow(IterableDataset):
+    def __iter__(self):
+        for series in store:
+            yield from torch.tensor(series["close"]).split(48)
+
+
+train_loader = DataLoader(EveryWindow(), batch_size=64, num_workers=2)
+feed = stoker.Feed(store, stoker.Windows(48, stride=48), batch_size=64, columns=["close"], order=stoker.Shuffle())
+"""
 
 
 def main() -> None:
@@ -34,7 +56,11 @@ def main() -> None:
         show_python(folder)
         kill_and_go_on(folder)
         damage(folder)
-    say("That is the store: packed once, mapped in microseconds, and nothing in it can change unseen.")
+        state = train(folder)
+        go_on_elsewhere(folder, state)
+        judge_orders(folder)
+        find_planted_bug(folder)
+    say("Packed once, fed at the speed of memory, every sample exactly once, and nothing changes unseen.")
 
 
 def make_prices(folder: Path) -> int:
@@ -117,6 +143,93 @@ def damage(folder: Path) -> None:
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     command(folder, "verify", "copy.stoker", expect=2)
+
+
+def make_feed(folder: Path, **options: Any) -> Any:
+    """Windows of 48 prices, and the 8 that follow as targets."""
+    import stoker
+
+    store = stoker.open(folder / "prices.stoker")
+    view = stoker.Windows(48, horizon=8)
+    order = stoker.Shuffle(seed=0)
+    return stoker.Feed(store, view, batch_size=256, order=order, columns=["close"], normalize="zero", numbers=True, **options)
+
+
+def train(folder: Path) -> dict[str, Any]:
+    """Train a small forecaster for some hundred steps; returns where its feed was then."""
+    import torch
+
+    say("A small model is trained on the store")
+    start = time.perf_counter()
+    next(iter(make_feed(folder)))
+    print(f"first batch of all: {time.perf_counter() - start:.1f} s (kernels are compiled once a machine, and kept)\n")
+    feed = make_feed(folder)
+    print(">>> feed = stoker.Feed(store, stoker.Windows(48, horizon=8), batch_size=256, order=stoker.Shuffle(seed=0),")
+    print('...                    columns=["close"], normalize="zero", numbers=True)')
+    print(f">>> print(feed)\n{str(feed).replace(str(folder) + '/', '')}\n")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(48, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    losses = []
+    start = time.perf_counter()
+    for batch in feed:
+        known = batch["valid"][:, None] & batch["close_target"].isfinite()  # some prices are missing
+        errors = model(batch["close"].nan_to_num()) - batch["close_target"]
+        loss = errors[known].square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if len(losses) == NUM_STEPS:
+            break
+    seconds = time.perf_counter() - start
+    waited = feed.waits.seconds
+    print(f"{NUM_STEPS} steps in {seconds:.2f} s: loss {losses[0]:.3f} at the start, {sum(losses[-20:]) / 20:.3f} at the end")
+    print(
+        f">>> feed.waits.seconds                 # that training waited for data: {waited / seconds:.1%} of its time\n{waited:.4f}"
+    )
+    if not losses[-1] < losses[0] / 2:
+        sys.exit("the demo expected the loss to fall")
+    state: dict[str, Any] = feed.state_dict()
+    return state
+
+
+def go_on_elsewhere(folder: Path, state: dict[str, Any]) -> None:
+    """Read the rest of the epoch on three ranks, and count."""
+    say("It stops in the middle of the epoch, and goes on with three ranks instead of one")
+    print(f">>> feed.state_dict()                  # all there is to save\n{json.dumps(state)}")
+    plan = make_feed(folder).plan
+    before = plan.numbers(state["epoch"], 0, state["position"]).tolist()
+    after = []
+    for rank in range(3):
+        feed = make_feed(folder, rank=rank, world_size=3)
+        feed.load_state_dict(state)
+        numbers = [batch["sample"][batch["valid"]].tolist() for batch in feed]
+        after += [number for batch in numbers for number in batch]
+        print(f"rank {rank} of 3: {len(numbers)} batches with {sum(map(len, numbers)):,} samples")
+    lost = state["samples"] - len({*before, *after})
+    twice = len(before) + len(after) - len({*before, *after})
+    print(
+        f"{len(before):,} samples before the stop + {len(after):,} after it = {len(before) + len(after):,} of {state['samples']:,}"
+    )
+    print(f"lost: {lost}, seen twice: {twice}")
+    if lost or twice:
+        sys.exit("the demo expected every sample once")
+
+
+def judge_orders(folder: Path) -> None:
+    """What a shuffle that reads blocks is worth."""
+    say("How good would a shuffle be that reads neighbours together? For data larger than memory it has to")
+    command(folder, "order", "prices.stoker", "--view", "windows:48,horizon=8", "--columns", "close", *BLOCKS)
+
+
+def find_planted_bug(folder: Path) -> None:
+    """A loader as it is often written: its two workers both yield everything."""
+    say("A loader with a bug: each of its two workers yields everything")
+    (folder / "train.py").write_text(SCRIPT)
+    print("".join(f"    {line}\n" if line else "\n" for line in SCRIPT.splitlines()))
+    command(folder, "check", "train.py:train_loader", expect=1)
+    command(folder, "check", "train.py:feed")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.calling import Done, call, stoker_command
 
 from stoker.cli.pack import command
+from stoker.errors import OptionError
 from stoker.store import pack as packs
 from stoker.store.pack import pack
 from stoker.store.store import open_store
@@ -85,7 +86,7 @@ def test_every_option_reaches_the_pack(stoker: Stoker, tmp_path: Path, monkeypat
 
     def record(source: Any, path: Any, **options: Any) -> None:
         seen.update(options, source=source, path=path)
-        raise packs.OptionError("seen")
+        raise OptionError("seen")
 
     monkeypatch.setattr(packs, "pack", record)
     arguments: list[str] = []

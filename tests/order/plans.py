@@ -9,11 +9,18 @@ import numpy as np
 import numpy.typing as npt
 from tests.order import twins
 
-from stoker.order.order import Order, Plan
+from stoker.order.blocks import BlockShuffle
+from stoker.order.bylength import ByLength
+from stoker.order.order import Order, Plan, Sequential, Shuffle
 from stoker.order.samples import Samples
 from stoker.order.sequences import Sequences
+from stoker.order.weighted import Weighted
 
 Array = npt.NDArray[Any]
+
+
+ORDERS: list[Order] = [Sequential(), Shuffle(1), BlockShuffle(1), BlockShuffle(1, 4, 64), ByLength(1), Weighted(np.ones(777), 1)]
+"""One of each kind, for 777 samples."""
 
 
 def series_of(num_samples: int) -> Samples:

@@ -13,22 +13,14 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.calling import environment
-from tests.order import twins
-from tests.order.plans import plan_of, whole
+from tests.order.plans import ORDERS, plan_of, series_of, whole
 
-from stoker.order.blocks import BlockShuffle
-from stoker.order.bylength import ByLength
-from stoker.order.order import Order, Sequential, Shuffle
 from stoker.order.quality import measure
-from stoker.order.weighted import Weighted
-from stoker.order.windows import Windows
-
-ORDERS: list[Order] = [Sequential(), Shuffle(1), BlockShuffle(1), BlockShuffle(1, 4, 64), ByLength(1), Weighted(np.ones(777), 1)]
+from stoker.order.reads import count_reads
 
 PRINT_ORDERS = """
-import numpy as np, xxhash
-from tests.order.plans import plan_of, whole
-from tests.order.test_purity import ORDERS
+import xxhash
+from tests.order.plans import ORDERS, plan_of, whole
 for order in ORDERS:
     print(order.kind, xxhash.xxh3_64_hexdigest(whole(plan_of(order, 777), 3)))
 """
@@ -57,12 +49,9 @@ def test_nobody_elses_random_numbers_are_touched() -> None:
         plan = plan_of(order, 777)
         whole(plan, 2)
         plan.describe()
-        measure(plan, plan_of_samples(), batch_size=8)
+        measure(plan, batch_size=8)
+        count_reads(plan, series_of(777), batch_size=8, step_bytes=[4])
     assert states() == before
-
-
-def plan_of_samples() -> Any:
-    return Windows(1).over(twins.uniform(777, 1))
 
 
 @pytest.mark.usefixtures("global_state")

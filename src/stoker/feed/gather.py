@@ -1,8 +1,8 @@
 """Gather: the kernels that copy samples out of a flat column, at the speed of memory, without the GIL.
 
-A sample is a span: `count` bytes at `start`. Eight spans are copied side by side, 256 bytes of each in turn, while those
-of the next eight are asked for: a core then waits for many cache lines at once instead of for one row after the other
-(benchmarks/bench_gather.py).
+A sample is a span: `count` bytes at `start`. A core that copies at random waits for memory unless it has asked for many cache
+lines at once before. Short spans are copied one by one while the 16th after them is asked for; long ones eight side by side,
+256 bytes of each in turn, while those of the next eight are asked for (benchmarks/bench_gather.py, bench_events.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ STREAMING_BYTES = 2**20
 """Batches from this size on are written past the caches: they would not stay there until they are read."""
 
 _SIDE_BY_SIDE = 8
+_LONG_BYTES = 2048
+"""From this mean size on, spans are copied side by side."""
+_SPANS_AHEAD = 16
+_ASKED_BYTES = 2048
+"""Asked for of a span that comes later; the hardware follows a longer one by itself."""
 _MASK = ALIGNMENT - 1
 _ROWS_AHEAD = 4
 _PIECE = 128
@@ -30,8 +35,29 @@ _PIECE = 128
 def copy_spans(source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int, streaming: bool) -> None:
     """Copy spans of `counts[i]` rows at `starts[i]` to row `places[i]` of the target; a row has `unit` bytes.
 
-    Source and target are bytes; all spans must lie inside both.
+    Source and target are bytes; all spans must lie inside both. `streaming` writes long spans past the caches.
     """
+    if counts.sum() * unit < _LONG_BYTES * len(counts):
+        _copy_one_by_one(source, starts, counts, target, places, unit)
+    else:
+        _copy_side_by_side(source, starts, counts, target, places, unit, streaming)
+
+
+@kernel
+def _copy_one_by_one(source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int) -> None:
+    num_spans = len(starts)
+    for i in range(num_spans):
+        later = i + _SPANS_AHEAD
+        if later < num_spans:
+            _ask(source, starts[later] * unit, min(counts[later] * unit, _ASKED_BYTES))
+        copy_bytes(target, places[i] * unit, source, starts[i] * unit, counts[i] * unit)
+
+
+@kernel
+def _copy_side_by_side(
+    source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int, streaming: bool
+) -> None:
+    """Eight at a time, as far as the shortest of them goes; then the rest of each."""
     num_spans = len(starts)
     address = target.ctypes.data
     origin = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
@@ -40,29 +66,39 @@ def copy_spans(source: Array, starts: Array, counts: Array, target: Array, place
     ahead = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
     for first in range(0, num_spans, _SIDE_BY_SIDE):
         side = min(_SIDE_BY_SIDE, num_spans - first)
-        longest = np.int64(0)
         for j in range(side):
             start, place, count = starts[first + j] * unit, places[first + j] * unit, counts[first + j] * unit
             head = min(-(address + place) & _MASK, count)  # up to where the target's address is a multiple of 64
             if head:
                 copy_bytes(target, place, source, start, head)
             origin[j], goal[j], left[j] = start + head, place + head, count - head
-            longest = max(longest, count - head)
             later = first + j + _SIDE_BY_SIDE
             ahead[j] = starts[later] * unit if later < num_spans else start
-        for done in range(0, longest, LINE_BYTES):
+        shared = left[:side].min() // LINE_BYTES * LINE_BYTES
+        for done in range(0, shared, LINE_BYTES):
             for j in range(side):
                 for line in range(0, LINE_BYTES, ALIGNMENT):
                     prefetch(source, ahead[j] + done + line)
-                if left[j] - done >= LINE_BYTES:
-                    if streaming:
-                        move_line(target, goal[j] + done, source, origin[j] + done)
-                    else:
-                        keep_line(target, goal[j] + done, source, origin[j] + done)
-                elif left[j] > done:
-                    copy_bytes(target, goal[j] + done, source, origin[j] + done, left[j] - done)
+                if streaming:
+                    move_line(target, goal[j] + done, source, origin[j] + done)
+                else:
+                    keep_line(target, goal[j] + done, source, origin[j] + done)
+        for j in range(side):
+            later = first + j + _SIDE_BY_SIDE
+            if later < num_spans:
+                _ask(source, ahead[j] + shared, min(counts[later] * unit, max(_ASKED_BYTES, shared + LINE_BYTES)) - shared)
+            copy_bytes(target, goal[j] + shared, source, origin[j] + shared, left[j] - shared)
     if streaming:
         publish()
+
+
+@kernel
+def _ask(source: Array, start: int, count: int) -> None:
+    """Ask for the cache lines of a span. How many steps it takes depends on `count` alone, which a core can foretell."""
+    if count > 0:
+        for line in range(start, start + count, ALIGNMENT):
+            prefetch(source, line)
+        prefetch(source, start + count - 1)
 
 
 @kernel
@@ -93,11 +129,12 @@ def scale_spans(
     size = source.itemsize
     for i in range(len(starts)):
         start, place, count = starts[i] * width, places[i] * width, counts[i] * width
-        later = starts[min(i + _ROWS_AHEAD, len(starts) - 1)] * width * size
+        ahead = min(i + _ROWS_AHEAD, len(starts) - 1)
+        later, most = starts[ahead] * width * size, counts[ahead] * width * size
         one = series[i]
         for done in range(0, count, _PIECE):
             end = min(done + _PIECE, count)
-            for line in range(done * size, end * size, ALIGNMENT):
+            for line in range(done * size, min(end * size, most), ALIGNMENT):
                 prefetch(source, later + line)
             # Slices, as the compiler makes vectors only where it sees that no index can be negative.
             x, y = source[start + done : start + end], target[place + done : place + end]
@@ -118,10 +155,11 @@ def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: 
     size = source.itemsize
     for i in range(len(starts)):
         start, place, count = starts[i] * width, places[i] * width, counts[i] * width
-        later = starts[min(i + _ROWS_AHEAD, len(starts) - 1)] * width * size
+        ahead = min(i + _ROWS_AHEAD, len(starts) - 1)
+        later, most = starts[ahead] * width * size, counts[ahead] * width * size
         for done in range(0, count, _PIECE):
             end = min(done + _PIECE, count)
-            for line in range(done * size, end * size, ALIGNMENT):
+            for line in range(done * size, min(end * size, most), ALIGNMENT):
                 prefetch(source, later + line)
             x, y = source[start + done : start + end], target[place + done : place + end]
             for t in range(len(x)):

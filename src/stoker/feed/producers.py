@@ -7,7 +7,7 @@ that a forgotten pass ends its threads by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from stoker.clock import Spans
+from stoker.errors import FeedError
 from stoker.feed.ahead import Ahead
 from stoker.feed.batches import Batch, Steps
 from stoker.feed.device import DeviceGather, Placed, Table
@@ -102,7 +103,9 @@ class HostProducer:
             raise TypeError("there is no encoder")
         batch = self._finish(gathered.tensors(), num_valid)
         encoded = self._encode({name: tensor.numpy() for name, tensor in batch.items()})
-        tensors = {name: torch.as_tensor(value) for name, value in encoded.items()}
+        if not isinstance(encoded, Mapping):
+            raise FeedError(f"encode returned {type(encoded).__name__}; expected a dict of arrays.")
+        tensors = {name: _on_cpu(value) for name, value in encoded.items()}
         if "valid" in batch:
             tensors.setdefault("valid", batch["valid"])  # rows that hold no sample must stay known as such
         if self._stream is None:
@@ -118,6 +121,11 @@ class HostProducer:
         shown = ", ".join(f"{number:,}" for number in numbers[:4].tolist()) + (", …" if len(numbers) > 4 else "")
         origin = self._gather.origin(numbers)
         return f"while making batch {step:,} of this pass over epoch {steps.epoch:,}: samples {shown} of {origin}"
+
+
+def _on_cpu(value: Any) -> torch.Tensor:
+    """What an encoder made as a tensor, wherever torch makes tensors by default."""
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
 
 
 class HostPass:

@@ -85,9 +85,12 @@ class Ring:
         self._slots: list[Slot] = []
         self._lent: set[int] = set()
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     def take(self, num_bytes: int) -> Slot:
         """A slot of at least this size that nobody looks at. Give it back when the batch has been made from it."""
+        if os.getpid() != self._process:
+            self._lock, self._process = threading.Lock(), os.getpid()  # a fork may have come while a thread held it
         with self._lock:
             free = [slot for slot in self._slots if id(slot) not in self._lent and _is_free(slot)]
             fitting = next((slot for slot in free if slot.capacity >= num_bytes), None)

@@ -31,8 +31,8 @@ Array = npt.NDArray[Any]
 RUNS = (1, 10, 50)
 """Batches in a row whose mean is looked at: noise that lasts is worse than noise that averages out."""
 NUM_COUNTED = 2**20
-"""Samples to look at for each of them; more where that makes less than `MIN_STRETCHES`."""
-MIN_STRETCHES = 8
+"""Samples to look at for each of them, unless that makes too few or too many stretches."""
+MIN_STRETCHES, MAX_STRETCHES = 8, 4096
 MAX_COUNTED = 2**24
 
 _SURE = 3.0  # standard errors
@@ -102,7 +102,7 @@ def choose_stretches(plan: Plan, batch_size: int, length: int) -> Array:
     """Samples at `length` positions in a row, beginning with a batch: [stretches, length], from as many epochs as it takes."""
     per_epoch = plan.num_positions // length
     num_offsets = (plan.num_positions - per_epoch * length) // batch_size + 1
-    wanted = max(MIN_STRETCHES, NUM_COUNTED // length)
+    wanted = min(MAX_STRETCHES, max(MIN_STRETCHES, NUM_COUNTED // length))
     rows: list[Array] = []
     for epoch in range(-(-wanted // per_epoch)):
         places = Permutation(per_epoch, epoch_key(0, epoch, _CHOICE)).part(0, wanted - len(rows))

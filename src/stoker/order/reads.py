@@ -27,8 +27,7 @@ Stretches = tuple[Array, Array]
 PAGE = 4096
 NUM_COUNTED = 2**18
 """Samples, or blocks, to look at."""
-MAX_WINDOWS = 16
-NUM_RUNS = 8
+MAX_BATCHES, NUM_RUNS, MAX_WINDOWS = 2048, 8, 16
 
 _CHOICE = 8  # what keys are for here; orders have the numbers below
 
@@ -59,8 +58,7 @@ class Reads:
 
 
 def merge(starts: Array, stops: Array) -> Stretches:
-    """Stretches sorted, those that touch joined, those that are empty left out."""
-    starts, stops = starts[stops > starts], stops[stops > starts]
+    """Stretches sorted, those that touch joined."""
     order = np.argsort(starts, kind="stable")
     starts, stops = starts[order], np.maximum.accumulate(stops[order])
     is_cut = starts[1:] > stops[:-1]
@@ -97,7 +95,7 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
     """Some runs of batches."""
     counted = _Counted()
     num_batches = -(-plan.num_positions // batch_size)
-    length = max(1, min(num_batches, NUM_COUNTED // NUM_RUNS // batch_size))
+    length = max(1, min(num_batches, MAX_BATCHES // NUM_RUNS, NUM_COUNTED // NUM_RUNS // batch_size))
     for run in Permutation(num_batches // length, epoch_key(0, 0, _CHOICE)).part(0, NUM_RUNS).tolist():
         kept: list[Stretches] = []
         for batch in range(run * length - 1, (run + 1) * length):
@@ -139,7 +137,8 @@ def _count_windows(plan: BlockPlan, samples: Samples, step_bytes: Sequence[int])
 
 
 def _pages(starts: Array, stops: Array, width: int) -> Stretches:
-    return merge(starts * width // PAGE, -(-stops * width // PAGE))
+    full = stops > starts
+    return merge(starts[full] * width // PAGE, -(-stops[full] * width // PAGE))
 
 
 def _join(one: Stretches, other: Stretches) -> Stretches:
