@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-demo: $(STAMP) ## make a small data set, pack it, and look at it
+demo: $(STAMP) ## pack a small data set, train on it, stop and resume, find a planted bug
 	@$(PY) examples/demo.py
 
 test: lint ## lint, then the quick tests

@@ -1,11 +1,18 @@
-"""The documents speak of tests, files and commands that exist, and the README's example runs."""
+"""The documents speak of tests, files and commands that exist, their examples run, and their pictures are up to date."""
 
 from __future__ import annotations
 
 import re
+import runpy
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+
+import stoker
+from stoker.order.lengths import Lengths
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -28,11 +35,56 @@ def test_links_and_named_results_exist(document: Path) -> None:
         assert (ROOT / target).exists(), target
 
 
-def test_the_readme_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_examples(document: str) -> Iterator[dict[str, Any]]:
+    """Run the examples of a document one after the other, as a reader would; yields the names after each."""
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL):
+        exec(compile(block, document, "exec"), names)
+        yield names
+
+
+def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    names: dict[str, object] = {}
-    exec(compile(blocks[0], "README.md", "exec"), names)
-    store = names["store"]
-    assert store[1]["charge"].tolist() == [0.5, 0.7, 0.9]  # type: ignore[index]
-    assert store.lengths.tolist() == [2, 3]  # type: ignore[attr-defined]
+    examples = run_examples("README.md")
+    store = next(examples)["store"]
+    assert store[1]["charge"].tolist() == [0.5, 0.7, 0.9]
+    assert store.lengths.tolist() == [2, 3]
+    feed = next(examples)["feed"]
+    assert feed.state_dict()["epoch"] == 1
+    assert list(examples) == []
+
+
+def test_the_examples_of_the_feeding_page_run_and_print_what_it_says() -> None:
+    examples = run_examples("docs/feeding.md")
+    told = (ROOT / "docs" / "feeding.md").read_text()
+    assert str(next(examples)["feed"]) in told
+    for names in examples:
+        state = names.get("state")
+    assert str({**state, "feed": "…"}) in told
+
+
+def test_the_table_of_short_series_is_true() -> None:
+    text = (ROOT / "docs" / "feeding.md").read_text()
+    [head, *rows] = re.search(r"^\| steps of the series (\|.*?)\n\n", text, re.DOTALL | re.MULTILINE)[1].splitlines()  # type: ignore[index]
+    lengths = [int(word) for word in head.split("|")[1:-1]]
+    views = {
+        "`Windows(8, stride=8)`": stoker.Windows(8, stride=8),
+        'the same with `tail="drop"`': stoker.Windows(8, stride=8, tail="drop"),
+        "`Windows(8, stride=8, horizon=3)`": stoker.Windows(8, stride=8, horizon=3),
+        "`Segments(8, shift=1)`": stoker.Segments(8, shift=1),
+        '`Segments(8, compat="time-moe")`': stoker.Segments(8, compat="time-moe"),
+    }
+    told = {name.strip(): [word.strip() for word in words] for _, name, *words, _ in (row.split("|") for row in rows[1:])}
+    assert told == {name: [samples_of(view, length) for length in lengths] for name, view in views.items()}
+
+
+def samples_of(view: Any, length: int) -> str:
+    samples = view.over(Lengths(num_series=1, num_steps=length, offsets=np.array([0, length])))
+    return ", ".join(map(str, samples.locate(np.arange(samples.num_samples)).counts)) or "-"
+
+
+def test_the_pictures_are_those_that_the_script_draws(tmp_path: Path) -> None:
+    folder = ROOT / "docs" / "pictures"
+    runpy.run_path(str(folder / "draw.py"))["main"](tmp_path)
+    drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert {path.name: path.read_text() for path in folder.glob("*.svg")} == drawn

@@ -76,7 +76,8 @@ def events(rng: np.random.Generator) -> Lengths:
 def test_pages_counted_one_by_one_are_the_same(
     monkeypatch: pytest.MonkeyPatch, events: Lengths, order: Order, step_bytes: list[int], view: Sequences | Segments | Windows
 ) -> None:
-    monkeypatch.setattr(reads, "MAX_WINDOWS", 10**6)
+    for name, number in {"MAX_WINDOWS": 10**6, "MAX_BATCHES": 10**6, "NUM_RUNS": 1}.items():
+        monkeypatch.setattr(reads, name, number)  # all that there are
     samples = view.over(events)
     found = reads_of(order, samples, step_bytes)
     num_bytes, num_reads, amplification = slow_reads(order, samples, step_bytes)

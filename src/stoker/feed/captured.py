@@ -69,7 +69,7 @@ class Captured:
         """Gather the next batch: device work only, so that a graph can capture it."""
         table = Table(self._table, rows=self._rows, place=self._place)
         batch = self._finish(self._gather.gather(table, self._longest, masked=self._masked), self._rows)
-        if self._feed.last == "mask":
+        if self._feed.last == "mask" and not getattr(self._feed.view, "compat", None):
             batch["valid"] = table.numbers >= 0
         self._place.add_(self._rows)
         return batch
@@ -84,6 +84,8 @@ class Captured:
         chunks = Ahead(
             self._make_chunk(steps), -(-len(steps) // CAPTURED_STEPS), threads=self._feed.threads, depth=2, waits=self._feed.waits
         )
+        if not len(steps):
+            self._advance(steps, cursor, -1)  # less than a batch was left of the epoch
         try:
             for step in range(len(steps)):
                 if step % CAPTURED_STEPS == 0:

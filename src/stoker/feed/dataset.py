@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from stoker.errors import FeedError, OptionError
 from stoker.feed.columns import lengths_of
-from stoker.feed.host import HostGather
+from stoker.feed.host import HostGather, as_tensors
 from stoker.feed.layout import Finish
 from stoker.feed.slots import Ring
 from stoker.store.store import open_store
@@ -140,7 +140,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if self._encode is None:
             raise TypeError("there is no encoder")
         arrays = {name: tensor.numpy() for name, tensor in batch.items()}
-        encoded = {name: torch.as_tensor(value) for name, value in self._encode(arrays).items()}
+        encoded = as_tensors(self._encode(arrays))
         for name, tensor in encoded.items():
             if not tensor.dim() or len(tensor) != size:
                 raise FeedError(

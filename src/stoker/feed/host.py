@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stoker.errors import StoreDamaged
+from stoker.errors import FeedError, StoreDamaged
 from stoker.feed.columns import FedColumn
 from stoker.feed.gather import STREAMING_BYTES, cast_spans, clear_tails, copy_spans, scale_spans
 from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, Layout, lay_out
@@ -22,6 +22,15 @@ Array = npt.NDArray[Any]
 Encode = Callable[[dict[str, Array]], Mapping[str, Any]]
 
 NO_SAMPLE = -1
+
+
+def as_tensors(encoded: object) -> dict[str, torch.Tensor]:
+    """What an encoder made, as tensors of the CPU, wherever torch makes tensors by default."""
+    if not isinstance(encoded, Mapping):
+        raise FeedError(f"encode returned {type(encoded).__name__}; expected a dict of arrays.")
+    return {
+        name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu") for name, value in encoded.items()
+    }
 
 
 @dataclass(frozen=True)

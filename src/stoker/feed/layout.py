@@ -172,7 +172,7 @@ class Finish:
 def _mask(counts: torch.Tensor, start: int, stop: int, dtype: torch.dtype = torch.bool) -> torch.Tensor:
     """Which of the steps `start` to `stop` samples of these lengths have: [samples, steps]."""
     if counts.device.type == "cpu":
-        marks = torch.empty(len(counts), stop - start, dtype=dtype)
+        marks = torch.empty(len(counts), stop - start, dtype=dtype, device="cpu")
         mark_rows(counts.numpy(), start, marks.numpy())
         return marks
     return (torch.arange(start, stop, dtype=torch.int32, device=counts.device) < counts[:, None]).to(dtype)

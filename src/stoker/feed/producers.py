@@ -7,7 +7,7 @@ that a forgotten pass ends its threads by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,10 @@ import numpy.typing as npt
 import torch
 
 from stoker.clock import Spans
-from stoker.errors import FeedError
 from stoker.feed.ahead import Ahead
 from stoker.feed.batches import Batch, Steps
 from stoker.feed.device import DeviceGather, Placed, Table
-from stoker.feed.host import Encode, Gathered, HostGather
+from stoker.feed.host import Encode, Gathered, HostGather, as_tensors
 from stoker.feed.layout import Finish
 from stoker.feed.readahead import ReadAhead
 from stoker.order.samples import Samples
@@ -103,9 +102,7 @@ class HostProducer:
             raise TypeError("there is no encoder")
         batch = self._finish(gathered.tensors(), num_valid)
         encoded = self._encode({name: tensor.numpy() for name, tensor in batch.items()})
-        if not isinstance(encoded, Mapping):
-            raise FeedError(f"encode returned {type(encoded).__name__}; expected a dict of arrays.")
-        tensors = {name: _on_cpu(value) for name, value in encoded.items()}
+        tensors = as_tensors(encoded)
         if "valid" in batch:
             tensors.setdefault("valid", batch["valid"])  # rows that hold no sample must stay known as such
         if self._stream is None:
@@ -121,11 +118,6 @@ class HostProducer:
         shown = ", ".join(f"{number:,}" for number in numbers[:4].tolist()) + (", …" if len(numbers) > 4 else "")
         origin = self._gather.origin(numbers)
         return f"while making batch {step:,} of this pass over epoch {steps.epoch:,}: samples {shown} of {origin}"
-
-
-def _on_cpu(value: Any) -> torch.Tensor:
-    """What an encoder made as a tensor, wherever torch makes tensors by default."""
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu")
 
 
 class HostPass:
@@ -211,5 +203,6 @@ class DevicePass:
             yield table[:, start:end], numbers[:, start:end]
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, and the pass: what was placed already is not gathered any more."""
         self._chunks.close()
+        self._parts = iter(())

@@ -60,7 +60,7 @@ def _pinned(num_bytes: int) -> Array:
     import torch
 
     _guard_forks()
-    return torch.empty(num_bytes + ALIGNMENT, dtype=torch.uint8, pin_memory=True).numpy()
+    return torch.empty(num_bytes + ALIGNMENT, dtype=torch.uint8, device="cpu", pin_memory=True).numpy()
 
 
 def _references(slot: Slot) -> int:

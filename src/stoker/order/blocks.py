@@ -110,10 +110,14 @@ def choose(batch_size: int, sample_bytes: float, *, block: int | None, window: i
 
 
 @kernel
-def _resolve(places: Array, origins: Array, first_slot: int, block: int, short_end: int, missing: int) -> None:
-    """Turn places in the order of blocks into numbers of samples; slots behind the short block have moved up by `missing`."""
+def _resolve(places: Array, start: int, origins: Array, first_slot: int, block: int, short_end: int, missing: int) -> None:
+    """Turn places of a window, which begins at `start`, into numbers of samples.
+
+    Slots behind the short block have moved up by `missing`.
+    """
     for i in range(len(places)):
-        place = places[i] + (missing if places[i] >= short_end else 0)
+        place = places[i] + start
+        place += missing if place >= short_end else 0
         slot = place // block
         places[i] = origins[slot - first_slot] * block + place - slot * block
 
@@ -133,6 +137,18 @@ class _Epoch:
         return slot * block - (self.missing if slot * block >= self.short_end + self.missing else 0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Window:
+    """What is mixed together: positions `start` to `stop` of an epoch."""
+
+    epoch: int
+    start: int
+    stop: int
+    samples: Permutation
+    whereabouts: tuple[int, Array, int, int, int, int]
+    """What `_resolve` is told."""
+
+
 class BlockPlan:
     """A permutation of blocks an epoch, and one of samples for each window of blocks."""
 
@@ -148,32 +164,39 @@ class BlockPlan:
         self._reason = reason
         # What threads share is replaced whole, never changed.
         self._epoch: _Epoch | None = None
-        self._origins: tuple[int, int, Array] | None = None
+        self._window: _Window | None = None
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:
         """A part of this epoch."""
         stop = min(stop, self.num_positions)
-        order = self._order(epoch)
         parts = []
         while start < stop:
-            window = self.window_of(epoch, start)
-            first_slot, end_slot = self.window_slots(window)
-            first, end = order.start(first_slot, self.block), order.start(end_slot, self.block)
-            key = epoch_key(self._seed, epoch, _WITHIN + window)
-            places = Permutation(end - first, key).part(start - first, min(stop, end) - first)
-            places += first
-            _resolve(places, self.origins(epoch, window), first_slot, self.block, order.short_end, order.missing)
+            window = self._window_at(epoch, start)
+            places = window.samples.part(start - window.start, min(stop, window.stop) - window.start)
+            _resolve(places, *window.whereabouts)
             parts.append(places)
             start += len(places)
         return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
+    def _window_at(self, epoch: int, position: int) -> _Window:
+        known = self._window
+        if known is None or known.epoch != epoch or not known.start <= position < known.stop:
+            number = self.window_of(epoch, position)
+            first_slot, end_slot = self.window_slots(number)
+            order = self._order(epoch)
+            start, stop = order.start(first_slot, self.block), order.start(end_slot, self.block)
+            known = self._window = _Window(
+                epoch=epoch,
+                start=start,
+                stop=stop,
+                whereabouts=(start, self.origins(epoch, number), first_slot, self.block, order.short_end, order.missing),
+                samples=Permutation(stop - start, epoch_key(self._seed, epoch, _WITHIN + number)),
+            )
+        return known
+
     def origins(self, epoch: int, window: int) -> Array:
         """The numbers of the blocks of a window, in the order in which they are mixed."""
-        known = self._origins
-        if known is None or known[:2] != (epoch, window):
-            known = epoch, window, self._order(epoch).blocks.part(*self.window_slots(window))
-            self._origins = known
-        return known[2]
+        return self._order(epoch).blocks.part(*self.window_slots(window))
 
     def window_slots(self, window: int) -> tuple[int, int]:
         """The first place in the order of blocks that belongs to a window, and the one behind its last."""

@@ -1,0 +1,34 @@
+"""Encode: from raw values to numbers that a model takes.
+
+These are all the public names. Each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+_LAZY = {
+    "Digits": "stoker.encode.digits:Digits",
+    "join_digits": "stoker.encode.digits_join:join_digits",
+    "profile_digits": "stoker.encode.digits_profile:profile_digits",
+    "split_digits": "stoker.encode.digits:split_digits",
+}
+
+if TYPE_CHECKING:
+    from stoker.encode.digits import Digits as Digits
+    from stoker.encode.digits import split_digits as split_digits
+    from stoker.encode.digits_join import join_digits as join_digits
+    from stoker.encode.digits_profile import profile_digits as profile_digits
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __all__ = sorted(_LAZY)
+
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'stoker.encode' has no attribute {name!r}")
+        from importlib import import_module
+
+        module, _, attribute = _LAZY[name].partition(":")
+        value = globals()[name] = getattr(import_module(module), attribute)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LAZY})

@@ -1,0 +1,185 @@
+"""Ends: closed, left, forgotten, forked, interrupted, or the interpreter gone; a feed never hangs and leaves no thread."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults import feeding
+
+from stoker import Feed
+from stoker.testing import Zygote
+
+
+@pytest.fixture(scope="module")
+def feed_zygote() -> Iterator[Zygote]:
+    """A zygote that has torch and the kernels ready."""
+    with Zygote(imports=["tests.faults.feeding"]) as zygote:
+        yield zygote
+
+
+def feed_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker-feed")]
+
+
+def all_end() -> bool:
+    end = time.monotonic() + 30
+    while feed_threads() and time.monotonic() < end:
+        time.sleep(0.001)
+    return not feed_threads()
+
+
+def leave_early(feed: Feed) -> None:
+    for _ in feed:
+        break
+
+
+def forget(feed: Feed) -> None:
+    batches = iter(feed)
+    next(batches)
+    del batches
+
+
+def forget_before_the_first(feed: Feed) -> None:
+    iter(feed)
+
+
+def close(feed: Feed) -> None:
+    batches = iter(feed)
+    next(batches)
+    feed.close()
+    assert next(batches, None) is None
+    feed.close()
+
+
+def close_by_with(feed: Feed) -> None:
+    with feed:
+        batches = iter(feed)
+        next(batches)
+    assert next(batches, None) is None
+
+
+def read_all(feed: Feed) -> None:
+    for _ in feed:
+        pass
+
+
+def fail(feed: Feed) -> None:
+    def train() -> None:
+        for _ in feed:
+            raise ValueError("of the training")
+
+    with pytest.raises(ValueError, match="of the training"):
+        train()
+
+
+def leave_a_cycle(feed: Feed) -> None:
+    batches: Any = iter(feed)
+    next(batches)
+    circle: list[Any] = [batches]
+    circle.append(circle)
+
+
+@pytest.mark.parametrize("residency", ["host", "device"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(
+    "end",
+    [leave_early, forget, forget_before_the_first, close, close_by_with, read_all, fail, leave_a_cycle],
+    ids=lambda f: f.__name__,
+)
+def test_threads_end_with_their_pass(end: Callable[[Feed], None], threads: int, residency: str) -> None:
+    feed = feeding.make_feed(threads, residency=residency)
+    end(feed)
+    gc.collect()
+    assert all_end()
+    assert len(list(feed)) == 10, "and the feed can be used again"
+    assert all_end()
+
+
+def test_a_forgotten_feed_ends_its_threads_with_its_passes() -> None:
+    feed = feeding.make_feed(2)
+    batches = iter(feed)
+    next(batches)
+    del feed
+    gc.collect()
+    assert feed_threads(), "who holds a pass may go on with it"
+    assert len(list(batches)) == 9
+    assert all_end()
+
+
+def test_many_feeds_leave_nothing_behind() -> None:
+    for _ in range(50):
+        leave_early(feeding.make_feed(3))
+    gc.collect()
+    assert all_end()
+
+
+@pytest.mark.parametrize(("delay", "left"), [(0.05, 0), (3600.0, 2)], ids=["slow", "stuck"])
+def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, left: int, feed_zygote: Zygote) -> None:
+    """A stuck one is left to itself: its thread dies with the process."""
+    assert feed_zygote.run(feeding.close_while_encoding, delay=delay).check() == left
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_fork_gets_no_threads_and_is_told(threads: int, feed_zygote: Zygote) -> None:
+    found = feed_zygote.run(feeding.fork_with, threads=threads).check()
+    epoch = [feeding.samples(batch) for batch in feeding.make_feed(0)]
+    assert "a fork made process" in found["pass"]
+    assert found["pass"].endswith("Call iter(feed) in the process that uses it.")
+    assert found["own"] == epoch
+    assert found["again"] == epoch
+    assert [found["first"], *found["rest"]] == epoch, "the parent notices nothing"
+
+
+def test_a_fork_without_threads_goes_on(feed_zygote: Zygote) -> None:
+    found = feed_zygote.run(feeding.fork_with, threads=0).check()
+    epoch = [feeding.samples(batch) for batch in feeding.make_feed(0)]
+    assert found["pass"] == epoch[1]
+    assert found["own"] == found["again"] == epoch
+    assert [found["first"], *found["rest"]] == epoch
+
+
+def test_a_fork_does_not_wait_for_a_lock_of_its_parent(feed_zygote: Zygote) -> None:
+    assert feed_zygote.run(feeding.fork_while_a_slot_is_taken, seconds=60).check() >= 10
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_ctrl_c_interrupts_the_wait_and_loses_no_batch(threads: int, feed_zygote: Zygote) -> None:
+    found = feed_zygote.run(feeding.wait_for_ctrl_c, threads=threads).check()
+    assert found["interrupted"]
+    assert found["found"] == found["expected"]
+
+
+EXIT = """
+import sys, threading, time
+from tests.faults import feeding
+how, threads = sys.argv[1], int(sys.argv[2])
+def encode(batch):
+    if how == "stuck":
+        threading.Event().wait()
+    time.sleep(0.02)
+    return dict(batch)
+feed = feeding.make_feed(threads, encode=None if how == "quick" else encode)
+batches = iter(feed)
+if how != "stuck":
+    next(batches)
+print("the end", flush=True)
+if how == "error":
+    raise ValueError("of the training")
+"""
+
+
+@pytest.mark.parametrize(("how", "threads", "status"), [("quick", 3, 0), ("slow", 2, 0), ("stuck", 2, 0), ("error", 2, 1)])
+def test_the_interpreter_ends_with_live_threads(how: str, threads: int, status: int) -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", EXIT, how, str(threads)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (status, "the end\n"), done.stderr
+    assert done.stderr == "" if status == 0 else done.stderr.rstrip().endswith("ValueError: of the training")

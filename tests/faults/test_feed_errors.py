@@ -1,0 +1,177 @@
+"""An error while a batch is made reaches the caller in its place, as it is, with a note that says where to look."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.feed.stores import every_number, write_store
+
+from stoker import Feed, Sequences, Shuffle, Store, Windows
+from stoker.errors import FeedError, StoreDamaged
+from stoker.store.store import open_store
+
+NUM_BATCHES = 6
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    yield
+    gc.collect()
+    end = time.monotonic() + 30
+    while feed_threads() and time.monotonic() < end:
+        time.sleep(0.001)
+    assert not feed_threads()
+
+
+def feed_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("stoker-feed")]
+
+
+class Boom(Exception):
+    pass
+
+
+class Encoder:
+    """Raises at the batch that begins with a sample."""
+
+    def __init__(self, bad: int | None, error: BaseException) -> None:
+        self.bad, self.error = bad, error
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if batch["sample"][0] == self.bad:
+            raise self.error
+        return dict(batch)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    made = Store.from_arrays(x=[np.arange(5.0) + i for i in range(4 * NUM_BATCHES)])
+    return write_store(made, tmp_path_factory.mktemp("s") / "s")
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("depth", [1, 4])
+@pytest.mark.parametrize("k", range(NUM_BATCHES))
+def test_an_error_at_any_batch(k: int, depth: int, threads: int, store: Store) -> None:
+    error = Boom("no")
+    encode = Encoder(4 * k, error)
+    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, depth=depth, encode=encode, numbers=True)
+    seen: list[list[int]] = []
+    with pytest.raises(Boom) as caught:
+        seen.extend(batch["sample"].tolist() for batch in feed)
+    assert caught.value is error
+    numbers = list(range(4 * k, 4 * k + 4))
+    shown = ", ".join(map(str, numbers))
+    assert error.__notes__ == [
+        f"while making batch {k} of this pass over epoch 0: samples {shown} of series {shown} in {feed.shards()[0]}"
+    ]
+    assert Path(feed.shards()[0]).exists()
+    assert seen == [list(range(4 * i, 4 * i + 4)) for i in range(k)], "the batches before it come, and none after it"
+    check_goes_on(feed, encode, k)
+
+
+def check_goes_on(feed: Feed, encode: Encoder, k: int) -> None:
+    """The state says what was handed out, and the feed can be used again."""
+    state = feed.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 4 * k)
+    encode.bad = None
+    assert len(list(feed)) == NUM_BATCHES
+    feed.load_state_dict(state)
+    assert [batch["sample"][0].item() for batch in feed] == list(range(4 * k, 4 * NUM_BATCHES, 4))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()], ids=repr)
+def test_errors_that_are_no_exceptions(error: BaseException, threads: int, store: Store) -> None:
+    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, encode=Encoder(8, error), numbers=True)
+    with pytest.raises(type(error)) as caught:
+        list(feed)
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, store: Store) -> None:
+    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, encode=Encoder(8, StopIteration()), numbers=True)
+    with pytest.raises(FeedError, match=r"making a batch raised StopIteration\(\), which means the end of an iterator") as caught:
+        list(feed)
+    assert "while making batch 2 of this pass" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("encode", "error", "message"),
+    [
+        (lambda batch: list(batch), FeedError, "encode returned list; expected a dict of arrays."),
+        (lambda batch: {"x": object()}, RuntimeError, "object"),
+        (lambda batch: {"x": batch["y"]}, KeyError, "'y'"),
+        (lambda batch: batch["x"].append(1), AttributeError, "append"),
+    ],
+)
+def test_a_wrong_encoder_is_noted(encode: Any, error: type[Exception], message: str, store: Store) -> None:
+    with pytest.raises(error, match=message) as caught:
+        next(iter(Feed(store, Sequences(8), batch_size=4, encode=encode)))
+    assert "while making batch 0 of this pass over epoch 0: samples 0, 1, 2, 3 of series" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("residency", ["host", "device"])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_an_error_of_an_order(threads: int, residency: str, store: Store) -> None:
+    class Broken(Shuffle):
+        def over(self, samples: Any, **options: Any) -> Any:
+            plan = super().over(samples, **options)
+            original = plan.numbers
+
+            def numbers(epoch: int, start: int, stop: int) -> Any:
+                if start >= 12:
+                    raise Boom("no such position")
+                return original(epoch, start, stop)
+
+            plan.numbers = numbers  # type: ignore[method-assign]
+            return plan
+
+    feed = Feed(store, Sequences(8), batch_size=4, order=Broken(), threads=threads, residency=residency)
+    with pytest.raises(Boom, match="no such position"):
+        list(feed)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("residency", ["host", "stream", "device"])
+def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: int, tmp_path: Path) -> None:
+    """An offset that was changed on disk after the pack: found when its series is asked for, not before, and never followed."""
+    sound = write_store(every_number(), tmp_path / "s")
+    manifest = sound.manifest
+    assert manifest is not None
+    assert manifest.offsets is not None
+    path = tmp_path / "s" / manifest.offsets.file
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[128 + 8 * 5 : 128 + 8 * 6] = (10**15).to_bytes(8, "little")
+    path.write_bytes(data)
+    feed = Feed(open_store(tmp_path / "s"), Sequences(8), batch_size=2, threads=threads, columns=["xf4"], residency=residency)
+    batches = iter(feed)
+    if residency != "device":  # which looks at many batches at once
+        next(batches), next(batches)
+    with pytest.raises(StoreDamaged, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker verify`."):
+        next(batches)
+
+
+def test_a_note_is_short_however_large_the_batch(store: Store) -> None:
+    with pytest.raises(Boom) as caught:
+        next(iter(Feed(store, Windows(1), batch_size=100, encode=Encoder(0, Boom("no")), numbers=True)))
+    assert "samples 0, 1, 2, 3, … of series 0, 0, 0, 0, … in" in caught.value.__notes__[0]
+
+
+def test_columns_of_several_files_are_all_named(tmp_path: Path) -> None:
+    store = write_store(every_number(), tmp_path / "s")
+    make = partial(Feed, store, Sequences(8), batch_size=2, columns=["xf4", "xi8"], numbers=True)
+    with pytest.raises(Boom) as caught:
+        next(iter(make(encode=Encoder(0, Boom("no")))))
+    assert all(Path(name).exists() for name in make().shards())
+    assert ", ".join(make().shards()) in caught.value.__notes__[0]

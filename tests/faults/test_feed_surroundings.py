@@ -1,0 +1,145 @@
+"""What is around a feed: random numbers, defaults of torch, memory. Neither changes the other."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.faults.feeding import make_feed
+from tests.feed.stores import every_number, write_store
+
+from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
+from stoker.testing.content import Content, content_of, difference
+
+
+def generators() -> list[Any]:
+    return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[union-attr]
+
+
+def use_everything(folder: Path) -> None:
+    """Call all that a feed offers."""
+    store = write_store(every_number(), folder / "s")
+    for order in (None, Shuffle(), BlockShuffle(), ByLength(), Weighted(np.ones(len(store)))):
+        for view in (Windows(4, shift=1), Segments(4), Sequences(6), Sequences(6, layout="packed")):
+            for residency in ("host", "device", "stream"):
+                feed = Feed(
+                    store, view, batch_size=4, order=order, residency=residency, threads=1, normalize="zero", dtype="float32"
+                )
+                list(feed)
+                feed.load_state_dict(feed.state_dict())
+                repr(feed)
+                if not feed.is_packed:
+                    feed.as_dataset()[3]
+
+
+def test_no_generator_of_the_user_is_touched(tmp_path: Path) -> None:
+    before = generators()
+    use_everything(tmp_path)
+    assert generators() == before
+
+
+def test_a_generator_that_is_touched_would_be_seen() -> None:
+    before = generators()
+    torch.rand(1)
+    assert generators() != before
+
+
+def contents(**options: Any) -> list[Content]:
+    made = []
+    for view in (Windows(4, shift=1), Sequences(6), Sequences(6, layout="packed")):
+        for residency in ("host", "device"):
+            feed = Feed(every_number(), view, batch_size=4, order=Shuffle(), residency=residency, normalize="zero", **options)
+            made += [content_of(batch) for batch in feed]
+    encoded = Feed(every_number(), Windows(4), batch_size=4, encode=lambda batch: {"x": batch["xf4"], "y": batch["xf8"].mean(1)})
+    return made + [content_of(batch) for batch in encoded]
+
+
+@pytest.fixture
+def defaults() -> Iterator[None]:
+    """Puts the defaults of torch back."""
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("defaults")
+@pytest.mark.parametrize("threads", [0, 2])
+def test_seeds_and_defaults_change_nothing(threads: int) -> None:
+    plain = contents(threads=threads)
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    torch.use_deterministic_algorithms(True)
+    random.seed(5)
+    np.random.seed(5)
+    torch.manual_seed(5)
+    with torch.inference_mode():
+        other = contents(threads=threads)
+    assert len(plain) == len(other)
+    assert all(difference(a, b) is None for a, b in zip(plain, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"threads": 0},
+        {"threads": 3},
+        {"threads": 2, "encode": lambda batch: {"x": batch["x"] * 2}},
+        {"threads": 1, "residency": "device"},
+        {"threads": 0, "order": BlockShuffle(block=2, window=8)},
+    ],
+    ids=str,
+)
+def test_memory_does_not_grow_over_epochs(options: dict[str, Any]) -> None:
+    feed = make_feed(**options)
+    for _ in range(20):
+        list(feed)
+    gc.collect()
+    tracemalloc.start()
+    for _ in range(5):
+        list(feed)
+    gc.collect()
+    before, num_threads = tracemalloc.get_traced_memory()[0], threading.active_count()
+    for _ in range(50):
+        for _ in feed:
+            pass
+        for _ in feed:
+            break
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 50_000, "100 passes of 10 batches: less than 50 bytes a batch, which is noise"
+    assert threading.active_count() <= num_threads
+
+
+def test_a_feed_does_not_keep_its_store_from_being_forgotten(tmp_path: Path) -> None:
+    """No cycle and no registry holds a feed: with the last reference it goes, and the maps of its files with it."""
+    import weakref
+
+    store = write_store(every_number(), tmp_path / "s")
+    feed = Feed(store, Windows(4), batch_size=4, residency="stream", threads=2)
+    next(iter(feed))
+    gone = weakref.ref(feed), weakref.ref(store)
+    gc.collect()
+    del feed, store
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+
+
+def test_a_series_of_many_batches_is_not_copied_whole() -> None:
+    """A host feed holds no copy of the columns."""
+    store = Store.from_arrays(x=[np.zeros(2**20, dtype=np.float32)])
+    tracemalloc.start()
+    feed = Feed(store, Windows(16), batch_size=64, order=Shuffle())
+    next(iter(feed))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
