@@ -6,6 +6,7 @@ import gc
 import random
 import threading
 import tracemalloc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def test_seeds_and_defaults_change_nothing(threads: int) -> None:
         {"threads": 1, "residency": "device"},
         {"threads": 0, "order": BlockShuffle(block=2, window=8)},
     ],
-    ids=str,
+    ids=["no thread", "3 threads", "encoded", "device", "blocks"],
 )
 def test_memory_does_not_grow_over_epochs(options: dict[str, Any]) -> None:
     feed = make_feed(**options)
@@ -121,9 +122,7 @@ def test_memory_does_not_grow_over_epochs(options: dict[str, Any]) -> None:
 
 
 def test_a_feed_does_not_keep_its_store_from_being_forgotten(tmp_path: Path) -> None:
-    """No cycle and no registry holds a feed: with the last reference it goes, and the maps of its files with it."""
-    import weakref
-
+    """No registry holds a feed: with the last reference it goes, and the maps of its files with it."""
     store = write_store(every_number(), tmp_path / "s")
     feed = Feed(store, Windows(4), batch_size=4, residency="stream", threads=2)
     next(iter(feed))

@@ -117,6 +117,10 @@ def test_weights_are_drawn_exactly_over_any_restarts() -> None:
     assert_resumes_exactly(make, worlds=(1, 2))
 
 
+def double(batch: dict[str, Any]) -> dict[str, Any]:
+    return {"x": batch["xf8"] * 2, "sample": batch["sample"]}
+
+
 CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [
     (Windows(4, stride=2, shift=1), {"order": Shuffle(1)}),
     (Windows(4, stride=2), {"order": Shuffle(1), "threads": 3, "last": "short"}),
@@ -129,11 +133,11 @@ CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [
     (Sequences(6, layout="packed"), {"order": Shuffle(), "threads": 2}),
     (Sequences(6, layout="packed"), {"order": Sequential(), "residency": "device"}),
     (Windows(4, stride=3), {"residency": "stream", "order": BlockShuffle(block=2, window=6), "threads": 2}),
-    (Windows(4, stride=3), {"encode": lambda batch: {"x": batch["xf8"] * 2, "sample": batch["sample"]}, "numbers": True}),
+    (Windows(4, stride=3), {"encode": double, "numbers": True}),
 ]
 
 
-@pytest.mark.parametrize(("view", "options"), CONFIGURATIONS, ids=[f"{view} {options}" for view, options in CONFIGURATIONS])
+@pytest.mark.parametrize(("view", "options"), CONFIGURATIONS)
 def test_resumes_at_every_position(view: Any, options: dict[str, Any], tmp_path: Path) -> None:
     """Stopped after every batch of two epochs, and before each of them twice."""
     store = every_number()

@@ -20,7 +20,7 @@ from stoker.feed.batches import Batch, Steps
 from stoker.feed.device import DeviceGather, Placed, Table
 from stoker.feed.host import Encode, Gathered, HostGather, as_tensors
 from stoker.feed.layout import Finish
-from stoker.feed.readahead import ReadAhead
+from stoker.feed.readahead import Hints, ReadAhead
 from stoker.order.samples import Samples
 
 Array = npt.NDArray[Any]
@@ -53,14 +53,15 @@ class HostProducer:
 
     def over(self, steps: Steps, *, threads: int, depth: int, waits: Spans) -> HostPass:
         """A pass over these steps."""
-        return HostPass(self, steps, threads=threads, depth=depth, waits=waits)
+        hints = self._hints.over(steps) if self._hints is not None else None
+        return HostPass(self, steps, hints, threads=threads, depth=depth, waits=waits)
 
-    def make(self, steps: Steps, step: int) -> Any:
+    def make(self, steps: Steps, step: int, hints: Hints | None) -> Any:
         """One batch, or (for a GPU) the copy that is under way and what it will be."""
         numbers = steps.numbers(step)
         try:
-            if self._hints is not None:
-                self._hints.before(steps, step, numbers)
+            if hints is not None:
+                hints.before(step)
             gathered = self._gather.gather(numbers, len(numbers) if self._rows is None else self._rows)
             try:
                 if self._encode is not None:
@@ -123,9 +124,12 @@ class HostProducer:
 class HostPass:
     """The batches of a pass, made ahead by threads."""
 
-    def __init__(self, producer: HostProducer, steps: Steps, *, threads: int, depth: int, waits: Spans) -> None:
+    def __init__(
+        self, producer: HostProducer, steps: Steps, hints: Hints | None, *, threads: int, depth: int, waits: Spans
+    ) -> None:
         self._receive = producer.receive
-        self._ahead = Ahead(lambda step: producer.make(steps, step), len(steps), threads=threads, depth=depth, waits=waits)
+        self._hints = hints
+        self._ahead = Ahead(lambda step: producer.make(steps, step, hints), len(steps), threads=threads, depth=depth, waits=waits)
         self._depth = depth
         self._under_way: deque[torch.cuda.Event] = deque()
 
@@ -138,6 +142,8 @@ class HostPass:
 
     def close(self) -> None:
         """End the threads."""
+        if self._hints is not None:
+            self._hints.close()  # before the others, which may wait for it
         self._ahead.close()
 
 

@@ -1,27 +1,39 @@
-"""Read-ahead: tells the operating system which stretches of the columns come next, a window of blocks at a time.
+"""Read-ahead: tells the operating system which stretches of the columns come next, so that the disk is never idle nor guesses.
 
 Without hints the kernel guesses that a reader goes on where it is, and reads megabytes that are thrown away. So guessing is
-switched off, and for each window of a block order its blocks, sorted and merged, are asked for one window ahead. For any
-other order the samples of a batch are asked for before they are copied.
+switched off, and what comes next is asked for: a window of blocks where the order has them, otherwise some batches; sorted,
+merged, and one such unit ahead. The one who asks is a thread of its own, as asking waits for room in the queue of the disk.
+A batch is gathered only when all of its unit was asked for: a page touched before would be a small read of its own.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import threading
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numba import types
 
+from stoker.errors import StoreDamaged
 from stoker.feed.batches import Steps
 from stoker.feed.columns import FedColumn
+from stoker.kernel import kernel
 from stoker.order.blocks import BlockPlan
 from stoker.order.samples import Samples
 
 Array = npt.NDArray[Any]
 
 PAGE = mmap.PAGESIZE
+UNIT_BYTES = 8 * 2**20
+"""So much is asked for at a time, in batches, where the order has no windows."""
+PIECE_BYTES = 4 * 2**20
+PIECES_A_CALL = 64
+"""One who is closed stops after so many."""
+
+_madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
 
 
 def merge(starts: Array, stops: Array, *, gap: int = 0) -> tuple[Array, Array]:
@@ -34,6 +46,23 @@ def merge(starts: Array, stops: Array, *, gap: int = 0) -> tuple[Array, Array]:
     return starts[np.concatenate([[0], cuts + 1])], stops[np.concatenate([cuts, [len(stops) - 1]])]
 
 
+def split(starts: Array, stops: Array, size: int) -> tuple[Array, Array]:
+    """Stretches cut into pieces of at most this size."""
+    pieces = -(-(stops - starts) // size)
+    owner = np.repeat(np.arange(len(starts)), pieces)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begin = starts[owner] + place * size
+    return begin, np.minimum(begin + size, stops[owner])
+
+
+@kernel
+def advise(mapped: Array, starts: Array, stops: Array, advice: int) -> None:
+    """Give this advice about stretches of mapped bytes. What the system makes of it is its own affair, so errors are too."""
+    address = mapped.ctypes.data
+    for i in range(len(starts)):
+        _madvise(address + starts[i], stops[i] - starts[i], advice)
+
+
 class MappedColumn:
     """The file behind a column, as far as hints go."""
 
@@ -41,64 +70,162 @@ class MappedColumn:
         base: Any = column.values
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj
-        self.map: mmap.mmap | None = base if isinstance(base, mmap.mmap) else None
-        self._step_bytes = column.values.dtype.itemsize * (column.width or 1)
-        if self.map is not None:
-            self._lead = len(self.map) - column.values.nbytes  # the header
-            self.map.madvise(mmap.MADV_RANDOM)
+        self.step_bytes = column.values.dtype.itemsize * (column.width or 1)
+        self._mapped = np.frombuffer(base, dtype=np.uint8) if isinstance(base, mmap.mmap) else np.zeros(0, dtype=np.uint8)
+        self._lead = len(self._mapped) - column.values.nbytes  # the header
+        if len(self._mapped):
+            advise(self._mapped, np.zeros(1, dtype=np.int64), np.array([len(self._mapped)]), mmap.MADV_RANDOM)
 
-    def will_need(self, starts: Array, stops: Array) -> int:
-        """Ask for stretches given in steps; returns the bytes asked for, in whole pages."""
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether there is a file."""
+        return len(self._mapped) > 0
+
+    def pages(self, starts: Array, stops: Array) -> tuple[Array, Array]:
+        """Stretches given in steps, as stretches of the file in bytes: whole pages, sorted and merged."""
         some = stops > starts  # an empty stretch may begin where the file ends, which cannot be asked for
-        starts, stops = starts[some], stops[some]
-        if self.map is None or not len(starts):
-            return 0
-        first = (starts * self._step_bytes + self._lead) // PAGE * PAGE
-        end = -(-(stops * self._step_bytes + self._lead) // PAGE) * PAGE
-        first, end = merge(first, end)
-        for start, stop in zip(first.tolist(), np.minimum(end, len(self.map)).tolist(), strict=True):
-            self.map.madvise(mmap.MADV_WILLNEED, start, stop - start)
-        return int((end - first).sum())
+        first = (starts[some] * self.step_bytes + self._lead) // PAGE * PAGE
+        end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
+        return merge(first, np.minimum(end, len(self._mapped)))
+
+    def ask(self, starts: Array, stops: Array) -> None:
+        """Ask for stretches of the file. Comes back when they are under way, not when they are there."""
+        advise(self._mapped, starts, stops, mmap.MADV_WILLNEED)
+
+
+class Units(Protocol):
+    """What is asked for together, in the order in which a pass comes to it."""
+
+    count: int
+
+    def of(self, step: int) -> tuple[int, int]:
+        """The first and the last unit that a step has samples of."""
+
+    def stretches(self, unit: int) -> tuple[Array, Array]:
+        """Where a unit lies, in steps of the columns."""
+
+
+class WindowUnits:
+    """The windows of a block order."""
+
+    def __init__(self, steps: Steps, plan: BlockPlan, samples: Samples) -> None:
+        self.count = plan.num_windows
+        self._steps = steps
+        self._plan = plan
+        self._samples = samples
+
+    def of(self, step: int) -> tuple[int, int]:
+        """The windows of its positions, of all ranks."""
+        steps, plan = self._steps, self._plan
+        return plan.window_of(steps.epoch, steps.end(step - 1)), plan.window_of(steps.epoch, steps.end(step) - 1)
+
+    def stretches(self, unit: int) -> tuple[Array, Array]:
+        """A block is a run of samples: its first and last say where it lies."""
+        plan = self._plan
+        firsts = plan.origins(self._steps.epoch, unit) * plan.block
+        lasts = np.minimum(firsts + plan.block, plan.num_positions) - 1
+        ends = self._samples.locate(lasts)
+        return self._samples.locate(firsts).starts, ends.starts + ends.counts
+
+
+class BatchUnits:
+    """Some batches at a time, of an order that has no windows."""
+
+    def __init__(self, steps: Steps, samples: Samples, step_bytes: int) -> None:
+        self._steps = steps
+        self._samples = samples
+        first = int(samples.locate(steps.numbers(0)).counts.sum()) * step_bytes if len(steps) else 0
+        self._batches = max(1, UNIT_BYTES // max(1, first))
+        self.count = -(-len(steps) // self._batches)
+
+    def of(self, step: int) -> tuple[int, int]:
+        """A batch is in one unit."""
+        return step // self._batches, step // self._batches
+
+    def stretches(self, unit: int) -> tuple[Array, Array]:
+        """Where the samples lie."""
+        first = unit * self._batches
+        steps = range(first, min(first + self._batches, len(self._steps)))
+        found = self._samples.locate(np.concatenate([self._steps.numbers(step) for step in steps]))
+        return found.starts, found.starts + found.counts
+
+
+class Hints:
+    """What a pass has asked for. Its threads share it; the thread that asks lives while there is something to ask for."""
+
+    def __init__(self, columns: list[MappedColumn], units: Units) -> None:
+        self._columns = columns
+        self._units = units
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._next = self._wanted = -1  # the unit to be asked for, and the last one that may be
+        self._is_asking = False
+        self._error: Exception | None = None
+
+    def before(self, step: int) -> None:
+        """Called before a step is gathered; waits until all of it was asked for."""
+        if os.getpid() != self._process:
+            self._begin()  # a fork has none of the threads
+        first, last = self._units.of(step)
+        with self._changed:
+            if self._next < 0:
+                self._next = first
+            self._wanted = max(self._wanted, min(last + 1, self._units.count - 1))
+            if not self._is_asking and self._next <= self._wanted:
+                threading.Thread(target=self._ask, name="stoker-hints", daemon=True).start()
+                self._is_asking = True
+            self._changed.wait_for(lambda: self._next > last or self._error is not None or self._is_closed)
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._is_closed = True
+        with self._changed:
+            self._changed.notify_all()
+
+    def _ask(self) -> None:
+        while True:
+            with self._changed:
+                unit = self._next
+                if unit > self._wanted or self._is_closed or self._error is not None:
+                    self._is_asking = False
+                    return
+            error = self._ask_for(unit)
+            with self._changed:
+                self._next, self._error = unit + 1, error
+                self._changed.notify_all()
+
+    def _ask_for(self, unit: int) -> Exception | None:
+        try:
+            starts, stops = self._units.stretches(unit)
+            for column in self._columns:
+                pages = split(*column.pages(starts, stops), PIECE_BYTES)
+                for piece in range(0, len(pages[0]), PIECES_A_CALL):
+                    if self._is_closed:
+                        return None
+                    column.ask(*(part[piece : piece + PIECES_A_CALL] for part in pages))
+        except StoreDamaged:
+            pass  # whoever gathers the damaged series says so, in its batch
+        except Exception as error:  # the one who waits must get it
+            return error
+        return None
 
 
 class ReadAhead:
-    """Hints for the columns of a feed. Threads may share it."""
+    """Hints for the columns of a feed."""
 
     def __init__(self, columns: list[FedColumn], samples: Samples) -> None:
-        self._columns = [MappedColumn(column) for column in columns if column.level == "step"]
+        mapped = [MappedColumn(column) for column in columns if column.level == "step"]
+        self._columns = [column for column in mapped if column.is_on_disk]
         self._samples = samples
-        self._lock = threading.Lock()
-        self._hinted: tuple[int, int, int] | None = None
-        self.asked_bytes = 0
 
-    def before(self, steps: Steps, step: int, numbers: Array) -> None:
-        """Called before a step is gathered."""
-        plan = steps.plan
-        if not isinstance(plan, BlockPlan):
-            self._ask(numbers)
-            return
-        window = plan.window_of(steps.epoch, min(steps.start + step * steps.stride, plan.num_positions - 1))
-        with self._lock:
-            known = self._hinted
-            first = window if known is None or known[:2] != (id(steps), steps.epoch) else known[2] + 1
-            last = min(window + 1, plan.num_windows - 1)
-            if first > last:
-                return
-            self._hinted = (id(steps), steps.epoch, last)
-        for number in range(first, last + 1):
-            self._ask_blocks(plan, plan.origins(steps.epoch, number))
-
-    def _ask_blocks(self, plan: BlockPlan, blocks: Array) -> None:
-        """A block is a run of samples: its first and last say where it lies."""
-        firsts = blocks * plan.block
-        lasts = np.minimum(firsts + plan.block, plan.num_positions) - 1
-        starts, ends = self._samples.locate(firsts).starts, self._samples.locate(lasts)
-        self._ask_stretches(starts, ends.starts + ends.counts)
-
-    def _ask(self, numbers: Array) -> None:
-        found = self._samples.locate(numbers)
-        self._ask_stretches(found.starts, found.starts + found.counts)
-
-    def _ask_stretches(self, starts: Array, stops: Array) -> None:
-        for column in self._columns:
-            self.asked_bytes += column.will_need(starts, stops)
+    def over(self, steps: Steps) -> Hints:
+        """The hints of a pass over these steps."""
+        if isinstance(steps.plan, BlockPlan):
+            return Hints(self._columns, WindowUnits(steps, steps.plan, self._samples))
+        return Hints(self._columns, BatchUnits(steps, self._samples, sum(column.step_bytes for column in self._columns)))

@@ -1,6 +1,6 @@
 """Windows and segments: samples of equal length, found by arithmetic.
 
-    series    ·····················        23 steps
+    series    ·····················        21 steps
     Windows(8, stride=5)
               ········
                    ········
@@ -9,7 +9,7 @@
     Segments(8)
               ········
                       ········
-                              ·······
+                              ·····
 
 The number of windows of a series is a formula of its length. For series of different lengths the numbers are summed up
 once, in one pass; that index has one entry for many series, not one for each window.
