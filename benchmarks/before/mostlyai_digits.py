@@ -45,5 +45,5 @@ def split_printed(values: pd.Series[Any], max_decimal: int = 18, min_decimal: in
 
 def arithmetic_digits(values: npt.NDArray[np.float64], max_decimal: int = 18, min_decimal: int = -8) -> npt.NDArray[np.int8]:
     """Digits by division, [rows, places]: what most people write, though 19.99 then reads as 19.98999009."""
-    places = np.arange(max_decimal, min_decimal - 1, -1)
-    return (np.floor(np.abs(values)[:, None] / 10.0**places) % 10).astype(np.int8)
+    powers = [float(f"1e{place}") for place in range(max_decimal, min_decimal - 1, -1)]
+    return (np.floor(np.abs(values)[:, None] / powers) % 10).astype(np.int8)

@@ -25,7 +25,7 @@ def line(feed: Feed, name: str) -> str:
 
 def test_a_summary_says_everything() -> None:
     assert repr(make(Windows(4), order=Shuffle(7))) == (
-        "feed of <memory>: Windows(length=4, stride=1, horizon=0, shift=0, tail='keep', compat=None)\n"
+        "feed of <memory>: Windows(4)\n"
         "  samples    9 of 3 series\n"
         "  batches    3 of 4; the last one has 1 sample, the others are masked by `valid`\n"
         "  a batch    x float32[4, 4], w float64[4, 4, 3], y int64[4]: 480 B\n"
@@ -41,7 +41,7 @@ def test_a_summary_says_everything() -> None:
         ({"view": Sequences(6)}, "a", "batch x float32[4, steps], w float64[4, steps, 3], y int64[4]: up to 704 B"),
         ({"view": Sequences(6, layout="packed")}, "a", "batch x float32[steps], w float64[steps, 3], y int64[4]: up to 704 B"),
         ({"view": Windows(4), "dtype": "float16"}, "a", "batch x float16[4, 4], w float16[4, 4, 3], y int64[4]: 160 B"),
-        ({"view": Windows(3, horizon=1), "columns": "x"}, "a", "batch x float32[4, 4]: 64 B"),
+        ({"view": Windows(3, horizon=1), "columns": "x"}, "a", "batch x float32[4, 3], x_target [4, 1]: 64 B"),
         ({"view": Windows(4), "batch_size": 3}, "batches", "3 of 3"),
         ({"view": Windows(4), "last": "drop"}, "batches", "2 of 4; the last 1 sample of an epoch is dropped"),
         ({"view": Windows(4), "last": "short"}, "batches", "3 of 4; the last one has 1 sample, it is shorter"),
@@ -79,4 +79,4 @@ def test_what_is_left_out_is_told() -> None:
 
 def test_a_store_on_disk_has_its_path(tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "prices").open()
-    assert repr(Feed(store, Sequences(4), batch_size=2)).startswith(f"feed of {tmp_path / 'prices'}: Sequences(max_length=4")
+    assert repr(Feed(store, Sequences(4), batch_size=2)).startswith(f"feed of {tmp_path / 'prices'}: Sequences(4")

@@ -6,6 +6,7 @@ so a column costs no memory of its own. Law: what is not a number is an error th
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,7 +84,10 @@ def _described(given: object) -> str:
 
 
 def _bad(name: str | None, row: int, value: object, reason: str) -> BadValue:
-    text = repr(value)
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        text = str(value)
+    else:
+        text = repr(value.item() if isinstance(value, np.generic) else value)
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return BadValue(f"{_column(name)} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
 
@@ -127,6 +131,8 @@ def _from_objects(values: Sequence[Any] | Array, name: str | None, index: Any = 
 
 
 def _is_missing(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isnan(value)
     return value is None or (type(value).__name__ == "NAType" and type(value).__module__.startswith("pandas."))
 
 

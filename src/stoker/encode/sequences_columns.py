@@ -204,7 +204,11 @@ def _arrow_array(name: str, values: Array) -> Any:
 def _refuse_mixture(name: str, values: Array) -> None:
     """One look at the types of all objects; one by one only to find the row."""
     kinds = {kind for kind in set(map(type, values)) if not _is_missing_type(kind)}
-    if len(kinds) < 2 or kinds <= {float, np.float64} or all(issubclass(kind, np.integer | int) and kind is not bool for kind in kinds):
+    if (
+        len(kinds) < 2
+        or kinds <= {float, np.float64}
+        or all(issubclass(kind, np.integer | int) and kind is not bool for kind in kinds)
+    ):
         return
     first: object = None
     for row, value in enumerate(values):

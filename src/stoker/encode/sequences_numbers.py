@@ -29,7 +29,7 @@ def number_type(column: TableColumn) -> np.dtype[Any]:
     import pyarrow as pa
 
     kind = column.kind
-    if pa.types.is_temporal(kind) and not isinstance(kind, pa.MonthDayNanoIntervalType):
+    if _is_time(kind):
         return np.dtype(np.int64)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return np.dtype(kind.to_pandas_dtype())
@@ -43,21 +43,30 @@ def number_blocks(column: TableColumn, dtype: np.dtype[Any], *, truncate: bool =
     """The first row of each block and its values, contiguous and of `dtype`; `truncate` lets floats lose their fractions."""
     start = 0
     for part in column.parts:
-        if isinstance(part, np.ndarray) and part.dtype == dtype and part.flags.c_contiguous and part.flags.aligned:
-            yield start, part
-        else:
-            for begin in range(0, len(part), BLOCK_ROWS):
-                values, gaps = plain_values(part[begin : begin + BLOCK_ROWS])
-                yield start + begin, _cast(column, start + begin, values, gaps, dtype, truncate)
+        size = len(part) if _is_plain(part, dtype) else BLOCK_ROWS
+        for begin in range(0, len(part), size):
+            values, gaps = plain_values(part[begin : begin + size])
+            if values.dtype != dtype or gaps is not None:
+                values = _converted(column, start + begin, values, gaps, dtype, truncate)
+            yield start + begin, np.ascontiguousarray(values)
         start += len(part)
+
+
+def _is_plain(part: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a part can be used where it lies."""
+    if isinstance(part, np.ndarray):
+        return part.dtype.kind in "biuf" and part.dtype == dtype and part.flags.c_contiguous and part.flags.aligned
+    import pyarrow as pa
+
+    return not part.null_count and not pa.types.is_boolean(part.type)
 
 
 def plain_values(part: Any) -> tuple[Array, Array | None]:
     """A part as NumPy numbers (times as int64), and which of them are missing; NaN is not counted as missing."""
     if isinstance(part, np.ndarray):
         if part.dtype.kind not in "mM":
-            return part, None
-        numbers = part.view(np.int64) if part.dtype.isnative else part.astype(part.dtype.newbyteorder("=")).view(np.int64)
+            return part if part.dtype.isnative else part.astype(part.dtype.newbyteorder("=")), None
+        numbers = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("=")).view(np.int64)
         gaps = numbers == MISSING_TIME
         return numbers, gaps if gaps.any() else None
     import pyarrow as pa
@@ -65,33 +74,35 @@ def plain_values(part: Any) -> tuple[Array, Array | None]:
 
     from stoker.store.sharing import to_numpy
 
-    kind = part.type
     gaps = to_numpy(pc.is_null(part)) if part.null_count else None
-    if pa.types.is_temporal(kind):
-        part = part.view(pa.int32() if kind.bit_width == 32 else pa.int64())
-    if pa.types.is_boolean(kind) and gaps is not None:
-        part = part.fill_null(False)
+    if _is_time(part.type):
+        part = part.view(pa.int32() if part.type.bit_width == 32 else pa.int64())
     return to_numpy(part), gaps
 
 
-def _cast(column: TableColumn, row: int, values: Array, gaps: Array | None, dtype: np.dtype[Any], truncate: bool) -> Array:
-    is_time = column.kind.kind in "mM" if isinstance(column.kind, np.dtype) else _is_temporal(column.kind)
+def _is_time(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_temporal(kind)) and not pa.types.is_interval(kind)
+
+
+def _converted(column: TableColumn, row: int, values: Array, gaps: Array | None, dtype: np.dtype[Any], truncate: bool) -> Array:
+    is_time = column.kind.kind in "mM" if isinstance(column.kind, np.dtype) else _is_time(column.kind)
     if gaps is not None and not is_time and dtype.kind != "f":
-        raise column.bad(
-            row + int(gaps.argmax()), None, f"which {dtype} cannot hold. Fill the gaps, or pass dtype='float64'"
-        )
+        raise column.bad(row + int(gaps.argmax()), None, f"which {dtype} cannot hold. Fill the gaps, or pass dtype='float64'")
     result = cast_numbers(column, row, values, gaps, dtype, truncate=truncate)
     if gaps is not None:
         result[gaps] = np.nan if dtype.kind == "f" else MISSING_TIME
-    return np.ascontiguousarray(result)
+    return result
 
 
 def cast_numbers(
     column: TableColumn, row: int, values: Array, gaps: Array | None, dtype: np.dtype[Any], *, truncate: bool = False
 ) -> Array:
-    """The values in another type, each checked; those that are missing may be anything. `row` is the first one's."""
+    """A copy in another type, each value checked; those that are missing may be anything. `row` is the first one's."""
     with np.errstate(all="ignore"):
-        result = values.astype(dtype)  # a copy, also where the type is the same: what is missing is written into it
+        result = values.astype(dtype)
+        # NumPy calls the way from 64-bit integers to float64 safe, which it is not.
         if values.dtype == dtype or (values.dtype.itemsize < 8 and np.can_cast(values.dtype, dtype, casting="safe")):
             return result
         bad = _differs(values, result, truncate)
@@ -109,20 +120,16 @@ def _differs(values: Array, result: Array, truncate: bool) -> Array:
     if source == "f" and target == "f":
         return np.isfinite(values) & ~np.isfinite(result)
     if target == "b":
-        return (values != 0) & (values != 1)
-    bad = ~truncate & (result.astype(values.dtype) != values) if source == "f" else result.astype(values.dtype) != values
-    bad |= (values < 0) != (result < 0) if not truncate else np.zeros(len(values), dtype=bool)
-    for floats, integers in ((values, result), (result, values)):
-        if floats.dtype.kind == "f" and integers.dtype.kind in "iu":
-            # What a float beyond an integer type becomes depends on the processor, and may even come back the same.
-            bounds, wide = np.iinfo(integers.dtype), floats.astype(np.float64)
-            bad |= ~((wide > float(bounds.min) - 1.0) & (wide < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))
-            if bounds.bits == 64 and bounds.min < 0:
-                bad &= wide != float(bounds.min)
-    return np.asarray(bad)
+        return np.asarray((values != 0) & (values != 1))
+    if source == "f":
+        whole = np.trunc(values.astype(np.float64))
+        outside = ~_fits(whole, result.dtype)
+        return outside if truncate else outside | (whole != values)
+    bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
+    return bad | ~_fits(result.astype(np.float64), values.dtype) if target == "f" else bad
 
 
-def _is_temporal(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_temporal(kind))
+def _fits(whole: Array, dtype: np.dtype[Any]) -> Array:
+    """Which float64 lie in an integer type: what others become depends on the processor, and may even come back the same."""
+    bounds = np.iinfo(dtype)
+    return np.asarray((whole >= float(bounds.min)) & (whole < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))

@@ -74,6 +74,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._samples = feed.samples
         self._columns = feed.columns
         self._has_numbers = feed.has_numbers
+        self._has_lengths, self._makes_masks = feed.samples.padded or bool(feed.masks), feed.masks is not False
         self._encode = feed.encode
         self._opened: tuple[int, HostGather, Finish] | None = None
 
@@ -132,7 +133,13 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             self._opened = (
                 process,
                 HostGather(self._view, self._samples, columns, ring, numbers=self._has_numbers, files=self._files),
-                Finish(view=self._view, columns=tuple(columns), padded=self._samples.padded, marks_valid=False, makes_masks=True),
+                Finish(
+                    view=self._view,
+                    columns=tuple(columns),
+                    has_lengths=self._has_lengths,
+                    marks_valid=False,
+                    makes_masks=self._makes_masks,
+                ),
             )
         return self._opened[1:]
 

@@ -166,7 +166,9 @@ def _clear(values: torch.Tensor, absent: torch.Tensor) -> None:
 class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
-    def __init__(self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, numbers: bool) -> None:
+    def __init__(
+        self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, numbers: bool, lengths: bool
+    ) -> None:
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
             longest = view.width(min(longest, max((len(column.values) for column in columns if column.level == "step"), default=0)))
@@ -174,6 +176,7 @@ class DeviceGather:
         self._view = view
         self._samples = samples
         self._numbers = numbers
+        self._has_lengths = lengths
 
     @property
     def num_bytes(self) -> int:
@@ -211,7 +214,7 @@ class DeviceGather:
                         _clear(values, _absent(table.counts, steps))
                 values = values.to(column.dtype)
                 parts["column " + column.name] = values if column.has_width else values[:, :, 0]
-        if self._samples.padded or masked or getattr(self._view, "compat", None):
+        if self._has_lengths or masked or getattr(self._view, "compat", None):
             parts[COUNTS] = table.counts.to(torch.int32)
         return parts
 

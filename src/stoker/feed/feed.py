@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -51,7 +52,8 @@ class Feed:
 
     `columns` defaults to all columns of numbers; `dtype` is the type that floats become; `normalize` centres and scales by
     the whole series. `encode` maps the arrays of a gathered batch to those of the batch; it runs in the background threads.
-    `numbers=True` adds the number of each `sample`. `masks=False` leaves masks to the caller, who can make them from `lengths`.
+    `numbers=True` adds the number of each `sample`. `masks=True` delivers masks and lengths also where nothing is padded;
+    `masks=False` leaves masks to the caller, who can make them from `lengths`.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class Feed:
         threads: int | None = None,
         depth: int | None = None,
         numbers: bool = False,
-        masks: bool = True,
+        masks: bool | None = None,
     ) -> None:
         if not isinstance(store, Store):
             raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
@@ -113,7 +115,7 @@ class Feed:
         )
         self.threads, self.depth = self._choose_threads(threads, depth, encode)
         self._numbers = numbers
-        self._masks = masks
+        self.masks = masks
         self.encode = encode
         self._given_order = order if order is not None else Sequential()
         self._set_order(self._given_order)
@@ -144,12 +146,13 @@ class Feed:
         finish = Finish(
             view=self.view,
             columns=tuple(self.columns),
-            padded=self.samples.padded,
+            has_lengths=self.samples.padded or bool(self.masks),
             marks_valid=self.last == "mask",
-            makes_masks=self._masks,
+            makes_masks=self.masks is not False,
         )
         if self.residency.where == "device":
-            gather = DeviceGather(self.view, self.samples, self.columns, self.device, numbers=self._numbers)
+            has_lengths = finish.has_lengths
+            gather = DeviceGather(self.view, self.samples, self.columns, self.device, numbers=self._numbers, lengths=has_lengths)
             return DeviceProducer(
                 gather, finish, self.samples, self.device, pad_rows=self.last == "mask", batch_size=self.batch_size
             )
@@ -294,7 +297,7 @@ class Feed:
         """What must be the same for a position to mean the same: the data, the view, and the kind of order."""
         store = self.store
         data = store.digest or f"{len(store)} series of {store.num_steps} steps in memory"
-        what = f"{data} {self.view} {self.order.kind}"
+        what = f"{data} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
 
     def as_dataset(self) -> SampleDataset:

@@ -26,7 +26,7 @@ Tensors = dict[str, torch.Tensor]
 AnyView = Windows | Segments | Sequences
 
 COUNTS, NUMBERS, STARTS = "counts", "numbers", "cu_seqlens"
-COMPAT_NAMES = ("input_ids", "labels", "loss_masks")
+COMPAT_ENTRIES = {"input_ids": "float32", "labels": "float32", "loss_masks": "int32"}
 RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "max_seqlen")
 
 
@@ -105,7 +105,7 @@ class Finish:
 
     view: AnyView
     columns: tuple[FedColumn, ...]
-    padded: bool
+    has_lengths: bool
     marks_valid: bool
     makes_masks: bool
 
@@ -144,7 +144,7 @@ class Finish:
                 batch[column.name] = rows[:, : view.length]
                 if has_target:
                     batch[f"{column.name}_target"] = rows[:, start:]
-        if self.padded:
+        if self.has_lengths:
             batch["lengths"] = counts = parts[COUNTS]
             if self.makes_masks:
                 batch["mask"] = _mask(counts, 0, view.length)
@@ -155,7 +155,7 @@ class Finish:
     def _time_moe(self, parts: Tensors) -> Tensors:
         rows = parts["column " + self.columns[0].name]
         masks = _mask(parts[COUNTS], 1, rows.shape[1], torch.int32)
-        return dict(zip(COMPAT_NAMES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
+        return dict(zip(COMPAT_ENTRIES, (rows[:, :-1], rows[:, 1:], masks), strict=True))
 
     def _sequences(self, parts: Tensors) -> Tensors:
         batch = {column.name: parts["column " + column.name] for column in self.columns if column.level == "step"}

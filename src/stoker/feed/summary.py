@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from stoker.feed.layout import COMPAT_ENTRIES
 from stoker.order.sequences import Sequences
 from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
+    from stoker.feed.columns import FedColumn
     from stoker.feed.feed import Feed
 
 
 def summarize(feed: Feed) -> str:
     """A few lines."""
-    steps = "steps" if isinstance(feed.view, Sequences) else f"{feed.samples.row}"
-    shapes = []
-    for column in feed.columns:
-        width = "" if column.width is None else f", {column.width}"
-        rows = "steps" if feed.is_packed else f"{feed.batch_size}, {steps}"
-        shapes.append(f"{column.name} {column.torch_name}[{rows if column.level == 'step' else feed.batch_size}{width}]")
+    shapes = [shape for column in feed.columns for shape in _shapes(feed, column)]
     size = feed.batch_size * feed._row_bytes
     most = "up to " if isinstance(feed.view, Sequences) else ""
     lines = [
@@ -31,6 +29,22 @@ def summarize(feed: Feed) -> str:
         f"  threads    {_threads(feed)}",
     ]
     return "\n".join(lines + [f"  note       {note}" for note in feed.samples.notes()])
+
+
+def _shapes(feed: Feed, column: FedColumn) -> Iterator[str]:
+    """The entries of a batch that a column becomes."""
+    view, rows = feed.view, feed.batch_size
+    width = "" if column.width is None else f", {column.width}"
+    if column.level == "series":
+        yield f"{column.name} {column.torch_name}[{rows}{width}]"
+    elif isinstance(view, Sequences):
+        yield f"{column.name} {column.torch_name}[{'' if feed.is_packed else f'{rows}, '}steps{width}]"
+    elif view.compat:
+        yield from (f"{name} {kind}[{rows}, {view.length}]" for name, kind in COMPAT_ENTRIES.items())
+    else:
+        yield f"{column.name} {column.torch_name}[{rows}, {view.length}{width}]"
+        if view.horizon or view.shift:
+            yield f"{column.name}_target [{rows}, {view.horizon or view.length}{width}]"
 
 
 def _threads(feed: Feed) -> str:

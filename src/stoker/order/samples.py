@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
@@ -45,3 +46,10 @@ class View(Protocol):
 
     def over(self, lengths: Any) -> Samples:
         """The samples of this view over series of these lengths."""
+
+
+def describe_view(view: Any) -> str:
+    """A view as one writes it: the first field, and those that are not as they are by default."""
+    first, *others = fields(view)
+    named = [f"{field.name}={getattr(view, field.name)!r}" for field in others if getattr(view, field.name) != field.default]
+    return f"{type(view).__name__}({', '.join([str(getattr(view, first.name)), *named])})"

@@ -19,14 +19,14 @@ from stoker.errors import OptionError
 from stoker.kernel import kernel
 from stoker.memory import prefetch
 from stoker.order.lengths import Lengths
-from stoker.order.samples import Located
+from stoker.order.samples import Located, describe_view
 
 Array = npt.NDArray[Any]
 Layout = Literal["padded", "packed"]
 End = Literal["first", "last"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sequences:
     """Whole series, cut to their `keep` ("first" or "last") `max_length` steps.
 
@@ -63,6 +63,9 @@ class Sequences:
             if bucket >= longest:
                 return bucket
         return max(longest, 1)
+
+    def __repr__(self) -> str:
+        return describe_view(self)
 
     def over(self, lengths: Lengths) -> SequenceSamples:
         """The sequences of series of these lengths."""

@@ -28,7 +28,7 @@ from stoker.errors import OptionError
 from stoker.kernel import kernel
 from stoker.memory import prefetch
 from stoker.order.lengths import Lengths
-from stoker.order.samples import Located
+from stoker.order.samples import Located, describe_view
 
 Array = npt.NDArray[Any]
 Tail = Literal["keep", "drop"]
@@ -39,7 +39,7 @@ _DENSE_SERIES = 2**22  # up to here the index has an entry for each series: 32 M
 _SPARSE_GROUP = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Windows:
     """Windows of `length` steps, a new one every `stride` steps of each series.
 
@@ -71,12 +71,15 @@ class Windows:
         """Steps that a padded window needs to hold a target (or, without targets, anything)."""
         return self.length + 1 if self.horizon else self.shift + 1
 
+    def __repr__(self) -> str:
+        return describe_view(self)
+
     def over(self, lengths: Lengths) -> WindowSamples:
         """The windows of series of these lengths."""
         return WindowSamples(self, lengths)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Segments:
     """Each series cut into consecutive segments of `length` steps; one segment where none is longer.
 
@@ -102,6 +105,9 @@ class Segments:
     def span(self) -> int:
         """Steps of a segment with its target."""
         return self.windows.span
+
+    def __repr__(self) -> str:
+        return describe_view(self)
 
     def over(self, lengths: Lengths) -> WindowSamples:
         """The segments of series of these lengths."""

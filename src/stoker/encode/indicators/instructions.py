@@ -1,0 +1,113 @@
+"""Instructions: what both arithmetics know, one loop over a block of bars each.
+
+A column is one row of a matrix, `history` earlier bars followed by the block at place `p`; an operand is read so many bars
+back. The law: what needs a missing value (NaN) is missing, whichever operand it is, and a bar never reads a later one.
+The types are those of the columns, so the same text is the arithmetic in float32 and in float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.kernel import kernel
+
+Array = npt.NDArray[Any]
+
+ADD, SUBTRACT, MULTIPLY, DIVIDE, LARGER, ABSOLUTE, LOGARITHM, ROOT, ABOVE, RATIO, HIGHEST, DISTANCE = range(12)
+
+
+@kernel
+def compute(op: int, a: Array, b: Array, limit: float, otherwise: float, y: Array) -> None:
+    """One number a bar from one or two others, for every bar of the block.
+
+    LARGER is the larger of the two, ABOVE is 1 where a > b and else 0, RATIO is a / b or `otherwise` where b <= `limit`.
+    """
+    n = len(y)
+    if op == ADD:
+        for t in range(n):
+            y[t] = a[t] + b[t]
+    elif op == SUBTRACT:
+        for t in range(n):
+            y[t] = a[t] - b[t]
+    elif op == MULTIPLY:
+        for t in range(n):
+            y[t] = a[t] * b[t]
+    elif op == DIVIDE:
+        for t in range(n):
+            y[t] = a[t] / b[t] if b[t] != 0 else np.nan
+    elif op == LARGER:
+        for t in range(n):
+            y[t] = a[t] if a[t] > b[t] or a[t] != a[t] else b[t]
+    elif op == ABSOLUTE:
+        for t in range(n):
+            y[t] = abs(a[t])
+    elif op == LOGARITHM:
+        for t in range(n):
+            y[t] = np.log(a[t]) if a[t] > 0 else np.nan
+    elif op == ROOT:
+        for t in range(n):
+            y[t] = np.sqrt(a[t])
+    elif op == ABOVE:
+        for t in range(n):
+            y[t] = 1.0 if a[t] > b[t] else 0.0 if a[t] <= b[t] else np.nan
+    elif op == RATIO:
+        for t in range(n):
+            y[t] = (a[t] - a[t]) + otherwise if b[t] <= limit else a[t] / b[t]
+
+
+@kernel
+def highest(x: Array, window: int, scratch: Array, y: Array) -> None:
+    """The largest of `window` values up to each bar; `x` begins `window` - 1 bars before the block.
+
+    Spans of 1, 2, 4, … values are joined two by two, so a window costs its logarithm.
+    """
+    n = len(x)
+    for t in range(n):
+        scratch[t] = x[t]
+    span = 1
+    while 2 * span <= window:
+        n -= span
+        here, there = scratch[:n], scratch[span : span + n]
+        for t in range(n):  # reads ahead of what it writes
+            here[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+        span *= 2
+    n = len(y)
+    here, there = scratch[:n], scratch[window - span : window - span + n]
+    for t in range(n):
+        y[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+
+
+@kernel
+def distance(x: Array, center: Array, window: int, y: Array) -> None:
+    """The sum of |x - center| over `window` values up to each bar, the oldest first; `x` begins `window` - 1 bars earlier."""
+    n = len(y)
+    for t in range(n):
+        y[t] = 0
+    for k in range(window):
+        part = x[k : k + n]
+        for t in range(n):
+            y[t] += abs(part[t] - center[t])
+
+
+@kernel
+def keep_history(rows: Array, count: int, place: int, history: int, before: float) -> None:
+    """Bring the last `history` values of each row to its front; at the begin of a series (place 0) they are `before`."""
+    for i in range(count):
+        row = rows[i]
+        for t in range(history):
+            row[t] = row[place - history + t] if place else before
+
+
+@kernel
+def write_columns(columns: Array, place: int, runs: Array, first: int, count: int, out: Array) -> None:
+    """Copy finished columns into the rows of the result, 16 rows at a time so that both sides stay in the nearest cache."""
+    for top in range(0, len(out), 16):
+        n = min(16, len(out) - top)
+        for i in range(first, first + count):
+            column = columns[runs[i, 0], place + top : place + top + n]
+            feature = runs[i, 1]
+            for t in range(n):
+                out[top + t, feature] = column[t]
