@@ -12,9 +12,9 @@ import pytest
 from tests.cli.calling import Done
 
 from stoker.cli.inspect import MAX_SOURCES
-from stoker.units import readable_bytes
 from stoker.store.pack import pack
 from stoker.testing import tiny_store
+from stoker.units import readable_bytes
 
 Stoker = Callable[..., Done]
 

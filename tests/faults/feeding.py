@@ -144,16 +144,17 @@ def unlink_while_reading(path: str, residency: str) -> list[list[float]]:
 
 def close_while_encoding(delay: float) -> int:
     """Close a feed whose encoder sleeps; returns the threads that are left."""
-    begun = threading.Event()
+    begun = threading.Semaphore(0)
 
     def encode(batch: dict[str, Any]) -> dict[str, Any]:
-        begun.set()
+        begun.release()
         time.sleep(delay)
         return dict(batch)
 
     feed = make_feed(2, encode=encode)
     batches = iter(feed)
-    begun.wait(30)
+    for _ in range(2):
+        begun.acquire(timeout=30)
     feed.close()
     left = sum(thread.name.startswith("stoker-feed") for thread in threading.enumerate())
     if next(batches, None) is not None:

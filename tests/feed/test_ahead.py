@@ -157,15 +157,15 @@ def test_forgotten_by_one_of_its_own_threads_is_closed() -> None:
 
 
 def test_close_does_not_wait_for_a_stuck_step() -> None:
-    begun, release = threading.Event(), threading.Event()
+    begun, release = threading.Semaphore(0), threading.Event()
 
     def make(step: int) -> int:
-        begun.set()
+        begun.release()
         release.wait()
         return step
 
     ahead = Ahead(make, 10, threads=2, depth=2)
-    assert begun.wait(30)
+    assert all(begun.acquire(timeout=30) for _ in range(2))
     ahead.close()
     assert len(feed_threads()) == 2, "it gave them a second, and left them"
     release.set()

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 
 _LAZY = {
     "Digits": "stoker.encode.digits:Digits",
+    "PackedSequences": "stoker.encode.sequences_result:PackedSequences",
+    "PaddedSequences": "stoker.encode.sequences_result:PaddedSequences",
     "join_digits": "stoker.encode.digits_join:join_digits",
+    "pack_sequences": "stoker.encode.sequences_store:pack_sequences",
+    "pad_sequences": "stoker.encode.sequences:pad_sequences",
     "profile_digits": "stoker.encode.digits_profile:profile_digits",
     "split_digits": "stoker.encode.digits:split_digits",
 }
@@ -17,6 +21,10 @@ if TYPE_CHECKING:
     from stoker.encode.digits import split_digits as split_digits
     from stoker.encode.digits_join import join_digits as join_digits
     from stoker.encode.digits_profile import profile_digits as profile_digits
+    from stoker.encode.sequences import pad_sequences as pad_sequences
+    from stoker.encode.sequences_result import PackedSequences as PackedSequences
+    from stoker.encode.sequences_result import PaddedSequences as PaddedSequences
+    from stoker.encode.sequences_store import pack_sequences as pack_sequences
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __all__ = sorted(_LAZY)

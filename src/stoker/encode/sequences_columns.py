@@ -52,16 +52,22 @@ class TableColumn:
         text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         return BadValue(f"column {self.name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
 
-    def first_value(self) -> tuple[int, object]:
-        """The first value that is not missing, and its row; the last value where all are missing."""
-        row, value = 0, None
+    def value(self, row: int) -> object:
+        """The value of a row, as Python has it."""
         for part in self.parts:
-            for one in part:
-                value = one.as_py() if hasattr(one, "as_py") else one
-                if value is not None:
-                    return row, value
-                row += 1
-        return max(row - 1, 0), value
+            if row < len(part):
+                one = part[row]
+                return one.as_py() if hasattr(one, "as_py") else one.item() if isinstance(one, np.generic) else one
+            row -= len(part)
+        return None
+
+    def first_value(self) -> tuple[int, object]:
+        """The first value that is not missing, and its row; None where all are missing."""
+        for row in range(self.num_rows):
+            value = self.value(row)
+            if value is not None:
+                return row, value
+        return 0, None
 
 
 def read_columns(table: Any, *, key: str | None, columns: Sequence[str] | None) -> tuple[TableColumn | None, list[TableColumn]]:

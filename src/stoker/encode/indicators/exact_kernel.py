@@ -1,0 +1,254 @@
+"""The exact arithmetic: float64 throughout, gaps known, errors that do not grow with the length of a series.
+
+It stands between a program and rows of features, for a million bars as for one: a state is all it keeps from block to block,
+so batch and stream are the same text. The laws:
+    missing       a value that is not there leaves every state as it was; a window with one in it is not ready
+    recurrences   begin as the mean of their first `window` values, and are ready from the last of these on
+    windows       are differences of running sums, which start anew every `period` bars around a value of that time,
+                  so that they neither drift nor lose digits; where nothing changes, a mean is that value and a deviation 0
+Nothing depends on how the bars are cut into blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.encode.indicators.instructions import compute, distance, highest, keep_history, write_columns
+from stoker.kernel import kernel
+
+Array = npt.NDArray[Any]
+
+_HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
+LOAD, SUMS, BAND, SCORE, TOTAL, SMOOTH, EMA, RSI, WRITE = range(20, 29)
+SUM_ROWS = 4
+"""Running sums of a column: of its values, of their squares, of those that are there, of changes from one to the next."""
+
+_MOST = 3.4028234663852886e38  # the largest float32
+
+
+@kernel
+def load(source: Array, y: Array) -> None:
+    """Take in values; what is no finite float32 is missing."""
+    for t in range(len(y)):
+        y[t] = source[t] if abs(source[t]) <= _MOST else np.nan
+
+
+@kernel
+def run_sums(
+    x: Array, p: int, n: int, history: int, index: int, period: int, sums: Array, row: int, registers: Array, r: int
+) -> None:
+    """Extend the running sums of a column over the block; every `period` bars those of the history are written anew."""
+    values, squares, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3]
+    anchor, last = registers[r], registers[r + 1] if index else np.nan
+    if index % period == 0:
+        anchor = x[p] if x[p] == x[p] else last
+        values[p - 1] = squares[p - 1] = there[p - 1] = changes[p - 1] = 0.0
+        for t in range(p - 1, p - history, -1):
+            known = x[t] == x[t]
+            d = x[t] - anchor if known else 0.0
+            values[t - 1] = values[t] - d
+            squares[t - 1] = squares[t] - d * d
+            there[t - 1] = there[t] - (1.0 if known else 0.0)
+            changes[t - 1] = changes[t] - (1.0 if x[t] != x[t - 1] else 0.0)
+    sum_, square, known_, change = values[p - 1], squares[p - 1], there[p - 1], changes[p - 1]
+    for t in range(p, p + n):
+        if x[t] == x[t]:
+            anchor = anchor if anchor == anchor else x[t]
+            d = x[t] - anchor
+            sum_ += d
+            square += d * d
+            known_ += 1.0
+            last = x[t]
+        change += 1.0 if x[t] != x[t - 1] else 0.0
+        values[t], squares[t], there[t], changes[t] = sum_, square, known_, change
+    registers[r], registers[r + 1] = anchor, last
+
+
+@kernel
+def band(x: Array, sums: Array, row: int, p: int, window: int, anchor: float, means: float, deviations: float, y: Array) -> None:
+    """So many means and so many (population) deviations of the window that ends at each bar."""
+    n, first = len(y), p - window
+    s1, s0 = sums[row, p : p + n], sums[row, first : first + n]
+    q1, q0 = sums[row + 1, p : p + n], sums[row + 1, first : first + n]
+    t1, t0 = sums[row + 2, p : p + n], sums[row + 2, first : first + n]
+    c1, c0 = sums[row + 3, p : p + n], sums[row + 3, first + 1 : first + 1 + n]
+    share = 1.0 / window
+    for t in range(n):
+        mean = (s1[t] - s0[t]) * share
+        variance = (q1[t] - q0[t]) * share - mean * mean
+        same = c1[t] == c0[t]
+        deviation = 0.0 if same or variance <= 0.0 else np.sqrt(variance)
+        level = x[t] if same else anchor + mean
+        y[t] = means * level + deviations * deviation if t1[t] - t0[t] == window else np.nan
+
+
+@kernel
+def score(x: Array, sums: Array, row: int, p: int, window: int, anchor: float, y: Array) -> None:
+    """How many deviations the value of each bar lies above the mean of the window that ends there; 0 where nothing deviates."""
+    n, first = len(y), p - window
+    s1, s0 = sums[row, p : p + n], sums[row, first : first + n]
+    q1, q0 = sums[row + 1, p : p + n], sums[row + 1, first : first + n]
+    t1, t0 = sums[row + 2, p : p + n], sums[row + 2, first : first + n]
+    c1, c0 = sums[row + 3, p : p + n], sums[row + 3, first + 1 : first + 1 + n]
+    share = 1.0 / window
+    for t in range(n):
+        mean = (s1[t] - s0[t]) * share
+        variance = (q1[t] - q0[t]) * share - mean * mean
+        z = 0.0 if c1[t] == c0[t] or variance <= 0.0 else ((x[t] - anchor) - mean) / np.sqrt(variance)
+        y[t] = z if t1[t] - t0[t] == window else np.nan
+
+
+@kernel
+def total(x: Array, registers: Array, r: int, y: Array) -> None:
+    """The sum of all values so far."""
+    so_far = registers[r]
+    for t in range(len(y)):
+        if abs(x[t]) < np.inf:
+            so_far += x[t]
+            y[t] = so_far
+        else:
+            y[t] = np.nan
+    registers[r] = so_far
+
+
+@kernel
+def smooth(x: Array, window: int, weight: float, registers: Array, r: int, y: Array) -> None:
+    """An average in which each value has `weight` when it comes; the first `window` values weigh alike."""
+    n, average = registers[r], registers[r + 1]
+    for t in range(len(y)):
+        if abs(x[t]) < np.inf:
+            n += 1.0
+            average += (1.0 / n if n <= window else weight) * (x[t] - average)
+            y[t] = average if n >= window else np.nan
+        else:
+            y[t] = np.nan
+    registers[r], registers[r + 1] = n, average
+
+
+@kernel
+def clear(row: Array, runs: Array, first: int, count: int) -> None:
+    """Say that the features of some lanes are missing in a row."""
+    for i in range(first, first + count):
+        row[runs[i, 1] : runs[i, 1] + runs[i, 2]] = np.nan
+
+
+@kernel
+def ema_lanes(x: Array, lanes: Array, runs: Array, first: int, count: int, registers: Array, r: int, out: Array) -> None:
+    """`smooth` of one column for many windows side by side, written straight into the rows of the result."""
+    averages, windows, weights = lanes[0], lanes[2], lanes[3]
+    n = registers[r]
+    for t in range(len(out)):
+        row = out[t]
+        if not abs(x[t]) < np.inf:
+            clear(row, runs, first, count)
+            continue
+        n += 1.0
+        share = 1.0 / n
+        for j in range(len(averages)):
+            averages[j] += (share if n <= windows[j] else weights[j]) * (x[t] - averages[j])
+        for i in range(first, first + count):
+            begin, size = runs[i, 0], runs[i, 2]
+            y, average, window = row[runs[i, 1] : runs[i, 1] + size], averages[begin : begin + size], windows[begin : begin + size]
+            for j in range(size):
+                y[j] = average[j] if n >= window[j] else np.nan
+    registers[r] = n
+
+
+@kernel
+def rsi_lanes(x: Array, lanes: Array, runs: Array, first: int, count: int, registers: Array, r: int, out: Array) -> None:
+    """The share of gains among gains and losses, both averaged by `smooth`, in percent; `x` begins one bar before the block."""
+    gains, losses, windows, weights = lanes[0], lanes[1], lanes[2], lanes[3]
+    n = registers[r]
+    for t in range(len(out)):
+        row = out[t]
+        change = x[t + 1] - x[t]
+        if not abs(change) < np.inf:
+            clear(row, runs, first, count)
+            continue
+        gain, loss = max(change, 0.0), max(-change, 0.0)
+        n += 1.0
+        share = 1.0 / n
+        for j in range(len(gains)):
+            weight = share if n <= windows[j] else weights[j]
+            gains[j] += weight * (gain - gains[j])
+            losses[j] += weight * (loss - losses[j])
+        for i in range(first, first + count):
+            begin, size = runs[i, 0], runs[i, 2]
+            y, window = row[runs[i, 1] : runs[i, 1] + size], windows[begin : begin + size]
+            up, down = gains[begin : begin + size], losses[begin : begin + size]
+            for j in range(size):
+                both = up[j] + down[j]
+                y[j] = np.nan if n < window[j] else 100.0 * up[j] / both if both > 0.0 else 50.0
+    registers[r] = n
+
+
+@kernel
+def advance(
+    program: Array,
+    numbers: Array,
+    runs: Array,
+    columns: Array,
+    sums: Array,
+    lanes: Array,
+    registers: Array,
+    starts: Array,
+    sources: Array,
+    out: Array,
+    history: int,
+    num_live: int,
+    period: int,
+    emit_from: int,
+    pad: float,
+) -> None:
+    """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
+
+    `starts` are the bars where another series begins. Registers 0 and 1 are the number of bars so far and the place in the
+    columns (0 at the begin of a series). Nothing is padded: `emit_from` and `pad` are for the other arithmetic.
+    """
+    done, num_begun = 0, 0
+    while done < len(out):
+        if num_begun < len(starts) and starts[num_begun] == done:
+            registers[:] = 0.0
+            lanes[:2] = 0.0
+            num_begun += 1
+        index, p = int(registers[0]), int(registers[1])
+        if p == 0 or p == columns.shape[1]:
+            keep_history(columns, num_live, p, history, np.nan)
+            keep_history(sums, len(sums), p, history, 0.0)
+            p = history
+        end = starts[num_begun] if num_begun < len(starts) else len(out)
+        n = min(end - done, columns.shape[1] - p, period - index % period)
+        block = out[done : done + n]
+        for i in range(len(program)):
+            op, o, a, lag_a, b, lag_b = program[i, 0], program[i, 1], program[i, 2], program[i, 3], program[i, 4], program[i, 5]
+            w, r, count = program[i, 6], program[i, 8], program[i, 9]
+            if op < _HIGHEST:
+                x, z = columns[a, p - lag_a : p - lag_a + n], columns[b, p - lag_b : p - lag_b + n]
+                compute(op, x, z, numbers[i, 0], numbers[i, 1], columns[o, p : p + n])
+            elif op == _HIGHEST:
+                highest(columns[a, p - w + 1 : p + n], w, columns[b], columns[o, p : p + n])
+            elif op == _DISTANCE:
+                distance(columns[a, p - w + 1 : p + n], columns[b, p : p + n], w, columns[o, p : p + n])
+            elif op == LOAD:
+                load(sources[a, done : done + n], columns[o, p : p + n])
+            elif op == SUMS:
+                run_sums(columns[a], p, n, history, index, period, sums, o, registers, r)
+            elif op == BAND:
+                band(columns[a, p : p + n], sums, b, p, w, registers[r], numbers[i, 0], numbers[i, 1], columns[o, p : p + n])
+            elif op == SCORE:
+                score(columns[a, p : p + n], sums, b, p, w, registers[r], columns[o, p : p + n])
+            elif op == TOTAL:
+                total(columns[a, p : p + n], registers, r, columns[o, p : p + n])
+            elif op == SMOOTH:
+                smooth(columns[a, p : p + n], w, numbers[i, 0], registers, r, columns[o, p : p + n])
+            elif op == EMA:
+                ema_lanes(columns[a, p : p + n], lanes[:, b : b + w], runs, o, count, registers, r, block)
+            elif op == RSI:
+                rsi_lanes(columns[a, p - 1 : p + n], lanes[:, b : b + w], runs, o, count, registers, r, block)
+            else:
+                write_columns(columns, p, runs, o, count, block)
+        registers[0], registers[1] = index + n, p + n
+        done += n

@@ -1,0 +1,273 @@
+"""The arithmetic of Sentio's C++ builder, bit for bit: float32 except where it had a double, 0 before the first bar of an
+indicator, and no notion of a missing value, so that one NaN is kept for ever or turns into 0.
+
+Every loop says the recurrence in the order in which the builder computes it; nothing may be rearranged here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.encode.indicators.instructions import compute, distance, highest, keep_history, write_columns
+from stoker.kernel import kernel
+
+Array = npt.NDArray[Any]
+
+_HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
+LOAD, LOAD_WHOLE, SUMS, SCORE, MEAN, DEVIATION, WINDOW_SUM, TOTAL, SMOOTH, WILDER, DECAY, EMA, RSI, WRITE = range(40, 54)
+SUM_ROWS = 2
+"""Running sums of a column: of its values and of their squares."""
+
+_TINY = np.float32(1e-12)
+_FLAT = np.float32(1e-8)
+_ZERO, _ONE, _HUNDRED = np.float32(0), np.float32(1), np.float32(100)
+
+
+@kernel
+def load(source: Array, whole: bool, y: Array) -> None:
+    """Take in values; those of a `whole` column (volume) lose what is behind the point."""
+    for t in range(len(y)):
+        y[t] = np.trunc(source[t]) if whole else source[t]
+
+
+@kernel
+def run_sums(x: Array, p: int, n: int, sums: Array, row: int) -> None:
+    """Double sums from the first bar on; a square is rounded to float32 before it is added."""
+    values, squares = sums[row], sums[row + 1]
+    value, square = values[p - 1], squares[p - 1]
+    for t in range(p, p + n):
+        value += x[t]
+        square += x[t] * x[t]
+        values[t], squares[t] = value, square
+
+
+@kernel
+def score(x: Array, sums: Array, row: int, p: int, window: float, y: Array) -> None:
+    """Deviations from the mean of the window; 0 where the deviation is hardly more than 0."""
+    n, first = len(y), p - int(window)
+    s1, s0 = sums[row, p : p + n], sums[row, first : first + n]
+    q1, q0 = sums[row + 1, p : p + n], sums[row + 1, first : first + n]
+    for t in range(n):
+        mean = (s1[t] - s0[t]) / window
+        variance = (q1[t] - q0[t]) / window - mean * mean
+        deviation = np.float32(np.sqrt(variance if variance > 0.0 else 0.0))
+        y[t] = (x[t] - mean) / deviation if deviation > _FLAT else 0.0
+
+
+@kernel
+def mean(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
+    """A mean from a double that gains the new value and then loses the old one; `x` begins `window` bars before the block."""
+    held = registers[r]
+    for t in range(len(y)):
+        held += x[t + window]
+        if index + t >= window:
+            held -= x[t]
+        y[t] = held / window if index + t >= window - 1 else 0.0
+    registers[r] = held
+
+
+@kernel
+def deviation(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
+    """The deviation of the bars before this one; what the sums gain is rounded to float32. `x` begins `window` bars earlier."""
+    held, squares = registers[r], registers[r + 1]
+    for t in range(len(y)):
+        new = x[t + window]
+        if index + t < window:
+            held += new
+            squares += new * new
+            y[t] = 0.0
+        else:
+            center = held / window
+            variance = squares / window - center * center
+            y[t] = np.sqrt(variance if variance > 0.0 else 0.0)
+            held += new - x[t]
+            squares += new * new - x[t] * x[t]
+    registers[r], registers[r + 1] = held, squares
+
+
+@kernel
+def window_sum(x: Array, window: int, y: Array) -> None:
+    """The sum of `window` values up to each bar, the oldest first; `x` begins `window` - 1 bars before the block."""
+    n = len(y)
+    for t in range(n):
+        y[t] = 0
+    for k in range(window):
+        part = x[k : k + n]
+        for t in range(n):
+            y[t] += part[t]
+
+
+@kernel
+def total(x: Array, registers: Array, r: int, y: Array) -> None:
+    """The sum of all values so far."""
+    so_far = np.float32(registers[r])
+    for t in range(len(y)):
+        so_far += x[t]
+        y[t] = so_far
+    registers[r] = so_far
+
+
+@kernel
+def smooth(x: Array, weight: float, index: int, registers: Array, r: int, y: Array) -> None:
+    """An average that begins with the first value."""
+    average, k = np.float32(registers[r]), np.float32(weight)
+    for t in range(len(y)):
+        average = k * x[t] + (_ONE - k) * average if index + t else x[t]
+        y[t] = average
+    registers[r] = average
+
+
+@kernel
+def wilder(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
+    """Wilder's average: from bar `window` on, where it is the mean of bars 1 to `window`."""
+    average, size = np.float32(registers[r]), np.float32(window)
+    for t in range(len(y)):
+        i = index + t
+        if i:
+            average = (average if i <= window else average * (size - _ONE)) + x[t]
+            average = average / size if i >= window else average
+        y[t] = average if i >= window else _ZERO
+    registers[r] = average
+
+
+@kernel
+def decay(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
+    """Wilder's sum: of bars 1 to `window`, and from then on with a part taken away for each that is added."""
+    held, size = np.float32(registers[r]), np.float32(window)
+    for t in range(len(y)):
+        i = index + t
+        if i:
+            held = (held if i <= window else held - held / size) + x[t]
+        y[t] = held
+    registers[r] = held
+
+
+@kernel
+def ema_lanes(x: Array, lanes: Array, index: int, runs: Array, first: int, count: int, out: Array) -> None:
+    """`smooth` of one column for many windows side by side, written straight into the rows of the result."""
+    averages, weights, rests = lanes[0], lanes[2], lanes[3]
+    for t in range(len(out)):
+        row = out[t]
+        if index + t:
+            for j in range(len(averages)):
+                averages[j] = weights[j] * x[t] + rests[j] * averages[j]
+        else:
+            averages[:] = x[t]
+        for i in range(first, first + count):
+            begin, size = runs[i, 0], runs[i, 2]
+            y, average = row[runs[i, 1] : runs[i, 1] + size], averages[begin : begin + size]
+            for j in range(size):
+                y[j] = average[j]
+
+
+@kernel
+def rsi_lanes(x: Array, lanes: Array, index: int, runs: Array, first: int, count: int, out: Array) -> None:
+    """RSI for many windows side by side: `wilder` of gains and losses, 0 where there are no losses, from bar `window` + 1 on.
+
+    `x` begins one bar before the block.
+    """
+    gains, losses, windows = lanes[0], lanes[1], lanes[2]
+    for t in range(len(out)):
+        row = out[t]
+        i = np.float32(index + t)
+        if index + t:
+            change = x[t + 1] - x[t]
+            gain, loss = _ZERO if change < _ZERO else change, _ZERO if -change < _ZERO else -change  # keeps a NaN
+            for j in range(len(gains)):
+                window = windows[j]
+                up = (gains[j] if i <= window else gains[j] * (window - _ONE)) + gain
+                down = (losses[j] if i <= window else losses[j] * (window - _ONE)) + loss
+                gains[j] = up / window if i >= window else up
+                losses[j] = down / window if i >= window else down
+        for k in range(first, first + count):
+            begin, size = runs[k, 0], runs[k, 2]
+            y, window_ = row[runs[k, 1] : runs[k, 1] + size], windows[begin : begin + size]
+            up_, down_ = gains[begin : begin + size], losses[begin : begin + size]
+            for j in range(size):
+                strength = up_[j] / down_[j] if down_[j] > _TINY else _ZERO
+                y[j] = _HUNDRED - _HUNDRED / (_ONE + strength) if i > window_[j] else _ZERO
+
+
+@kernel
+def advance(
+    program: Array,
+    numbers: Array,
+    runs: Array,
+    columns: Array,
+    sums: Array,
+    lanes: Array,
+    registers: Array,
+    starts: Array,
+    sources: Array,
+    out: Array,
+    history: int,
+    num_live: int,
+    period: int,
+    emit_from: int,
+    pad: float,
+) -> None:
+    """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
+
+    `starts` are the bars where another series begins. Registers 0 and 1 are the number of bars so far and the place in the
+    columns (0 at the begin of a series). An instruction's column is 0 before its first bar, and rows before `emit_from` are
+    `pad`. Sums never start anew: `period` is for the other arithmetic.
+    """
+    done, num_begun = 0, 0
+    while done < len(out):
+        if num_begun < len(starts) and starts[num_begun] == done:
+            registers[:] = 0.0
+            lanes[:2] = _ZERO
+            num_begun += 1
+        index, p = int(registers[0]), int(registers[1])
+        if p == 0 or p == columns.shape[1]:
+            keep_history(columns, num_live, p, history, _ZERO)
+            keep_history(sums, len(sums), p, history, 0.0)
+            p = history
+        end = starts[num_begun] if num_begun < len(starts) else len(out)
+        n = min(end - done, columns.shape[1] - p)
+        block = out[done : done + n]
+        for i in range(len(program)):
+            op, o, a, lag_a, b, lag_b = program[i, 0], program[i, 1], program[i, 2], program[i, 3], program[i, 4], program[i, 5]
+            w, first, r, count = program[i, 6], program[i, 7], program[i, 8], program[i, 9]
+            if op < _HIGHEST:
+                x, z = columns[a, p - lag_a : p - lag_a + n], columns[b, p - lag_b : p - lag_b + n]
+                compute(op, x, z, np.float32(numbers[i, 0]), np.float32(numbers[i, 1]), columns[o, p : p + n])
+            elif op == _HIGHEST:
+                highest(columns[a, p - w + 1 : p + n], w, columns[b], columns[o, p : p + n])
+            elif op == _DISTANCE:
+                distance(columns[a, p - w + 1 : p + n], columns[b, p : p + n], w, columns[o, p : p + n])
+            elif op == LOAD or op == LOAD_WHOLE:
+                load(sources[a, done : done + n], op == LOAD_WHOLE, columns[o, p : p + n])
+            elif op == SUMS:
+                run_sums(columns[a], p, n, sums, o)
+            elif op == SCORE:
+                score(columns[a, p : p + n], sums, b, p, float(w), columns[o, p : p + n])
+            elif op == MEAN:
+                mean(columns[a, p - w : p + n], w, index, registers, r, columns[o, p : p + n])
+            elif op == DEVIATION:
+                deviation(columns[a, p - w : p + n], w, index, registers, r, columns[o, p : p + n])
+            elif op == WINDOW_SUM:
+                window_sum(columns[a, p - w + 1 : p + n], w, columns[o, p : p + n])
+            elif op == TOTAL:
+                total(columns[a, p : p + n], registers, r, columns[o, p : p + n])
+            elif op == SMOOTH:
+                smooth(columns[a, p : p + n], numbers[i, 0], index, registers, r, columns[o, p : p + n])
+            elif op == WILDER:
+                wilder(columns[a, p : p + n], w, index, registers, r, columns[o, p : p + n])
+            elif op == DECAY:
+                decay(columns[a, p : p + n], w, index, registers, r, columns[o, p : p + n])
+            elif op == EMA:
+                ema_lanes(columns[a, p : p + n], lanes[:, b : b + w], index, runs, o, count, block)
+            elif op == RSI:
+                rsi_lanes(columns[a, p - 1 : p + n], lanes[:, b : b + w], index, runs, o, count, block)
+            else:
+                write_columns(columns, p, runs, o, count, block)
+            if index < first:
+                columns[o, p : p + min(n, first - index)] = _ZERO
+        if index < emit_from:
+            block[: min(n, emit_from - index)] = pad
+        registers[0], registers[1] = index + n, p + n
+        done += n

@@ -1,0 +1,224 @@
+"""Sequences as a store: packed tensors seen as one, and tables of any size, which stream through `stoker.pack`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker import files
+from stoker.encode.sequences_columns import TableColumn, read_column
+from stoker.encode.sequences_contexts import number_contexts
+from stoker.errors import OptionError
+from stoker.store.arrays import store_from_arrays
+from stoker.store.column import Column, Texts
+from stoker.store.manifest import NonFinite
+from stoker.store.pack import pack
+from stoker.store.packing.options import DEFAULT_MEMORY, Missing
+from stoker.store.packing.packing import quiet
+from stoker.store.packing.state import Progress
+from stoker.store.sharing import from_numpy, from_texts, to_numpy
+from stoker.store.store import Store
+from stoker.store.tally import Tally
+
+Array = npt.NDArray[Any]
+
+_TALLY_BYTES = 8 << 20
+
+
+def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str, Any] | None) -> Store:
+    """A store over flat columns, and the key of each sequence as a column of its own."""
+    store = store_from_arrays(columns, lengths=np.diff(offsets))
+    if key is None:
+        return store
+    name, keys = key
+    column, values = _key_column(name, keys)
+    return Store(
+        {name: column, **store.schema},
+        {**({} if values is None else {name: values}), **{one: store.column(one) for one in store.schema}},
+        num_series=len(store),
+        length=store.uniform_length,
+        offsets=None if store.uniform_length is not None else store.offsets,
+        name=store.name,
+    )
+
+
+def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
+    if isinstance(keys, pa.Array):
+        if keys.null_count:
+            raise OptionError("one of the contexts has no key, which a store cannot hold. Pass key=None.")
+        if pa.types.is_temporal(keys.type):
+            keys = np.asarray(keys.to_numpy(zero_copy_only=False))
+        elif pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
+            return Column(name=name, dtype=None, level="series", kind="text", texts=_texts(keys)), None
+        else:
+            raise OptionError(f"the contexts' keys are {keys.type}, which a store cannot hold. Pass key=None.")
+    elif not isinstance(keys, np.ndarray):
+        keys = keys.cpu().numpy()
+    values = np.ascontiguousarray(keys)
+    if values.dtype.kind in "mM":
+        kind, unit = "timestamp" if values.dtype.kind == "M" else "duration", np.datetime_data(values.dtype)[0]
+        return Column(name=name, dtype=np.dtype("<i8"), level="series", kind=kind, unit=unit), values.view("<i8")  # type: ignore[arg-type]
+    return Column(name=name, dtype=values.dtype, level="series", kind="number"), values
+
+
+def _texts(keys: pa.Array) -> Texts:
+    large = keys.cast(pa.large_string())
+    if large.offset:
+        large = pa.concat_arrays([large, large[:0]])
+    _, offsets, utf8 = large.buffers()
+    ends = np.frombuffer(offsets, dtype="<i8", count=len(large) + 1) if offsets is not None else np.zeros(1, dtype="<i8")
+    return Texts(np.frombuffer(utf8 or b"", dtype="|u1", count=int(ends[-1])), ends)
+
+
+def pack_sequences(
+    source: Any,
+    path: str | os.PathLike[str],
+    *,
+    key: str,
+    columns: str | Sequence[str] | None = None,
+    contexts: Any = None,
+    time: str | None = None,
+    sort: bool = False,
+    dtype: str | Mapping[str, str] | None = None,
+    missing: Missing = "keep",
+    memory: str | int = DEFAULT_MEMORY,
+    threads: int | None = None,
+    progress: Progress = quiet,
+) -> Store:
+    """Pack files or a table of any size into a store at `path`, one series a key, in the order of the keys; memory is bounded.
+
+    It is `stoker.pack(…, series=key)`; with `contexts` (keys, or a file with a column of the key's name) the store has exactly
+    these series: those without rows are empty, and rows of other keys are left out, which a note tells.
+    """
+    target = Path(path)
+
+    def pack_to(folder: Path) -> Store:
+        return pack(
+            source, folder, series=key, time=time, sort=sort, columns=columns, dtype=dtype, missing=missing,
+            memory=memory, threads=threads, progress=progress,
+        )  # fmt: skip
+
+    if contexts is None:
+        return pack_to(target)
+    listed = _listed(contexts, key)
+    work = target.with_name(target.name + ".all")
+    try:
+        packed = pack_to(work)
+        chosen = _choose(packed, listed)
+        return chosen.save(target)
+    finally:
+        files.remove_folder(work)
+
+
+def _listed(contexts: Any, key: str) -> TableColumn:
+    """The contexts, from memory or from the files that hold them."""
+    if not isinstance(contexts, str | os.PathLike):
+        return read_column("contexts", contexts)
+    from stoker.store.sources.dialect import Dialect
+    from stoker.store.sources.find import find_sources
+    from stoker.store.sources.source import Place
+
+    parts: list[pa.Array] = []
+    for source in find_sources(contexts, dialect=Dialect(), table=True):
+        schema = source.schema()
+        if key not in schema.names:
+            raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {', '.join(schema.names[:20])}.")
+        for task in source.read(pa.schema([schema.field(key)]), start=Place(), chunk_bytes=_TALLY_BYTES):
+            column = task().table.column(key)
+            parts.extend(column.cast(column.type.value_type).chunks if pa.types.is_dictionary(column.type) else column.chunks)
+    return read_column("contexts", pa.chunked_array(parts))
+
+
+def _choose(store: Store, listed: TableColumn) -> Store:
+    """The store with the listed series only, in the order of their keys; what has no rows is empty. Columns are read when saved."""
+    manifest, key = store.manifest, store.key
+    if manifest is None or key is None:
+        raise OptionError(f"{store.name} has no key to choose series by.")
+    number_contexts(listed, listed=listed, keeps_missing=False)  # each context once
+    kept, values, column = _sorted_keys(store.schema[key], listed)
+    given = store.schema[key].texts
+    names = read_column(f"the key {key!r}", from_texts(given) if given is not None else store.column(key))
+    found = number_contexts(kept, listed=names, keeps_missing=False).rows
+    starts, lengths = store.offsets[found], np.where(found >= 0, store.lengths[found], 0)
+    left_out = store.num_steps - int(lengths.sum())
+    note = [f"{left_out:,} rows have a {key} that is not among the contexts, and were left out"] if left_out else []
+    offsets = np.zeros(len(found) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    gathered: dict[str, Any] = {
+        name: ChosenColumn(store.column(name), starts, offsets) for name in store.schema if name != key
+    }
+    schema = {
+        name: column if name == key else _counted(one, gathered[name], offsets) for name, one in store.schema.items()
+    }
+    return Store(
+        schema,
+        {**gathered, **({} if values is None else {key: values})},
+        num_series=len(found),
+        length=None,
+        offsets=offsets,
+        name=store.name,
+        manifest=msgspec.structs.replace(manifest, notes=[*manifest.notes, *note]),
+    )
+
+
+def _sorted_keys(key: Column, listed: TableColumn) -> tuple[TableColumn, Array | None, Column]:
+    """The listed contexts in the order that keys have in a store: numbers by value, texts by their bytes."""
+    given = pa.chunked_array([pa.array(part) for part in listed.parts]).combine_chunks() if listed.parts else pa.array([])
+    ordered = given.take(pc.array_sort_indices(given))
+    column = read_column(listed.name, ordered)
+    if key.texts is not None:
+        return column, None, Column(name=key.name, dtype=None, level="series", kind="text", texts=_texts(ordered))
+    values = to_numpy(ordered.cast(from_numpy(np.empty(0, dtype=key.dtype)).type))
+    return column, values, key
+
+
+class ChosenColumn:
+    """A column of another store, some series of it in a new order: read slice by slice, so that it may be larger than memory."""
+
+    ndim = 1
+
+    def __init__(self, values: Array, starts: Array, offsets: Array) -> None:
+        self.dtype = values.dtype
+        self.shape = (int(offsets[-1]),)
+        self._values = values
+        self._starts = starts
+        self._offsets = offsets
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all values."""
+        return len(self) * self.dtype.itemsize
+
+    def __getitem__(self, steps: slice) -> Array:
+        start, stop, _ = steps.indices(len(self))
+        first = int(np.searchsorted(self._offsets, start, side="right")) - 1
+        last = int(np.searchsorted(self._offsets, stop, side="left"))
+        begins = np.maximum(self._offsets[first:last], start)
+        counts = np.minimum(self._offsets[first + 1 : last + 1], stop) - begins
+        shift = self._starts[first:last] - self._offsets[first:last]
+        return np.asarray(self._values[np.repeat(shift, counts) + np.arange(start, start + int(counts.sum()))])
+
+
+def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:
+    """The column with the counts of what is not finite in the series that are left."""
+    from dataclasses import replace
+
+    tally = Tally()
+    rows = max(1, _TALLY_BYTES // values.dtype.itemsize)
+    for start in range(0, len(values), rows) if values.dtype.kind == "f" else ():
+        tally.add(values[start : start + rows], first_step=start)
+    step = tally.first_step
+    series = 0 if step is None else int(np.searchsorted(offsets, step, side="right")) - 1
+    first = None if step is None else [series, step - int(offsets[series])]
+    return replace(column, nonfinite=NonFinite(nan=tally.nan, inf=tally.inf, first=first))

@@ -1,0 +1,109 @@
+"""The laws of digits, for any number: they are those of the printed number, in any window, block and device, and join again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from tests.encode.digits_twin import mixed_numbers, printed_digits
+
+from stoker.encode import Digits, join_digits, profile_digits, split_digits
+from stoker.encode.digits_tensor import split_on_device
+from stoker.encode.digits_window import HIGHEST, LOWEST, Window
+
+BITS = st.integers(0, 2**64 - 1).map(lambda bits: float(np.uint64(bits).view(np.float64)))
+DECIMALS = st.builds(lambda digits, place: float(f"{digits}e{place}"), st.integers(-(10**17), 10**17), st.integers(-40, 60))
+SCALED = st.builds(lambda digits, place: digits / 10.0**place, st.integers(0, 10**16), st.integers(0, 22))
+TIES = st.builds(lambda halves, more: halves * 5e-21 * 2.0**more, st.integers(0, 10**6), st.integers(-60, 60))
+NUMBERS = st.one_of(BITS, DECIMALS, SCALED, TIES, st.floats(), st.integers(-(2**63), 2**63).map(float)).filter(
+    lambda x: abs(x) != np.inf
+)
+COLUMNS = st.lists(NUMBERS, min_size=1, max_size=30).map(lambda values: np.array(values, dtype=np.float64))
+PLACES = st.tuples(st.integers(LOWEST, HIGHEST), st.integers(LOWEST, HIGHEST)).map(lambda two: (max(two), min(two)))
+WINDOWS = st.just((18, -8)) | PLACES
+
+
+@settings(max_examples=1500)
+@given(values=COLUMNS, window=WINDOWS)
+@example(
+    values=np.array([19.99, 0.3, -0.0, 1e22, 1e-20, 2.5e-20, 3.5e-20, 9.99999999999999e-9, 5e-324, 1e50, np.nan]), window=(49, -20)
+)
+def test_digits_are_those_of_the_printed_number(values: Any, window: tuple[int, int]) -> None:
+    found = split_digits(values, max_decimal=window[0], min_decimal=window[1])
+    np.testing.assert_array_equal(found.matrix, printed_digits(values, *window))
+
+
+@settings(max_examples=300)
+@given(values=COLUMNS, window=WINDOWS)
+def test_float32_is_widened(values: Any, window: tuple[int, int]) -> None:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        narrow = values.astype(np.float32)
+    narrow = narrow[~np.isinf(narrow)]
+    found = split_digits(narrow, max_decimal=window[0], min_decimal=window[1])
+    np.testing.assert_array_equal(found.matrix, printed_digits(narrow, *window))
+
+
+@settings(max_examples=300)
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), window=WINDOWS)
+def test_whole_numbers_are_those_of_their_float64(values: list[int], window: tuple[int, int]) -> None:
+    column = np.array(values, dtype=np.int64)
+    found = split_digits(column, max_decimal=window[0], min_decimal=window[1])
+    np.testing.assert_array_equal(found.matrix, printed_digits(column, *window))
+
+
+@settings(max_examples=300)
+@given(values=COLUMNS, window=WINDOWS)
+def test_a_device_gives_the_same_bits(values: Any, window: tuple[int, int]) -> None:
+    here = split_digits(values, max_decimal=window[0], min_decimal=window[1])
+    there = split_on_device(torch.from_numpy(values), *window, None)
+    np.testing.assert_array_equal(there.matrix.numpy(), here.matrix)  # type: ignore[union-attr]
+    assert there.num_cut == here.num_cut
+
+
+@settings(max_examples=500)
+@given(values=COLUMNS)
+def test_without_bounds_no_digit_is_lost_that_is_printed(values: Any) -> None:
+    digits = split_digits(values, max_decimal=None, min_decimal=None)
+    whole = split_digits(values, max_decimal=HIGHEST, min_decimal=LOWEST)
+    assert digits.num_cut == whole.num_cut
+    back = join_digits(digits)
+    assert ((back == values) | np.isnan(values)).sum() == len(values) - digits.num_cut
+    np.testing.assert_array_equal(join_digits(whole), back)
+
+
+@settings(max_examples=500)
+@given(data=st.data(), window=WINDOWS)
+def test_any_digits_join_to_the_nearest_number(data: st.DataObject, window: tuple[int, int]) -> None:
+    places = window[0] - window[1] + 1
+    digits = data.draw(st.lists(st.sampled_from([0, 0, 0, 9, 9, 1, 2, 3, 4, 5, 6, 7, 8]), min_size=places, max_size=places))
+    negative = data.draw(st.integers(0, 1))
+    made = Digits(matrix=np.array([[0, negative, *digits]], dtype=np.int8), window=Window(*window), num_cut=0)
+    sign = "-" if negative else ""
+    expected = float(f"{sign}{''.join(map(str, digits))}e{window[1]}")
+    assert join_digits(made).view(np.int64).tolist() == np.array([expected]).view(np.int64).tolist()
+
+
+@given(values=COLUMNS, cut=st.integers(0, 30))
+def test_profiles_merge(values: Any, cut: int) -> None:
+    assert profile_digits(values[:cut]).merge(profile_digits(values[cut:])) == profile_digits(values)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(8))
+def test_four_million_numbers_of_all_magnitudes(rng: np.random.Generator, part: int) -> None:
+    values = mixed_numbers(rng, 500_000)
+    expected = printed_digits(values, HIGHEST, LOWEST)
+    windows = [(HIGHEST, LOWEST), (18, -8), (int(rng.integers(0, 30)), int(rng.integers(-15, 1)))]
+    for top, bottom in windows:
+        found = split_digits(values, max_decimal=top, min_decimal=bottom)
+        np.testing.assert_array_equal(found.matrix[:, :2], expected[:, :2])
+        np.testing.assert_array_equal(found.digits, expected[:, 2 + HIGHEST - top : 3 + HIGHEST - bottom])
+    there = split_on_device(torch.from_numpy(values), HIGHEST, LOWEST, None)
+    np.testing.assert_array_equal(there.matrix.numpy(), expected)  # type: ignore[union-attr]
+    back = join_digits(there)
+    assert int((back.numpy() == values).sum() + np.isnan(values).sum()) == len(values) - there.num_cut
