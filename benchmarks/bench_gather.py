@@ -15,6 +15,7 @@ import torch
 import stoker
 from benchmarks import record
 from benchmarks.before.tfa_windows import SeqWindows
+from stoker.feed.gather import STREAMING_BYTES, copy_spans
 
 QUESTION = "What share of memcpy does a feed reach in random order on one core?"
 
@@ -31,15 +32,16 @@ def main() -> None:
         lengths = [length] * (points // length)
         if len(lengths) * (length // 2048) < 256:
             continue
-        store = stoker.Store.from_arrays(lengths=lengths, x=values[: sum(lengths)])
-        ragged = stoker.Store.from_arrays(lengths=[1, *lengths], x=values[: 1 + sum(lengths)])
+        stores = {
+            "equal": stoker.Store.from_arrays(lengths=lengths, x=values[: sum(lengths)]),
+            "ragged": stoker.Store.from_arrays(lengths=[1, *lengths], x=values[: 1 + sum(lengths)]),
+        }
         for stride in (2048, 1) if length > 2049 else (2048,):
-            for batch_size in (32, 256):
-                for kind, one in {"equal": store, "ragged": ragged}.items():
-                    view = stoker.Windows(2048, stride=stride, shift=1 if length != 2048 else 0)
-                    name = f"windows of {view.span} over series of {length:,} ({kind} lengths), stride {stride}, batch {batch_size}"
-                    answer["one array [batch, steps]"][name] = measure(one, view, batch_size, rounds, batches)
-                    print(name, answer["one array [batch, steps]"][name], flush=True)
+            for kind, batch_size in (("equal", 32), ("equal", 256), ("equal", 1024), ("ragged", 256)):
+                view = stoker.Windows(2048, stride=stride, shift=1 if length != 2048 else 0)
+                name = f"windows of {view.span} over series of {length:,} ({kind} lengths), stride {stride}, batch {batch_size}"
+                answer["one array [batch, steps]"][name] = measure(stores[kind], view, batch_size, rounds, batches)
+                print(name, answer["one array [batch, steps]"][name], flush=True)
     answer["bars of TFA: 200,000 x 55, windows of 48, batch 1024"] = bars(rng, rounds, options.small)
     print("done") if options.small else record.save("bench_gather", QUESTION, answer)
 
@@ -48,7 +50,9 @@ def copying(flat: np.ndarray[Any, Any], batch_bytes: int, batches: int) -> Any:
     """Memcpy of batches that lie one after the other."""
     target = np.empty(batch_bytes, dtype=np.uint8)
     source = flat.reshape(-1).view(np.uint8)
-    whole = max(1, len(source) // batch_bytes)
+    batch_bytes = min(batch_bytes, len(source))
+    target = target[:batch_bytes]
+    whole = len(source) // batch_bytes
 
     def run() -> None:
         for number in range(batches):
@@ -59,21 +63,31 @@ def copying(flat: np.ndarray[Any, Any], batch_bytes: int, batches: int) -> Any:
 
 
 def measure(store: stoker.Store, view: Any, batch_size: int, rounds: int, batches: int) -> dict[str, Any]:
-    """The feed and memcpy side by side, in CPU time of the process."""
+    """The feed, the kernel alone, and memcpy side by side, in CPU time of the process."""
     feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), last="drop", masks=False)
     batches = min(batches * 256 // batch_size, len(feed))
+    width = view.span * 4 * batch_size
+    found = [feed.samples.locate(feed.plan.numbers(0, k * batch_size, (k + 1) * batch_size)) for k in range(batches)]
+    target = np.empty(width + 64, dtype=np.uint8)
+    target = target[-target.ctypes.data % 64 :][:width]
+    places = np.arange(batch_size, dtype=np.int64) * view.span
+    source = store.column("x").view(np.uint8)
 
     def fed() -> None:
         for number, _ in enumerate(feed, 1):
             if number == batches:
                 return
 
-    width = view.span * 4 * batch_size
-    sides = {"memcpy": copying(store.column("x"), width, batches), "feed": fed}
+    def gathered() -> None:
+        for one in found:
+            copy_spans(source, one.starts, one.counts, target, places, 4, width >= STREAMING_BYTES)
+
+    sides = {"memcpy": copying(store.column("x"), width, batches), "feed": fed, "kernel": gathered}
     seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)
     return {
-        "share of memcpy": record.ratio(seconds["memcpy"], seconds["feed"]),
-        "GB/s of the feed": round(width * batches / min(seconds["feed"]) / 1e9, 1),
+        "share of memcpy, the whole feed": record.ratio(seconds["memcpy"], seconds["feed"]),
+        "share of memcpy, the kernel alone": record.ratio(seconds["memcpy"], seconds["kernel"]),
+        "GB/s of memcpy": round(width * batches / min(seconds["memcpy"]) / 1e9, 1),
         "batches equal": is_equal(store, view, batch_size),
     }
 
@@ -94,7 +108,7 @@ def is_equal(store: stoker.Store, view: Any, batch_size: int) -> bool:
 def bars(rng: np.random.Generator, rounds: int, small: bool) -> dict[str, Any]:
     """Windows over market bars: memcpy, the feed, and the loop that its authors have."""
     rows = 20_000 if small else 200_000
-    x, y = rng.standard_normal((rows, 55), dtype=np.float32), rng.standard_normal(rows, dtype=np.float32)
+    x, y = rng.standard_normal((rows, 55), dtype=np.float32), rng.standard_normal((rows, 1), dtype=np.float32)
     store = stoker.Store.from_arrays(lengths=[rows], x=x)
     feed = stoker.Feed(store, stoker.Windows(48), batch_size=1024, order=stoker.Shuffle(0), last="drop")
     batches = min(40, len(feed))

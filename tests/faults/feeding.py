@@ -27,9 +27,10 @@ def samples(batch: dict[str, Any]) -> list[int]:
     return numbers
 
 
-def make_feed(threads: int, **options: Any) -> Feed:
-    given = {"batch_size": 4, "order": Shuffle(), "numbers": True, **options}
-    return Feed(small_store(), Sequences(8), threads=threads, **given)
+def make_feed(threads: int, *, windows: bool = False, **options: Any) -> Feed:
+    """40 samples in 10 batches; or windows, in 40 batches that may be gathered several at a time."""
+    given = {"batch_size": 1 if windows else 4, "order": Shuffle(), "numbers": True, **options}
+    return Feed(small_store(), Windows(8) if windows else Sequences(8), threads=threads, **given)
 
 
 def in_a_fork(function: Callable[[], Any]) -> Any:
@@ -48,9 +49,9 @@ def in_a_fork(function: Callable[[], Any]) -> Any:
         return json.load(pipe)
 
 
-def fork_with(threads: int) -> dict[str, Any]:
+def fork_with(threads: int, windows: bool) -> dict[str, Any]:
     """Fork in the middle of an epoch: what the fork gets of the pass, of a pass of its own, and what is left for the parent."""
-    feed = make_feed(threads)
+    feed = make_feed(threads, windows=windows)
     batches = iter(feed)
     first = samples(next(batches))
 
@@ -59,7 +60,7 @@ def fork_with(threads: int) -> dict[str, Any]:
             of_the_pass: Any = samples(next(batches))
         except FeedError as error:
             of_the_pass = str(error)
-        own = [samples(batch) for batch in make_feed(threads)]
+        own = [samples(batch) for batch in make_feed(threads, windows=windows)]
         feed.set_epoch(0)
         again = [samples(batch) for batch in feed]
         return {"pass": of_the_pass, "own": own, "again": again}

@@ -87,19 +87,19 @@ def leave_a_cycle(feed: Feed) -> None:
     circle.append(circle)
 
 
-@pytest.mark.parametrize("residency", ["host", "device"])
+@pytest.mark.parametrize("options", [{}, {"windows": True}, {"residency": "device"}], ids=["sequences", "windows", "device"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
     "end",
     [leave_early, forget, forget_before_the_first, close, close_by_with, read_all, fail, leave_a_cycle],
     ids=lambda f: f.__name__,
 )
-def test_threads_end_with_their_pass(end: Callable[[Feed], None], threads: int, residency: str) -> None:
-    feed = feeding.make_feed(threads, residency=residency)
+def test_threads_end_with_their_pass(end: Callable[[Feed], None], threads: int, options: dict[str, Any]) -> None:
+    feed = feeding.make_feed(threads, **options)
     end(feed)
     gc.collect()
     assert all_end()
-    assert len(list(feed)) == 10, "and the feed can be used again"
+    assert len(list(feed)) == len(feed), "and the feed can be used again"
     assert all_end()
 
 
@@ -127,10 +127,11 @@ def test_close_waits_for_a_slow_encoder_but_not_for_a_stuck_one(delay: float, le
     assert feed_zygote.run(feeding.close_while_encoding, delay=delay).check() == left
 
 
+@pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_fork_gets_no_threads_and_is_told(threads: int, feed_zygote: Zygote) -> None:
-    found = feed_zygote.run(feeding.fork_with, threads=threads).check()
-    epoch = [feeding.samples(batch) for batch in feeding.make_feed(0)]
+def test_a_fork_gets_no_threads_and_is_told(threads: int, windows: bool, feed_zygote: Zygote) -> None:
+    found = feed_zygote.run(feeding.fork_with, threads=threads, windows=windows).check()
+    epoch = [feeding.samples(batch) for batch in feeding.make_feed(0, windows=windows)]
     assert "a fork made process" in found["pass"]
     assert found["pass"].endswith("Call iter(feed) in the process that uses it.")
     assert found["own"] == epoch
@@ -138,9 +139,10 @@ def test_a_fork_gets_no_threads_and_is_told(threads: int, feed_zygote: Zygote) -
     assert [found["first"], *found["rest"]] == epoch, "the parent notices nothing"
 
 
-def test_a_fork_without_threads_goes_on(feed_zygote: Zygote) -> None:
-    found = feed_zygote.run(feeding.fork_with, threads=0).check()
-    epoch = [feeding.samples(batch) for batch in feeding.make_feed(0)]
+@pytest.mark.parametrize("windows", [False, True])
+def test_a_fork_without_threads_goes_on(windows: bool, feed_zygote: Zygote) -> None:
+    found = feed_zygote.run(feeding.fork_with, threads=0, windows=windows).check()
+    epoch = [feeding.samples(batch) for batch in feeding.make_feed(0, windows=windows)]
     assert found["pass"] == epoch[1]
     assert found["own"] == found["again"] == epoch
     assert [found["first"], *found["rest"]] == epoch

@@ -120,25 +120,39 @@ def test_a_wrong_encoder_is_noted(encode: Any, error: type[Exception], message: 
     assert "while making batch 0 of this pass over epoch 0: samples 0, 1, 2, 3 of series" in caught.value.__notes__[0]
 
 
-@pytest.mark.parametrize("residency", ["host", "device"])
+class BrokenOrder(Shuffle):
+    """Knows no position from 12 on."""
+
+    def over(self, samples: Any, **options: Any) -> Any:
+        plan = super().over(samples, **options)
+        original = plan.numbers
+
+        def numbers(epoch: int, start: int, stop: int) -> Any:
+            if stop > 12:
+                raise Boom("no such position")
+            return original(epoch, start, stop)
+
+        plan.numbers = numbers  # type: ignore[method-assign]
+        return plan
+
+
+@pytest.mark.parametrize("view", [Sequences(8), Windows(5)], ids=str)
 @pytest.mark.parametrize("threads", [0, 1, 3])
-def test_an_error_of_an_order(threads: int, residency: str, store: Store) -> None:
-    class Broken(Shuffle):
-        def over(self, samples: Any, **options: Any) -> Any:
-            plan = super().over(samples, **options)
-            original = plan.numbers
-
-            def numbers(epoch: int, start: int, stop: int) -> Any:
-                if start >= 12:
-                    raise Boom("no such position")
-                return original(epoch, start, stop)
-
-            plan.numbers = numbers  # type: ignore[method-assign]
-            return plan
-
-    feed = Feed(store, Sequences(8), batch_size=4, order=Broken(), threads=threads, residency=residency)
+def test_an_error_of_an_order(threads: int, view: Any, store: Store) -> None:
+    """Also where several batches are made together, those before the bad one come."""
+    feed = Feed(store, view, batch_size=1, order=BrokenOrder(), threads=threads)
+    seen: list[Any] = []
     with pytest.raises(Boom, match="no such position"):
-        list(feed)
+        seen.extend(feed)
+    assert len(seen) == feed.state_dict()["position"] == 12
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_error_of_an_order_on_a_device(threads: int, store: Store) -> None:
+    """Many batches are placed at once, and the error comes instead of the first of them."""
+    feed = Feed(store, Windows(5), batch_size=4, order=BrokenOrder(), threads=threads, residency="device")
+    with pytest.raises(Boom, match="no such position"):
+        next(iter(feed))
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

@@ -165,10 +165,12 @@ def test_close_does_not_wait_for_a_stuck_step() -> None:
         return step
 
     ahead = Ahead(make, 10, threads=2, depth=2)
-    assert all(begun.acquire(timeout=30) for _ in range(2))
-    ahead.close()
-    assert len(feed_threads()) == 2, "it gave them a second, and left them"
-    release.set()
+    try:
+        assert all(begun.acquire(timeout=30) for _ in range(2))
+        ahead.close()
+        assert len(feed_threads()) == 2, "it gave them a second, and left them"
+    finally:
+        release.set()
 
 
 def test_one_who_waits_is_told_when_another_closes() -> None:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import os
+import threading
+import time
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +20,9 @@ from hypothesis import given
 from tests.feed.stores import write_store
 
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
+from stoker.errors import StoreDamaged
 from stoker.feed import readahead
-from stoker.feed.readahead import PAGE, merge
+from stoker.feed.readahead import PAGE, merge, split
 
 Array = npt.NDArray[Any]
 HEADER = 128
@@ -47,38 +54,37 @@ def test_stretches_are_merged_like_their_twin(stretches: list[tuple[int, int]], 
     assert list(zip(*(part.tolist() for part in merged), strict=True)) == covered(starts, stops, gap)
 
 
-class Advice:
-    """Stands between a column and its file, and writes down what is asked for."""
+@dataclass
+class Asked:
+    """What was asked for: the stretches of memory of each call, and where the files lie."""
 
-    def __init__(self, original: mmap.mmap, log: list[tuple[int, int]]) -> None:
-        self._original = original
-        self._log = log
+    calls: list[list[tuple[int, int]]]
 
-    def __len__(self) -> int:
-        return len(self._original)
+    def pages(self, store: Store, name: str, calls: slice = slice(None)) -> set[int]:
+        """Pages of a column's file that these calls asked for."""
+        begin = store.column(name).ctypes.data - HEADER
+        size = HEADER + store.column(name).nbytes
+        inside = [(a - begin, b - begin) for call in self.calls[calls] for a, b in call if begin <= a < begin + size]
+        assert all(start % PAGE == 0 and stop <= size for start, stop in inside)
+        return {page for start, stop in inside for page in range(start // PAGE, -(-stop // PAGE))}
 
-    def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
-        if option == mmap.MADV_WILLNEED:
-            self._log.append((start, start + length))
-        self._original.madvise(option, start, length)
-
-
-Asked = dict[int, list[tuple[int, int]]]
+    def wait_for(self, number: int) -> None:
+        """Until so many calls were made, by whatever thread."""
+        while len(self.calls) < number:
+            time.sleep(0.001)
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What is asked of each column's file, by its length."""
-    found: Asked = {}
-    original = readahead.MappedColumn.__init__
+    found = Asked([])
+    original = readahead.advise
 
-    def listening(self: Any, column: Any) -> None:
-        original(self, column)
-        assert self.map is not None, "the file behind a column was not found"
-        log = found[len(self.map)] = []
-        self.map = Advice(self.map, log)
+    def listening(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
+        assert advice == mmap.MADV_WILLNEED
+        original(addresses, sizes, advice, stop)
+        found.calls.append(list(zip(addresses.tolist(), (addresses + sizes).tolist(), strict=True)))
 
-    monkeypatch.setattr(readahead.MappedColumn, "__init__", listening)
+    monkeypatch.setattr(readahead, "advise", listening)
     return found
 
 
@@ -103,66 +109,93 @@ def needed_pages(store: Store, name: str, starts: Array, counts: Array) -> set[i
     return pages
 
 
-def pages_of(stretches: list[tuple[int, int]]) -> set[int]:
-    return {page for start, stop in stretches for page in range(start // PAGE, -(-stop // PAGE))}
-
-
 @pytest.mark.parametrize(
     "view", [Windows(50, stride=20), Windows(700, stride=300), Sequences(100, keep="last"), Sequences(10**6)], ids=str
 )
 @pytest.mark.parametrize("order", [Shuffle(), BlockShuffle(block=7, window=28)], ids=["shuffle", "blocks"])
-def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, store: Store, asked: Asked) -> None:
-    feed = Feed(store, view, batch_size=16, order=order, residency="stream", threads=0, numbers=True, last="short")
-    names = {HEADER + store.column(name).nbytes: name for name in ("x", "w")}
-    assert asked.keys() == names.keys(), "columns with a value a series are small, and are not asked for"
-    pages: dict[int, set[int]] = {length: set() for length in names}
+@pytest.mark.parametrize("threads", [0, 3])
+def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, threads: int, store: Store, asked: Asked) -> None:
+    feed = Feed(store, view, batch_size=16, order=order, residency="stream", threads=threads, numbers=True, last="short")
     for batch in feed:
         found = feed.samples.locate(batch["sample"].numpy())
-        for length, name in names.items():
-            pages[length] |= pages_of(asked[length])
-            asked[length].clear()
-            assert needed_pages(store, name, found.starts, found.counts) <= pages[length]
+        for name in ("x", "w"):
+            assert needed_pages(store, name, found.starts, found.counts) <= asked.pages(store, name)
 
 
 @pytest.mark.parametrize("view", [Windows(50, stride=20), Sequences(200)], ids=str)
-def test_a_shuffle_asks_for_the_pages_of_its_batch_and_no_others(view: Any, store: Store, asked: Asked) -> None:
-    options: dict[str, Any] = {"batch_size": 16, "residency": "stream", "threads": 0, "numbers": True, "last": "short"}
-    feed = Feed(store, view, order=Shuffle(), columns=["x"], **options)
-    (log,) = asked.values()
-    for batch in feed:
+def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
+    view: Any, store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readahead, "UNIT_BYTES", 1)  # a batch at a time
+    feed = Feed(store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", numbers=True, last="short")
+    for number, batch in enumerate(feed):
         found = feed.samples.locate(batch["sample"].numpy())
-        assert pages_of(log) == needed_pages(store, "x", found.starts, found.counts)
-        assert len(log) == len({start for start, _ in log}), "stretches that touch are asked for once"
-        log.clear()
+        (call,) = asked.calls[number : number + 1]
+        assert asked.pages(store, "x", slice(number, number + 1)) == needed_pages(store, "x", found.starts, found.counts)
+        assert all(stop < start for (_, stop), (start, _) in pairwise(call)), "sorted, and stretches that touch are one"
+    assert len(asked.calls) == len(feed)
+
+
+def test_batches_are_asked_for_together_as_far_as_they_are_small(store: Store, asked: Asked) -> None:
+    feed = Feed(store, Windows(50, stride=20), order=Shuffle(), columns=["x"], batch_size=16, residency="stream", threads=0)
+    assert feed.num_samples * 50 * 8 < readahead.UNIT_BYTES
+    next(iter(feed))
+    assert len(asked.calls) == 1
+    assert len(asked.pages(store, "x")) == -(-(HEADER + store.column("x").nbytes) // PAGE)
 
 
 def test_blocks_are_asked_for_a_window_ahead_and_once_each(store: Store, asked: Asked) -> None:
     order = BlockShuffle(block=10, window=100)
     feed = Feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", threads=0, columns=["x"])
-    (log,) = asked.values()
     batches = iter(feed)
     next(batches)
+    asked.wait_for(2)
     found = feed.samples.locate(feed.plan.numbers(0, 0, 200))  # two windows
-    assert needed_pages(store, "x", found.starts, found.counts) <= pages_of(log)
-    assert len(pages_of(log)) < len(store.column("x")) * 8 // PAGE
+    assert needed_pages(store, "x", found.starts, found.counts) <= asked.pages(store, "x")
+    assert len(asked.pages(store, "x")) < len(store.column("x")) * 8 // PAGE
     assert len(list(batches)) == len(feed) - 1
+    assert len(asked.calls) == feed.num_samples // 100
     # The windows of two neighbouring blocks overlap, and a page on their border may be asked for by both.
     num_blocks = feed.num_samples // 10 + 1
-    assert sum(stop - start for start, stop in log) <= store.column("x").nbytes + num_blocks * 3 * PAGE
+    total = sum(stop - start for call in asked.calls for start, stop in call)
+    assert total <= store.column("x").nbytes + num_blocks * 3 * PAGE
+
+
+def test_a_pass_that_is_resumed_asks_only_for_what_is_left(store: Store, asked: Asked) -> None:
+    order = BlockShuffle(block=10, window=100)
+    feed = Feed(store, Windows(50, stride=20), batch_size=25, order=order, residency="stream", threads=0, columns=["x"])
+    feed.load_state_dict({**feed.state_dict(), "position": feed.num_samples // 100 * 100 - 50})
+    assert len(list(feed)) < 8
+    assert len(asked.calls) == 1
 
 
 def test_each_pass_asks_anew(store: Store, asked: Asked) -> None:
     feed = Feed(
         store, Windows(50, stride=20), batch_size=16, order=BlockShuffle(block=50, window=500), residency="stream", columns=["x"]
     )
-    (log,) = asked.values()
-    sizes = []
     for _ in range(3):
         for _ in feed:
             pass
-        sizes.append(sum(stop - start for start, stop in log))
-        log.clear()
-    assert min(sizes) > 0.9 * store.column("x").nbytes
+        assert len(asked.pages(store, "x")) > 0.9 * store.column("x").nbytes / PAGE
+        asked.calls.clear()
+
+
+def test_large_stretches_are_asked_for_in_pieces(store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readahead, "PIECE_BYTES", 3 * PAGE)
+    for _ in Feed(store, Sequences(10**6), batch_size=60, residency="stream", columns=["x"]):
+        pass
+    assert max(stop - start for call in asked.calls for start, stop in call) == 3 * PAGE
+    assert len(asked.pages(store, "x")) == -(-(HEADER + store.column("x").nbytes) // PAGE)
+
+
+@given(stretches=STRETCHES, size=st.integers(1, 9))
+def test_pieces_cover_their_stretches(stretches: list[tuple[int, int]], size: int) -> None:
+    starts = np.array([start for start, _ in stretches], dtype=np.int64)
+    stops = np.array([start + count for start, count in stretches], dtype=np.int64)
+    expected = [
+        (place, min(place + size, start + count)) for start, count in stretches for place in range(start, start + count, size)
+    ]
+    assert list(zip(*(part.tolist() for part in split(starts, stops, size)), strict=True)) == expected
 
 
 def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Path) -> None:
@@ -174,6 +207,87 @@ def test_an_empty_series_at_the_end_of_a_file_that_ends_with_a_page(tmp_path: Pa
 
 
 def test_a_store_in_memory_needs_no_hints() -> None:
-    column = type("Column", (), {"values": np.zeros(10), "width": None})
-    mapped = readahead.MappedColumn(column)  # type: ignore[arg-type]
-    assert mapped.will_need(np.array([0]), np.array([5])) == 0
+    column = type("Column", (), {"values": np.zeros(10), "width": None, "level": "step"})
+    assert not readahead.MappedColumn(column).is_on_disk  # type: ignore[arg-type]
+    hints = readahead.ReadAhead([column], None)  # type: ignore[list-item, arg-type]
+    assert hints.over(None) is None  # type: ignore[arg-type]
+
+
+def hint_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "stoker-hints"]
+
+
+def stream(store: Store, **options: Any) -> Feed:
+    order = BlockShuffle(block=10, window=100)
+    return Feed(store, Windows(50, stride=20), batch_size=16, order=order, residency="stream", columns=["x"], **options)
+
+
+def test_a_pass_that_is_closed_stops_asking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for hints is let go, and the one who asks is told."""
+    begun = threading.Event()
+
+    def endless(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
+        begun.set()
+        while not stop[0]:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(readahead, "advise", endless)
+    batches = iter(stream(store, threads=2))
+    begun.wait()
+    batches.close()
+    for thread in hint_threads():
+        thread.join()
+
+
+def test_a_pass_that_is_forgotten_stops_asking(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def endless(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
+        begun.set()
+        while not stop[0]:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(readahead, "advise", endless)
+    batches = iter(stream(store, threads=2))
+    begun.wait()
+    del batches
+    gc.collect()
+    for thread in hint_threads():
+        thread.join()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_of_the_one_who_asks_reaches_the_one_who_waits(
+    threads: int, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, unit: int) -> Any:
+        raise ZeroDivisionError("of the test")
+
+    monkeypatch.setattr(readahead.WindowUnits, "stretches", broken)
+    with pytest.raises(ZeroDivisionError, match="of the test") as caught:
+        next(iter(stream(store, threads=threads)))
+    assert "while making batch 0" in "".join(caught.value.__notes__)
+
+
+def test_a_damaged_series_is_reported_by_its_own_batch(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hints of a window come long before, and are no place to stop."""
+
+    def damaged(self: Any, unit: int) -> Any:
+        raise StoreDamaged("of the test")
+
+    monkeypatch.setattr(readahead.WindowUnits, "stretches", damaged)
+    feed = stream(store)
+    assert len(list(feed)) == len(feed)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_asks_with_a_thread_of_its_own(store: Store) -> None:
+    """A pass without threads goes on in a fork, where the one that asked is gone."""
+    feed = stream(store, threads=0)
+    batches = iter(feed)
+    next(batches)
+    child = os.fork()
+    if not child:
+        os._exit(0 if len(list(batches)) == len(feed) - 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(batches)) == len(feed) - 1

@@ -193,7 +193,7 @@ def count_slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-@pytest.mark.parametrize(("threads", "depth", "most"), [(0, 1, 2), (1, 4, 7), (3, 4, 9)])
+@pytest.mark.parametrize(("threads", "depth", "most"), [(0, 1, 3), (1, 4, 9), (3, 4, 11)])
 def test_a_plain_loop_needs_a_few_slots_however_long_it_is(
     threads: int, depth: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,8 @@ def join_rows(
         sign = _U(matrix[row, 1]) << _U(63)
         if matrix[row, 0]:
             target[row] = np.nan
+        elif digits == _U(0):
+            bits[row] = sign
         elif digits < _WHOLE and not more and -len(tens) < place < len(tens):
             number = np.float64(digits)  # both are exact, so the one rounding is right
             number = number / tens[-place] if place < 0 else number * tens[place]

@@ -171,7 +171,8 @@ def _zeros(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
     try:
         return np.zeros(num_cells, dtype=dtype)
     except (MemoryError, ValueError):  # the second where it is more than addresses can name
+        size = readable_bytes(num_cells * dtype.itemsize)
         raise SourceTooLarge(
-            f"column {name!r} as {dtype} {list(shape)} takes {readable_bytes(num_cells * dtype.itemsize)}, which there is no memory "
-            "for. Lower max_length, pass layout='packed', or make a store with pack_sequences(…)."
+            f"column {name!r} as {dtype} {list(shape)} takes {size}, which there is no memory for. "
+            "Lower max_length, pass layout='packed', or make a store with pack_sequences(…)."
         ) from None

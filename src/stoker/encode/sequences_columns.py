@@ -165,7 +165,7 @@ def _from_pandas(given: Any) -> Any:
 
     if isinstance(given.dtype, sys.modules["pandas"].DatetimeTZDtype):
         return given.dt.tz_convert(None).to_numpy() if hasattr(given, "dt") else given.tz_convert(None).to_numpy()
-    return pa.array(given.array, from_pandas=True)
+    return pa.array(getattr(given, "array", given), from_pandas=True)
 
 
 def _from_list(given: Sequence[Any]) -> Array:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stoker.encode.sequences_columns import TableColumn
 from stoker.encode.sequences_numbering import Numbering
-from stoker.encode.sequences_numbers import BLOCK_ROWS, number_blocks, number_type, plain_values
+from stoker.encode.sequences_numbers import BLOCK_ROWS, number_blocks, number_type, plain_gaps, plain_values
 from stoker.encode.sequences_places import NO_PLACE
 from stoker.errors import BadValue, OptionError
 
@@ -74,11 +74,6 @@ def missing_key(column: TableColumn, row: int) -> BadValue:
     return BadValue(f"the key {column.name!r} is missing in row {row + 1:,}. Every row needs a key: fill it, or leave the row out.")
 
 
-def missing_context(listed: TableColumn, row: int) -> BadValue:
-    """The error for a listed context without a key."""
-    return BadValue(f"{listed.name} has no key in row {row + 1:,}. Every context needs a key.")
-
-
 def refuse_repeats(listed: TableColumn, numbers: Array) -> None:
     """Numbers of distinct keys rise one by one."""
     repeats = numbers != np.arange(len(numbers))
@@ -111,7 +106,7 @@ def _words(column: TableColumn, keeps_missing: bool) -> Iterator[tuple[slice, Ar
     """Some rows, their keys as int64 that are equal where the keys are, and which rows are missing: those have no key there."""
     start = 0
     for part in column.parts:
-        size = len(part) if _is_plain(part) else BLOCK_ROWS
+        size = max(len(part), 1) if _is_plain(part) else BLOCK_ROWS
         for begin in range(start, start + len(part), size):
             values, gaps = plain_values(part[begin - start : begin - start + size])
             block = slice(begin, begin + len(values))
@@ -152,18 +147,25 @@ def _span(blocks: Any) -> tuple[int, int]:
 
 def _listed_words(column: TableColumn, listed: TableColumn, dtype: np.dtype[Any]) -> Array:
     """The listed contexts as the words of the key's column."""
-    if listed.num_rows and is_text(listed):
+    if not listed.num_rows:
+        return np.empty(0, dtype=np.int64)
+    refuse_gaps(listed)
+    if is_text(listed):
         row, value = listed.first_value()
         raise listed.bad(row, value, f"but the key {column.name!r} is {column.kind}. List keys of the same type")
-    if listed.num_rows and _unit(listed) != _unit(column):
+    if _unit(listed) != _unit(column):
         raise OptionError(f"{listed.name} is {listed.kind}, but the key {column.name!r} is {column.kind}. Give both the same type.")
-    blocks: list[Array] = []
-    for start, values in number_blocks(listed, dtype) if listed.num_rows else ():
-        missing = np.isnan(values) if dtype.kind == "f" else values == -(2**63) if _unit(column) is not None else np.zeros(0)
-        if missing.any():
-            raise missing_context(listed, start + int(missing.argmax()))
-        blocks.append(_as_words(values))
-    return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.int64)
+    return np.concatenate([_as_words(values) for _, values in number_blocks(listed, dtype)])
+
+
+def refuse_gaps(listed: TableColumn) -> None:
+    """Every listed context needs a key."""
+    start = 0
+    for part in listed.parts:
+        gaps = plain_gaps(part)
+        if gaps is not None:
+            raise BadValue(f"{listed.name} has no key in row {start + int(gaps.argmax()) + 1:,}. Every context needs a key.")
+        start += len(part)
 
 
 def _unit(column: TableColumn) -> str | None:

@@ -53,9 +53,7 @@ def pad_tensors(
     if steps is not None:
         return PaddedSequences(tensors=tensors, contexts=keys, lengths=cut.int(), num_left_out=num_left_out)
     cu_seqlens = bounds if num_cells > MAX_NARROW else bounds.int()
-    return PackedSequences(
-        tensors=tensors, contexts=keys, lengths=cut.int(), num_left_out=num_left_out, cu_seqlens=cu_seqlens
-    )
+    return PackedSequences(tensors=tensors, contexts=keys, lengths=cut.int(), num_left_out=num_left_out, cu_seqlens=cu_seqlens)
 
 
 def number_rows(keys: Tensor, listed: Tensor | None) -> tuple[Tensor, Tensor]:

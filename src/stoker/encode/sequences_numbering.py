@@ -49,7 +49,8 @@ def _number_far(keys: Array, first: int, table: Array, known: Array, count: int,
             asked[j] = np.int64(mix(np.uint64(keys[first + j])) & np.uint64(mask))
             prefetch(table, asked[j] * 4)
         for j in range(num_asked):
-            prefetch(known, max(np.int64(table[asked[j]]), 0) * 8)
+            seen = np.int64(table[asked[j]])
+            prefetch(known, (seen if seen > 0 else 0) * 8)
         for j in range(num_asked):
             key, slot = keys[first + j], asked[j]
             number = table[slot]

@@ -32,7 +32,8 @@ def number_type(column: TableColumn) -> np.dtype[Any]:
     if _is_time(kind):
         return np.dtype(np.int64)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        return np.dtype(kind.to_pandas_dtype())
+        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return found
     row, value = column.first_value()
     if value is None:
         raise BadValue(f"column {column.name!r} has no values (type {kind}), where numbers are needed. Leave it out of columns=.")
@@ -43,7 +44,7 @@ def number_blocks(column: TableColumn, dtype: np.dtype[Any], *, truncate: bool =
     """The first row of each block and its values, contiguous and of `dtype`; `truncate` lets floats lose their fractions."""
     start = 0
     for part in column.parts:
-        size = len(part) if _is_plain(part, dtype) else BLOCK_ROWS
+        size = max(len(part), 1) if _is_plain(part, dtype) else BLOCK_ROWS
         for begin in range(0, len(part), size):
             values, gaps = plain_values(part[begin : begin + size])
             if values.dtype != dtype or gaps is not None:
@@ -78,6 +79,19 @@ def plain_values(part: Any) -> tuple[Array, Array | None]:
     if _is_time(part.type):
         part = part.view(pa.int32() if part.type.bit_width == 32 else pa.int64())
     return to_numpy(part), gaps
+
+
+def plain_gaps(part: Any) -> Array | None:
+    """Which values of a part are missing, NaN and NaT too; None where none is."""
+    if isinstance(part, np.ndarray):
+        gaps = np.isnan(part) if part.dtype.kind == "f" else np.isnat(part) if part.dtype.kind in "mM" else None
+    else:
+        import pyarrow.compute as pc
+
+        from stoker.store.sharing import to_numpy
+
+        gaps = to_numpy(pc.is_null(part, nan_is_null=True))
+    return gaps if gaps is not None and gaps.any() else None
 
 
 def _is_time(kind: Any) -> bool:
@@ -118,7 +132,7 @@ def _differs(values: Array, result: Array, truncate: bool) -> Array:
     """Which numbers are not the same after a cast; floats may round to narrower floats, but not overflow."""
     source, target = values.dtype.kind, result.dtype.kind
     if source == "f" and target == "f":
-        return np.isfinite(values) & ~np.isfinite(result)
+        return np.asarray(np.isfinite(values) & ~np.isfinite(result))
     if target == "b":
         return np.asarray((values != 0) & (values != 1))
     if source == "f":
@@ -126,7 +140,7 @@ def _differs(values: Array, result: Array, truncate: bool) -> Array:
         outside = ~_fits(whole, result.dtype)
         return outside if truncate else outside | (whole != values)
     bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
-    return bad | ~_fits(result.astype(np.float64), values.dtype) if target == "f" else bad
+    return np.asarray(bad | ~_fits(result.astype(np.float64), values.dtype) if target == "f" else bad)
 
 
 def _fits(whole: Array, dtype: np.dtype[Any]) -> Array:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pyarrow.compute as pc
 from stoker import files
 from stoker.encode.sequences_columns import TableColumn, read_column
 from stoker.encode.sequences_contexts import number_contexts
-from stoker.errors import OptionError
+from stoker.errors import BadValue, OptionError
 from stoker.store.arrays import store_from_arrays
 from stoker.store.column import Column, Texts
 from stoker.store.manifest import NonFinite
@@ -101,21 +104,30 @@ def pack_sequences(
     target = Path(path)
 
     def pack_to(folder: Path) -> Store:
-        return pack(
-            source, folder, series=key, time=time, sort=sort, columns=columns, dtype=dtype, missing=missing,
-            memory=memory, threads=threads, progress=progress,
-        )  # fmt: skip
+        with _naming_the_key():
+            return pack(
+                source, folder, series=key, time=time, sort=sort, columns=columns, dtype=dtype, missing=missing,
+                memory=memory, threads=threads, progress=progress,
+            )  # fmt: skip
 
     if contexts is None:
         return pack_to(target)
     listed = _listed(contexts, key)
+    number_contexts(listed, listed=listed, keeps_missing=False)  # so that a context that is there twice is found at once
     work = target.with_name(target.name + ".all")
     try:
-        packed = pack_to(work)
-        chosen = _choose(packed, listed)
-        return chosen.save(target)
+        return _choose(pack_to(work), listed).save(target)
     finally:
         files.remove_folder(work)
+
+
+@contextlib.contextmanager
+def _naming_the_key() -> Iterator[None]:
+    """A pack calls the key --series."""
+    try:
+        yield
+    except (BadValue, OptionError) as error:
+        raise type(error)(re.sub(r"^--series\b", "key", str(error))) from None
 
 
 def _listed(contexts: Any, key: str) -> TableColumn:
@@ -142,25 +154,28 @@ def _choose(store: Store, listed: TableColumn) -> Store:
     manifest, key = store.manifest, store.key
     if manifest is None or key is None:
         raise OptionError(f"{store.name} has no key to choose series by.")
-    number_contexts(listed, listed=listed, keeps_missing=False)  # each context once
-    kept, values, column = _sorted_keys(store.schema[key], listed)
-    given = store.schema[key].texts
-    names = read_column(f"the key {key!r}", from_texts(given) if given is not None else store.column(key))
-    found = number_contexts(kept, listed=names, keeps_missing=False).rows
+    numbered = number_contexts(_store_keys(store, key), listed=listed, keeps_missing=False)
+    series = np.flatnonzero(numbered.rows >= 0)
+    found = np.full(numbered.num_contexts, -1)
+    found[numbered.rows[series]] = series
+    keys = numbered.keys if isinstance(numbered.keys, pa.Array) else from_numpy(numbered.keys)
+    order = pc.array_sort_indices(keys)  # as keys stand in a store: numbers by value, texts by their bytes
+    found, keys = found[to_numpy(order)], keys.take(order)
     starts, lengths = store.offsets[found], np.where(found >= 0, store.lengths[found], 0)
-    left_out = store.num_steps - int(lengths.sum())
-    note = [f"{left_out:,} rows have a {key} that is not among the contexts, and were left out"] if left_out else []
     offsets = np.zeros(len(found) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    gathered: dict[str, Any] = {
-        name: ChosenColumn(store.column(name), starts, offsets) for name in store.schema if name != key
-    }
-    schema = {
-        name: column if name == key else _counted(one, gathered[name], offsets) for name, one in store.schema.items()
-    }
+    left_out = store.num_steps - int(offsets[-1])
+    note = [f"{left_out:,} rows have a {key} that is not among the contexts, and were left out"] if left_out else []
+    columns: dict[str, Any] = {name: ChosenColumn(store.column(name), starts, offsets) for name in store.schema if name != key}
+    schema = {name: _counted(store.schema[name], column, offsets) for name, column in columns.items()}
+    column = store.schema[key]
+    if column.texts is not None:
+        schema[key] = replace(column, texts=_texts(keys))
+    else:
+        schema[key], columns[key] = column, to_numpy(keys if column.kind == "number" else keys.view(pa.int64()))
     return Store(
-        schema,
-        {**gathered, **({} if values is None else {key: values})},
+        {name: schema[name] for name in store.schema},
+        columns,
         num_series=len(found),
         length=None,
         offsets=offsets,
@@ -169,15 +184,15 @@ def _choose(store: Store, listed: TableColumn) -> Store:
     )
 
 
-def _sorted_keys(key: Column, listed: TableColumn) -> tuple[TableColumn, Array | None, Column]:
-    """The listed contexts in the order that keys have in a store: numbers by value, texts by their bytes."""
-    given = pa.chunked_array([pa.array(part) for part in listed.parts]).combine_chunks() if listed.parts else pa.array([])
-    ordered = given.take(pc.array_sort_indices(given))
-    column = read_column(listed.name, ordered)
-    if key.texts is not None:
-        return column, None, Column(name=key.name, dtype=None, level="series", kind="text", texts=_texts(ordered))
-    values = to_numpy(ordered.cast(from_numpy(np.empty(0, dtype=key.dtype)).type))
-    return column, values, key
+def _store_keys(store: Store, key: str) -> TableColumn:
+    """The keys of a store as they were before it was packed."""
+    column = store.schema[key]
+    if column.texts is not None:
+        return read_column(key, from_texts(column.texts))
+    if column.kind != "timestamp":
+        return read_column(key, store.column(key))
+    unit, _, zone = (column.unit or "ns").partition(", ")
+    return read_column(key, from_numpy(store.column(key)).view(pa.timestamp(unit, zone or None)))
 
 
 class ChosenColumn:
@@ -212,8 +227,6 @@ class ChosenColumn:
 
 def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:
     """The column with the counts of what is not finite in the series that are left."""
-    from dataclasses import replace
-
     tally = Tally()
     rows = max(1, _TALLY_BYTES // values.dtype.itemsize)
     for start in range(0, len(values), rows) if values.dtype.kind == "f" else ():

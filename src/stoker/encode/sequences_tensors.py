@@ -25,14 +25,17 @@ def check_tensors(table: Mapping[str, Tensor], key: str | None, columns: Sequenc
     first = table[used[0]]
     for name in used:
         one = table[name]
-        if not isinstance(one, torch.Tensor) or one.device != getattr(first, "device", None):
-            where = one.device if isinstance(one, torch.Tensor) else f"no tensor but a {type(one).__name__}"
-            raise OptionError(f"column {name!r} is on {where}, but {used[0]!r} is on {getattr(first, 'device', '?')}. Bring all to one device.")
+        if _where(one) != _where(first):
+            raise OptionError(f"column {name!r} is {_where(one)}, but {used[0]!r} is {_where(first)}. Bring all to one device.")
         if one.dim() != 1 or one.is_complex():
             raise OptionError(f"column {name!r} is {one.dtype} of shape {tuple(one.shape)}; expected one number a row.")
         if len(one) != len(first):
             raise OptionError(f"column {name!r} has {len(one):,} rows, but {used[0]!r} has {len(first):,}.")
     return names
+
+
+def _where(column: object) -> str:
+    return f"on {column.device}" if isinstance(column, torch.Tensor) else f"a {type(column).__name__} and no tensor"
 
 
 def read_keys(key: str, keys: Tensor, contexts: Any) -> tuple[Tensor, Tensor | None]:

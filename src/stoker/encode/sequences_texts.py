@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.encode.sequences_columns import TableColumn
-from stoker.encode.sequences_contexts import missing_context, missing_key, refuse_repeats
+from stoker.encode.sequences_contexts import missing_key, refuse_gaps, refuse_repeats
 from stoker.encode.sequences_numbering import Numbering
 from stoker.encode.sequences_numbers import BLOCK_ROWS, plain_values
 from stoker.encode.sequences_places import NO_PLACE
@@ -104,11 +104,10 @@ def _listed_texts(column: TableColumn, listed: TableColumn, kind: pa.DataType) -
     texts = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not listed.num_rows:
         return pa.array([], texts)
+    refuse_gaps(listed)
     given = pa.chunked_array([pa.array(part) for part in listed.parts])
     if pa.types.is_dictionary(given.type):
         given = given.cast(given.type.value_type)
-    if given.null_count:
-        raise missing_context(listed, _first_null(given))
     try:
         wanted = given.cast(texts).combine_chunks() if _is_texts(given.type) == _is_texts(texts) else None
     except pa.ArrowException:

@@ -49,12 +49,16 @@ class Ahead(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return self
 
-    def __next__(self) -> T:
+    def refuse_fork(self) -> None:
+        """Tell one who goes on in a fork that the threads stayed behind."""
         if self._inboxes and os.getpid() != self._process:
             raise FeedError(
                 f"this feed was started in process {self._process}, and a fork made process {os.getpid()} without its threads. "
                 f"Call iter(feed) in the process that uses it."
             )
+
+    def __next__(self) -> T:
+        self.refuse_fork()
         if self._next >= self._num_steps or not self._end.alive:
             self.close()
             raise StopIteration

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from stoker.feed.cursor import Cursor
@@ -40,10 +41,17 @@ class Steps:
         """The position behind a step."""
         return min(self.start + (step + 1) * self.stride, self.plan.num_positions)
 
-    def numbers(self, step: int) -> Array:
-        """The samples of this rank in a step."""
-        first, last = self.ranks.share(self.start + step * self.stride, self.end(step))
-        return self.plan.numbers(self.epoch, first, last)
+    @property
+    def num_whole(self) -> int:
+        """Steps in which each rank has a whole batch: all but perhaps the last."""
+        return (self.plan.num_positions - self.start) // self.stride
+
+    def numbers(self, step: int, count: int = 1) -> Array:
+        """The samples of this rank in a step, or in so many steps from there on."""
+        if self.ranks.world_size == 1:
+            return self.plan.numbers(self.epoch, self.start + step * self.stride, self.end(step + count - 1))
+        shares = [self.ranks.share(self.start + one * self.stride, self.end(one)) for one in range(step, step + count)]
+        return np.concatenate([self.plan.numbers(self.epoch, *share) for share in shares])
 
 
 class Source(Protocol):

@@ -102,6 +102,16 @@ class HostGather:
         return f"series {shown or '?'} in {', '.join(self._files)}"
 
     @property
+    def has_own_widths(self) -> bool:
+        """Whether the shape of a batch depends on its samples."""
+        return isinstance(self._view, Sequences)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of all columns, at most."""
+        return sum(column.unit * (self._samples.row if column.level == "step" else 1) for column in self._columns)
+
+    @property
     def _is_packed(self) -> bool:
         return isinstance(self._view, Sequences) and self._view.layout == "packed"
 

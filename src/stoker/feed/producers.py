@@ -6,8 +6,9 @@ that a forgotten pass ends its threads by itself.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ from stoker.order.samples import Samples
 Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
+TOGETHER_BYTES = 16 * 2**20
+MOST_TOGETHER = 16
+"""Batches gathered as one: at most so many, and so many bytes."""
 CHUNK_SAMPLES = 2**17
 """Samples whose places are sent to a device at once: some milliseconds of work for many steps."""
 
@@ -74,6 +78,24 @@ class HostProducer:
         except Exception as error:
             error.add_note(self._place(steps, step, numbers))
             raise
+
+    def make_several(self, steps: Steps, first: int, count: int) -> list[Batch]:
+        """Batches of equal shape, gathered as one and then taken apart: what a gather costs in Python is paid once for all."""
+        size = steps.batch_size
+        numbers = steps.numbers(first, count)
+        gathered = self._gather.gather(numbers, len(numbers))
+        try:
+            whole = self._finish(gathered.tensors(), len(numbers))
+        finally:
+            self._gather.release(gathered)
+        parts = [tensor.split(size) for tensor in whole.values()]  # type: ignore[no-untyped-call]
+        return [dict(zip(whole, rows, strict=True)) for rows in zip(*parts, strict=True)]
+
+    def num_together(self, steps: Steps) -> int:
+        """How many batches are gathered as one: small ones, that all have the same shape and need nothing further."""
+        if self._stream is not None or self._encode is not None or self._hints is not None or self._gather.has_own_widths:
+            return 1
+        return max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self._gather.row_bytes * steps.batch_size)))
 
     def receive(self, made: Any, under_way: deque[torch.cuda.Event]) -> Batch:
         """Take over a batch on the thread (and the stream) of the one who uses it, and note how far that stream is."""
@@ -127,24 +149,58 @@ class HostPass:
     def __init__(
         self, producer: HostProducer, steps: Steps, hints: Hints | None, *, threads: int, depth: int, waits: Spans
     ) -> None:
+        together = producer.num_together(steps)
+        whole = steps.num_whole // together * together if together > 1 else 0  # steps that are gathered with others
+
+        def make(number: int) -> list[Any]:
+            first = number * together
+            if first >= whole:
+                return [producer.make(steps, whole + number - whole // together, hints)]
+            try:
+                return producer.make_several(steps, first, together)
+            except Exception:  # again one by one: those before the one that fails are good
+                return _until_error(lambda step: producer.make(steps, first + step, hints), together)
+
         self._receive = producer.receive
-        self._hints = hints
-        self._ahead = Ahead(lambda step: producer.make(steps, step, hints), len(steps), threads=threads, depth=depth, waits=waits)
+        self._ahead = Ahead(make, whole // together + len(steps) - whole, threads=threads, depth=depth, waits=waits)
+        self._ready: deque[Any] = deque()
         self._depth = depth
         self._under_way: deque[torch.cuda.Event] = deque()
+        # Made after the threads, as they may wait for hints: when the interpreter ends, the last that was made is called first.
+        self._end_hints = weakref.finalize(self, hints.close) if hints is not None else lambda: None
 
     def __next__(self) -> Batch:
-        batch = self._receive(next(self._ahead), self._under_way)
+        self._ahead.refuse_fork()
+        if not self._ready:
+            self._ready.extend(next(self._ahead))
+        try:
+            made = self._ready.popleft()
+        except IndexError:
+            raise StopIteration from None  # closed by another thread, just now
+        if isinstance(made, Exception):
+            self.close()
+            raise made
+        batch = self._receive(made, self._under_way)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
         while len(self._under_way) > self._depth:
             self._under_way.popleft().synchronize()
         return batch
 
     def close(self) -> None:
-        """End the threads."""
-        if self._hints is not None:
-            self._hints.close()  # before the others, which may wait for it
+        """End the threads, and the pass: what was made already is not handed out any more."""
+        self._ready.clear()
+        self._end_hints()
         self._ahead.close()
+
+
+def _until_error(make: Callable[[int], Any], count: int) -> list[Any]:
+    """What could be made of so many steps, and then the error."""
+    made: list[Any] = []
+    try:
+        made.extend(make(step) for step in range(count))
+    except Exception as error:
+        made.append(error)
+    return made
 
 
 class DeviceProducer:
@@ -193,6 +249,7 @@ class DevicePass:
         self._parts: Iterator[tuple[torch.Tensor, Array]] = iter(())
 
     def __next__(self) -> Batch:
+        self._chunks.refuse_fork()
         part = next(self._parts, None)
         while part is None:
             host, sizes = next(self._chunks)

@@ -30,8 +30,7 @@ PAGE = mmap.PAGESIZE
 UNIT_BYTES = 8 * 2**20
 """So much is asked for at a time, in batches, where the order has no windows."""
 PIECE_BYTES = 4 * 2**20
-PIECES_A_CALL = 64
-"""One who is closed stops after so many."""
+"""Stretches are asked for in pieces of this size; one who is closed stops after a piece."""
 
 _madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
 
@@ -56,11 +55,12 @@ def split(starts: Array, stops: Array, size: int) -> tuple[Array, Array]:
 
 
 @kernel
-def advise(mapped: Array, starts: Array, stops: Array, advice: int) -> None:
-    """Give this advice about stretches of mapped bytes. What the system makes of it is its own affair, so errors are too."""
-    address = mapped.ctypes.data
-    for i in range(len(starts)):
-        _madvise(address + starts[i], stops[i] - starts[i], advice)
+def advise(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
+    """Give this advice about stretches of memory, until told to stop. What the system makes of it is its own affair."""
+    for i in range(len(addresses)):
+        if stop[0]:
+            return
+        _madvise(addresses[i], sizes[i], advice)
 
 
 class MappedColumn:
@@ -70,11 +70,12 @@ class MappedColumn:
         base: Any = column.values
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj
+        self.num_steps = len(column.values)
         self.step_bytes = column.values.dtype.itemsize * (column.width or 1)
         self._mapped = np.frombuffer(base, dtype=np.uint8) if isinstance(base, mmap.mmap) else np.zeros(0, dtype=np.uint8)
         self._lead = len(self._mapped) - column.values.nbytes  # the header
-        if len(self._mapped):
-            advise(self._mapped, np.zeros(1, dtype=np.int64), np.array([len(self._mapped)]), mmap.MADV_RANDOM)
+        if isinstance(base, mmap.mmap):
+            base.madvise(mmap.MADV_RANDOM)
 
     @property
     def is_on_disk(self) -> bool:
@@ -88,15 +89,18 @@ class MappedColumn:
         end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
         return merge(first, np.minimum(end, len(self._mapped)))
 
-    def ask(self, starts: Array, stops: Array) -> None:
-        """Ask for stretches of the file. Comes back when they are under way, not when they are there."""
-        advise(self._mapped, starts, stops, mmap.MADV_WILLNEED)
+    @property
+    def address(self) -> int:
+        """Where the file begins in memory."""
+        return self._mapped.ctypes.data
 
 
 class Units(Protocol):
     """What is asked for together, in the order in which a pass comes to it."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """How many there are."""
 
     def of(self, step: int) -> tuple[int, int]:
         """The first and the last unit that a step has samples of."""
@@ -109,10 +113,14 @@ class WindowUnits:
     """The windows of a block order."""
 
     def __init__(self, steps: Steps, plan: BlockPlan, samples: Samples) -> None:
-        self.count = plan.num_windows
         self._steps = steps
         self._plan = plan
         self._samples = samples
+
+    @property
+    def count(self) -> int:
+        """Windows of an epoch."""
+        return self._plan.num_windows
 
     def of(self, step: int) -> tuple[int, int]:
         """The windows of its positions, of all ranks."""
@@ -131,12 +139,15 @@ class WindowUnits:
 class BatchUnits:
     """Some batches at a time, of an order that has no windows."""
 
-    def __init__(self, steps: Steps, samples: Samples, step_bytes: int) -> None:
+    def __init__(self, steps: Steps, samples: Samples, sample_bytes: float) -> None:
         self._steps = steps
         self._samples = samples
-        first = int(samples.locate(steps.numbers(0)).counts.sum()) * step_bytes if len(steps) else 0
-        self._batches = max(1, UNIT_BYTES // max(1, first))
-        self.count = -(-len(steps) // self._batches)
+        self._batches = max(1, int(UNIT_BYTES / max(1.0, sample_bytes * steps.batch_size)))
+
+    @property
+    def count(self) -> int:
+        """Units of the pass."""
+        return -(-len(self._steps) // self._batches)
 
     def of(self, step: int) -> tuple[int, int]:
         """A batch is in one unit."""
@@ -156,12 +167,13 @@ class Hints:
     def __init__(self, columns: list[MappedColumn], units: Units) -> None:
         self._columns = columns
         self._units = units
-        self._is_closed = False
-        self._begin()
+        self._stop = np.zeros(1, dtype=np.bool_)
+        self._begin(0)
 
-    def _begin(self) -> None:
+    def _begin(self, step: int) -> None:
         self._process = os.getpid()
         self._changed = threading.Condition()
+        self._first_step = step
         self._next = self._wanted = -1  # the unit to be asked for, and the last one that may be
         self._is_asking = False
         self._error: Exception | None = None
@@ -169,30 +181,31 @@ class Hints:
     def before(self, step: int) -> None:
         """Called before a step is gathered; waits until all of it was asked for."""
         if os.getpid() != self._process:
-            self._begin()  # a fork has none of the threads
-        first, last = self._units.of(step)
+            self._begin(step)  # a fork has none of the threads
+        _, last = self._units.of(step)
         with self._changed:
             if self._next < 0:
-                self._next = first
+                self._next, _ = self._units.of(self._first_step)
             self._wanted = max(self._wanted, min(last + 1, self._units.count - 1))
             if not self._is_asking and self._next <= self._wanted:
                 threading.Thread(target=self._ask, name="stoker-hints", daemon=True).start()
                 self._is_asking = True
-            self._changed.wait_for(lambda: self._next > last or self._error is not None or self._is_closed)
+            self._changed.wait_for(lambda: self._next > last or self._error is not None or self._stop[0])
             if self._error is not None:
                 raise self._error
 
     def close(self) -> None:
         """Ask for nothing more."""
-        self._is_closed = True
-        with self._changed:
-            self._changed.notify_all()
+        self._stop[0] = True
+        if os.getpid() == self._process:  # in a fork, a thread that is not there may hold the lock
+            with self._changed:
+                self._changed.notify_all()
 
     def _ask(self) -> None:
         while True:
             with self._changed:
                 unit = self._next
-                if unit > self._wanted or self._is_closed or self._error is not None:
+                if unit > self._wanted or self._stop[0] or self._error is not None:
                     self._is_asking = False
                     return
             error = self._ask_for(unit)
@@ -203,12 +216,11 @@ class Hints:
     def _ask_for(self, unit: int) -> Exception | None:
         try:
             starts, stops = self._units.stretches(unit)
-            for column in self._columns:
-                pages = split(*column.pages(starts, stops), PIECE_BYTES)
-                for piece in range(0, len(pages[0]), PIECES_A_CALL):
-                    if self._is_closed:
-                        return None
-                    column.ask(*(part[piece : piece + PIECES_A_CALL] for part in pages))
+            pieces = [split(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
+            addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
+            sizes = [end - first for first, end in pieces]
+            # All in one call: each would wait for the GIL when it comes back.
+            advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
         except StoreDamaged:
             pass  # whoever gathers the damaged series says so, in its batch
         except Exception as error:  # the one who waits must get it
@@ -224,8 +236,11 @@ class ReadAhead:
         self._columns = [column for column in mapped if column.is_on_disk]
         self._samples = samples
 
-    def over(self, steps: Steps) -> Hints:
-        """The hints of a pass over these steps."""
+    def over(self, steps: Steps) -> Hints | None:
+        """The hints of a pass over these steps; None if there is nothing to ask for."""
+        if not self._columns:
+            return None
         if isinstance(steps.plan, BlockPlan):
             return Hints(self._columns, WindowUnits(steps, steps.plan, self._samples))
-        return Hints(self._columns, BatchUnits(steps, self._samples, sum(column.step_bytes for column in self._columns)))
+        length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
+        return Hints(self._columns, BatchUnits(steps, self._samples, length * sum(one.step_bytes for one in self._columns)))

@@ -53,6 +53,8 @@ class Instruction:
     window: int = 0
     first: int = 0
     register: int = 0
+    row: int = 0
+    run: int = 0
     count: int = 0
     numbers: Numbers = (0.0, 0.0)
 
@@ -88,7 +90,7 @@ class Assembly(ABC):
         """A column of the bars."""
         if name not in self._columns:
             self.sources.append(name)
-            self._columns[name] = self._emit(Instruction(op=self._load(name), a=Term(len(self.sources) - 1)))
+            self._columns[name] = self._emit(Instruction(op=self._load(name), row=len(self.sources) - 1))
         return self._columns[name]
 
     def _load(self, name: str) -> int:
@@ -142,7 +144,8 @@ class Assembly(ABC):
 
     def highest(self, a: Term, window: int) -> Term:
         """The largest of the last `window` values."""
-        return self._window(Instruction(op=simple.HIGHEST, a=a, b=self._scratch(), window=window), reach=window - 1)
+        one = Instruction(op=simple.HIGHEST, a=a.back(window - 1), b=self._scratch(), window=window)
+        return self._emit(one)
 
     def lowest(self, a: Term, window: int) -> Term:
         """The smallest of the last `window` values."""
@@ -150,8 +153,8 @@ class Assembly(ABC):
 
     def distance(self, a: Term, center: Term, window: int) -> Term:
         """The mean of |a - center| over the last `window` values of `a`, with the center of this bar."""
-        sum_ = self._window(Instruction(op=simple.DISTANCE, a=a, b=center, window=window), reach=window - 1)
-        return self.divide(sum_, float(window))
+        one = Instruction(op=simple.DISTANCE, a=a.back(window - 1), b=center, window=window)
+        return self.divide(self._emit(one), float(window))
 
     def _scratch(self) -> Term:
         """A column that any instruction may write to while it runs."""
@@ -163,27 +166,23 @@ class Assembly(ABC):
     def _simple(self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)) -> Term:
         a = a if isinstance(a, Term) else self.constant(a)
         b = b if isinstance(b, Term) else self.constant(b)
-        self.history = max(self.history, a.lag, b.lag)
         return self._emit(Instruction(op=op, a=a, b=b, first=first, numbers=numbers))
-
-    def _window(self, one: Instruction, *, reach: int, num_registers: int = 0) -> Term:
-        """A column from an instruction that reads `reach` bars back, or keeps numbers from bar to bar."""
-        if one.a.lag:
-            raise ValueError("a window ends at its bar: compute it, and read that column back")
-        self.history = max(self.history, reach)
-        return self._emit(one, num_registers)
 
     def _running_sums(self, op: int, a: Term, *, num_registers: int) -> Instruction:
         """The instruction that keeps running sums of a column."""
         if a not in self._sums:
-            self._sums[a] = Instruction(op=op, out=self.num_sum_rows, a=a, register=self.num_registers)
+            self._sums[a] = Instruction(op=op, row=self.num_sum_rows, a=a, register=self.num_registers)
             self.instructions.append(self._sums[a])
             self.num_sum_rows += self.SUM_ROWS
             self.num_registers += num_registers
         return self._sums[a]
 
     def _emit(self, one: Instruction, num_registers: int = 0) -> Term:
-        """Append an instruction with a column of its own, or find the one that is the same."""
+        """Append an instruction with a column of its own, or find the one that is the same.
+
+        Its operands begin as many bars before the block as they are read back; so does the window of an instruction with one.
+        """
+        self.history = max(self.history, one.a.lag, one.b.lag)
         if one not in self._columns:
             register = self.num_registers if num_registers else one.register
             self.instructions.append(replace(one, out=self.num_live, register=register))

@@ -44,24 +44,23 @@ class ExactAssembly(Assembly):
 
     def total(self, a: Term) -> Term:
         """The sum of all values so far."""
-        return self._window(Instruction(op=kernels.TOTAL, a=a), reach=0, num_registers=1)
+        return self._emit(Instruction(op=kernels.TOTAL, a=a), num_registers=1)
 
     def smooth(self, a: Term, window: int, *, weight: float) -> Term:
         """An average in which a new value has `weight`; it begins as the mean of the first `window` values."""
         one = Instruction(op=kernels.SMOOTH, a=a, window=window, numbers=(weight, 0.0))
-        return self._window(one, reach=0, num_registers=2)
+        return self._emit(one, num_registers=2)
 
     def _over_sums(self, one: Instruction) -> Term:
         sums = self._running_sums(kernels.SUMS, one.a, num_registers=2)
-        return self._window(replace(one, b=Term(sums.out), register=sums.register), reach=one.window)
+        self.history = max(self.history, one.window)
+        return self._emit(replace(one, row=sums.row, register=sums.register))
 
     def lane_numbers(self, lane: Lane) -> Numbers:
         """The window and the weight of a new value."""
         return float(lane.window), ema_weight(lane.window) if lane.kind == "ema" else 1.0 / lane.window
 
-    def _simple(
-        self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)
-    ) -> Term:
+    def _simple(self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)) -> Term:
         return super()._simple(op, a, b, numbers=numbers)  # what lies before the first bar is missing, not 0
 
 

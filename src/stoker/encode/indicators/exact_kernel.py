@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.encode.indicators.instructions import compute, distance, highest, keep_history, write_columns
+from stoker.encode.indicators.part import part
 from stoker.kernel import kernel
 
 Array = npt.NDArray[Any]
@@ -29,18 +30,29 @@ SUM_ROWS = 4
 _MOST = 3.4028234663852886e38  # the largest float32
 
 
-@kernel
+@part
 def load(source: Array, y: Array) -> None:
     """Take in values; what is no finite float32 is missing."""
     for t in range(len(y)):
         y[t] = source[t] if abs(source[t]) <= _MOST else np.nan
 
 
-@kernel
+@part
 def run_sums(
-    x: Array, p: int, n: int, history: int, index: int, period: int, sums: Array, row: int, registers: Array, r: int
+    columns: Array,
+    column: int,
+    p: int,
+    n: int,
+    history: int,
+    index: int,
+    period: int,
+    sums: Array,
+    row: int,
+    registers: Array,
+    r: int,
 ) -> None:
     """Extend the running sums of a column over the block; every `period` bars those of the history are written anew."""
+    x = columns[column]
     values, squares, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3]
     anchor, last = registers[r], registers[r + 1] if index else np.nan
     if index % period == 0:
@@ -67,41 +79,35 @@ def run_sums(
     registers[r], registers[r + 1] = anchor, last
 
 
-@kernel
-def band(x: Array, sums: Array, row: int, p: int, window: int, anchor: float, means: float, deviations: float, y: Array) -> None:
-    """So many means and so many (population) deviations of the window that ends at each bar."""
+@part
+def over_window(
+    op: int, x: Array, sums: Array, row: int, p: int, window: int, anchor: float, means: float, deviations: float, y: Array
+) -> None:
+    """Of the window that ends at each bar: a BAND is so many means and so many (population) deviations; a SCORE is how many
+    deviations the value of the bar lies above the mean, 0 where nothing deviates."""
     n, first = len(y), p - window
     s1, s0 = sums[row, p : p + n], sums[row, first : first + n]
     q1, q0 = sums[row + 1, p : p + n], sums[row + 1, first : first + n]
     t1, t0 = sums[row + 2, p : p + n], sums[row + 2, first : first + n]
     c1, c0 = sums[row + 3, p : p + n], sums[row + 3, first + 1 : first + 1 + n]
     share = 1.0 / window
-    for t in range(n):
-        mean = (s1[t] - s0[t]) * share
-        variance = (q1[t] - q0[t]) * share - mean * mean
-        same = c1[t] == c0[t]
-        deviation = 0.0 if same or variance <= 0.0 else np.sqrt(variance)
-        level = x[t] if same else anchor + mean
-        y[t] = means * level + deviations * deviation if t1[t] - t0[t] == window else np.nan
+    if op == BAND:
+        for t in range(n):
+            mean = (s1[t] - s0[t]) * share
+            variance = (q1[t] - q0[t]) * share - mean * mean
+            same = c1[t] == c0[t]
+            deviation = 0.0 if same or variance <= 0.0 else np.sqrt(variance)
+            level = x[t] if same else anchor + mean
+            y[t] = means * level + deviations * deviation if t1[t] - t0[t] == window else np.nan
+    else:
+        for t in range(n):
+            mean = (s1[t] - s0[t]) * share
+            variance = (q1[t] - q0[t]) * share - mean * mean
+            z = 0.0 if c1[t] == c0[t] or variance <= 0.0 else ((x[t] - anchor) - mean) / np.sqrt(variance)
+            y[t] = z if t1[t] - t0[t] == window else np.nan
 
 
-@kernel
-def score(x: Array, sums: Array, row: int, p: int, window: int, anchor: float, y: Array) -> None:
-    """How many deviations the value of each bar lies above the mean of the window that ends there; 0 where nothing deviates."""
-    n, first = len(y), p - window
-    s1, s0 = sums[row, p : p + n], sums[row, first : first + n]
-    q1, q0 = sums[row + 1, p : p + n], sums[row + 1, first : first + n]
-    t1, t0 = sums[row + 2, p : p + n], sums[row + 2, first : first + n]
-    c1, c0 = sums[row + 3, p : p + n], sums[row + 3, first + 1 : first + 1 + n]
-    share = 1.0 / window
-    for t in range(n):
-        mean = (s1[t] - s0[t]) * share
-        variance = (q1[t] - q0[t]) * share - mean * mean
-        z = 0.0 if c1[t] == c0[t] or variance <= 0.0 else ((x[t] - anchor) - mean) / np.sqrt(variance)
-        y[t] = z if t1[t] - t0[t] == window else np.nan
-
-
-@kernel
+@part
 def total(x: Array, registers: Array, r: int, y: Array) -> None:
     """The sum of all values so far."""
     so_far = registers[r]
@@ -114,7 +120,7 @@ def total(x: Array, registers: Array, r: int, y: Array) -> None:
     registers[r] = so_far
 
 
-@kernel
+@part
 def smooth(x: Array, window: int, weight: float, registers: Array, r: int, y: Array) -> None:
     """An average in which each value has `weight` when it comes; the first `window` values weigh alike."""
     n, average = registers[r], registers[r + 1]
@@ -128,61 +134,56 @@ def smooth(x: Array, window: int, weight: float, registers: Array, r: int, y: Ar
     registers[r], registers[r + 1] = n, average
 
 
-@kernel
-def clear(row: Array, runs: Array, first: int, count: int) -> None:
-    """Say that the features of some lanes are missing in a row."""
-    for i in range(first, first + count):
-        row[runs[i, 1] : runs[i, 1] + runs[i, 2]] = np.nan
+@part
+def ema_lanes(x: Array, lanes: Array, begin: int, size: int, runs: Array, run: int, count: int, n: float, out: Array) -> float:
+    """`smooth` of one column for many windows side by side, written straight into the rows of the result.
 
-
-@kernel
-def ema_lanes(x: Array, lanes: Array, runs: Array, first: int, count: int, registers: Array, r: int, out: Array) -> None:
-    """`smooth` of one column for many windows side by side, written straight into the rows of the result."""
-    averages, windows, weights = lanes[0], lanes[2], lanes[3]
-    n = registers[r]
+    `n` is the number of values so far; returns it with those of the block.
+    """
+    averages, windows, weights = lanes[0, begin : begin + size], lanes[2, begin : begin + size], lanes[3, begin : begin + size]
     for t in range(len(out)):
-        row = out[t]
-        if not abs(x[t]) < np.inf:
-            clear(row, runs, first, count)
-            continue
-        n += 1.0
-        share = 1.0 / n
-        for j in range(len(averages)):
-            averages[j] += (share if n <= windows[j] else weights[j]) * (x[t] - averages[j])
-        for i in range(first, first + count):
-            begin, size = runs[i, 0], runs[i, 2]
-            y, average, window = row[runs[i, 1] : runs[i, 1] + size], averages[begin : begin + size], windows[begin : begin + size]
+        known = abs(x[t]) < np.inf
+        if known:
+            n += 1.0
+            share = 1.0 / n
             for j in range(size):
-                y[j] = average[j] if n >= window[j] else np.nan
-    registers[r] = n
+                averages[j] += (share if n <= windows[j] else weights[j]) * (x[t] - averages[j])
+        for i in range(run, run + count):
+            first = runs[i, 0]
+            y, average, window = out[t, runs[i, 1] : runs[i, 1] + runs[i, 2]], averages[first:], windows[first:]
+            for j in range(len(y)):
+                y[j] = average[j] if known and n >= window[j] else np.nan
+    return n
 
 
-@kernel
-def rsi_lanes(x: Array, lanes: Array, runs: Array, first: int, count: int, registers: Array, r: int, out: Array) -> None:
-    """The share of gains among gains and losses, both averaged by `smooth`, in percent; `x` begins one bar before the block."""
-    gains, losses, windows, weights = lanes[0], lanes[1], lanes[2], lanes[3]
-    n = registers[r]
+@part
+def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, runs: Array, run: int, count: int, n: float, out: Array) -> float:
+    """The share of gains among gains and losses, both averaged as by `smooth`, in percent; `x` begins one bar earlier.
+
+    `n` is the number of changes so far; returns it with those of the block.
+    """
+    gains, losses = lanes[0, begin : begin + size], lanes[1, begin : begin + size]
+    windows, weights = lanes[2, begin : begin + size], lanes[3, begin : begin + size]
     for t in range(len(out)):
-        row = out[t]
         change = x[t + 1] - x[t]
-        if not abs(change) < np.inf:
-            clear(row, runs, first, count)
-            continue
-        gain, loss = max(change, 0.0), max(-change, 0.0)
-        n += 1.0
-        share = 1.0 / n
-        for j in range(len(gains)):
-            weight = share if n <= windows[j] else weights[j]
-            gains[j] += weight * (gain - gains[j])
-            losses[j] += weight * (loss - losses[j])
-        for i in range(first, first + count):
-            begin, size = runs[i, 0], runs[i, 2]
-            y, window = row[runs[i, 1] : runs[i, 1] + size], windows[begin : begin + size]
-            up, down = gains[begin : begin + size], losses[begin : begin + size]
+        known = abs(change) < np.inf
+        if known:
+            gain, loss = max(change, 0.0), max(-change, 0.0)
+            n += 1.0
+            share = 1.0 / n
             for j in range(size):
+                weight = share if n <= windows[j] else weights[j]
+                gains[j] += weight * (gain - gains[j])
+                losses[j] += weight * (loss - losses[j])
+        for i in range(run, run + count):
+            first = runs[i, 0]
+            y, window = out[t, runs[i, 1] : runs[i, 1] + runs[i, 2]], windows[first:]
+            up, down = gains[first:], losses[first:]
+            for j in range(len(y)):
                 both = up[j] + down[j]
-                y[j] = np.nan if n < window[j] else 100.0 * up[j] / both if both > 0.0 else 50.0
-    registers[r] = n
+                percent = 100.0 * up[j] / both if both > 0.0 else 50.0
+                y[j] = percent if known and n >= window[j] else np.nan
+    return n
 
 
 @kernel
@@ -221,34 +222,32 @@ def advance(
             p = history
         end = starts[num_begun] if num_begun < len(starts) else len(out)
         n = min(end - done, columns.shape[1] - p, period - index % period)
-        block = out[done : done + n]
+        bars, block = sources[:, done : done + n], out[done : done + n]
         for i in range(len(program)):
-            op, o, a, lag_a, b, lag_b = program[i, 0], program[i, 1], program[i, 2], program[i, 3], program[i, 4], program[i, 5]
-            w, r, count = program[i, 6], program[i, 8], program[i, 9]
+            op, w, r, row, run, count = program[i, 0], program[i, 6], program[i, 8], program[i, 9], program[i, 10], program[i, 11]
+            x, z = columns[program[i, 2], p - program[i, 3] : p + n], columns[program[i, 4], p - program[i, 5] : p + n]
+            y = columns[program[i, 1], p : p + n]
             if op < _HIGHEST:
-                x, z = columns[a, p - lag_a : p - lag_a + n], columns[b, p - lag_b : p - lag_b + n]
-                compute(op, x, z, numbers[i, 0], numbers[i, 1], columns[o, p : p + n])
+                compute(op, x, z, numbers[i, 0], numbers[i, 1], y)
             elif op == _HIGHEST:
-                highest(columns[a, p - w + 1 : p + n], w, columns[b], columns[o, p : p + n])
+                highest(x, w, columns[program[i, 4]], y)
             elif op == _DISTANCE:
-                distance(columns[a, p - w + 1 : p + n], columns[b, p : p + n], w, columns[o, p : p + n])
+                distance(x, z, w, y)
             elif op == LOAD:
-                load(sources[a, done : done + n], columns[o, p : p + n])
+                load(bars[row], y)
             elif op == SUMS:
-                run_sums(columns[a], p, n, history, index, period, sums, o, registers, r)
-            elif op == BAND:
-                band(columns[a, p : p + n], sums, b, p, w, registers[r], numbers[i, 0], numbers[i, 1], columns[o, p : p + n])
-            elif op == SCORE:
-                score(columns[a, p : p + n], sums, b, p, w, registers[r], columns[o, p : p + n])
+                run_sums(columns, program[i, 2], p, n, history, index, period, sums, row, registers, r)
+            elif op in (BAND, SCORE):
+                over_window(op, x, sums, row, p, w, registers[r], numbers[i, 0], numbers[i, 1], y)
             elif op == TOTAL:
-                total(columns[a, p : p + n], registers, r, columns[o, p : p + n])
+                total(x, registers, r, y)
             elif op == SMOOTH:
-                smooth(columns[a, p : p + n], w, numbers[i, 0], registers, r, columns[o, p : p + n])
+                smooth(x, w, numbers[i, 0], registers, r, y)
             elif op == EMA:
-                ema_lanes(columns[a, p : p + n], lanes[:, b : b + w], runs, o, count, registers, r, block)
+                registers[r] = ema_lanes(x, lanes, row, w, runs, run, count, registers[r], block)
             elif op == RSI:
-                rsi_lanes(columns[a, p - 1 : p + n], lanes[:, b : b + w], runs, o, count, registers, r, block)
+                registers[r] = rsi_lanes(x, lanes, row, w, runs, run, count, registers[r], block)
             else:
-                write_columns(columns, p, runs, o, count, block)
+                write_columns(columns, p, runs, run, count, block)
         registers[0], registers[1] = index + n, p + n
         done += n

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.kernel import kernel
+from stoker.encode.indicators.part import part
 
 Array = npt.NDArray[Any]
+Number = float | np.floating[Any]
 
 ADD, SUBTRACT, MULTIPLY, DIVIDE, LARGER, ABSOLUTE, LOGARITHM, ROOT, ABOVE, RATIO, HIGHEST, DISTANCE = range(12)
 
 
-@kernel
-def compute(op: int, a: Array, b: Array, limit: float, otherwise: float, y: Array) -> None:
+@part
+def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Array) -> None:
     """One number a bar from one or two others, for every bar of the block.
 
     LARGER is the larger of the two, ABOVE is 1 where a > b and else 0, RATIO is a / b or `otherwise` where b <= `limit`.
@@ -58,7 +59,7 @@ def compute(op: int, a: Array, b: Array, limit: float, otherwise: float, y: Arra
             y[t] = (a[t] - a[t]) + otherwise if b[t] <= limit else a[t] / b[t]
 
 
-@kernel
+@part
 def highest(x: Array, window: int, scratch: Array, y: Array) -> None:
     """The largest of `window` values up to each bar; `x` begins `window` - 1 bars before the block.
 
@@ -80,7 +81,7 @@ def highest(x: Array, window: int, scratch: Array, y: Array) -> None:
         y[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
 
 
-@kernel
+@part
 def distance(x: Array, center: Array, window: int, y: Array) -> None:
     """The sum of |x - center| over `window` values up to each bar, the oldest first; `x` begins `window` - 1 bars earlier."""
     n = len(y)
@@ -92,7 +93,7 @@ def distance(x: Array, center: Array, window: int, y: Array) -> None:
             y[t] += abs(part[t] - center[t])
 
 
-@kernel
+@part
 def keep_history(rows: Array, count: int, place: int, history: int, before: float) -> None:
     """Bring the last `history` values of each row to its front; at the begin of a series (place 0) they are `before`."""
     for i in range(count):
@@ -101,7 +102,7 @@ def keep_history(rows: Array, count: int, place: int, history: int, before: floa
             row[t] = row[place - history + t] if place else before
 
 
-@kernel
+@part
 def write_columns(columns: Array, place: int, runs: Array, first: int, count: int, out: Array) -> None:
     """Copy finished columns into the rows of the result, 16 rows at a time so that both sides stay in the nearest cache."""
     for top in range(0, len(out), 16):

@@ -27,11 +27,11 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
         table.append(
             Instruction(
                 op=assembly.LANES[kind],
-                out=len(runs),
-                a=source,
-                b=Term(len(lanes)),
+                a=source.back(1) if kind == "rsi" else source,
                 window=len(features),
                 register=num_registers,
+                row=len(lanes),
+                run=len(runs),
                 count=len(found),
             )
         )
@@ -40,7 +40,7 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
         num_registers += 1
     written = [(_place(assembly, output), feature, 1) for feature, output in enumerate(outputs) if isinstance(output, Term)]
     if written:
-        table.append(Instruction(op=assembly.WRITE, out=len(runs), count=len(written)))
+        table.append(Instruction(op=assembly.WRITE, run=len(runs), count=len(written)))
         runs += written
     return Program(
         arithmetic=arithmetic,
@@ -73,7 +73,8 @@ def _runs(features: Sequence[int]) -> list[Run]:
 
 def _row(assembly: Assembly, one: Instruction) -> list[int]:
     a, b = _place(assembly, one.a), _place(assembly, one.b)
-    return [one.op, one.out, a, one.a.lag, b, one.b.lag, one.window, one.first, one.register, one.count]
+    operands = [one.op, one.out, a, one.a.lag, b, one.b.lag]
+    return [*operands, one.window, one.first, one.register, one.row, one.run, one.count]
 
 
 def _place(assembly: Assembly, term: Term) -> int:

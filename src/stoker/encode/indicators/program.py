@@ -24,7 +24,8 @@ class Program:
     """The columns of a bar that are read, in the order in which they are given to the kernel."""
     num_features: int
     instructions: Array
-    """int64 [instructions, 10]: op, out, a, how far back a, b, how far back b, window, first bar, register, count."""
+    """int64 [instructions, 12]: op, out, a, how far back a, b, how far back b, window (or lanes), first bar, register, row (of the
+    sources, sums or lanes), first run, runs."""
     numbers: Array
     """float64 [instructions, 2]: constants of an instruction."""
     runs: Array

@@ -35,37 +35,38 @@ class SentioAssembly(Assembly):
         """Of the last `window` values; a window of 1 is the value itself."""
         if window <= 1:
             return a
-        return self._window(Instruction(op=kernels.MEAN, a=a, window=window), reach=window, num_registers=1)
+        return self._emit(Instruction(op=kernels.MEAN, a=a.back(window), window=window), num_registers=1)
 
     def deviation(self, a: Term, window: int) -> Term:
         """Of the `window` values before this bar."""
-        return self._window(Instruction(op=kernels.DEVIATION, a=a, window=window), reach=window, num_registers=2)
+        return self._emit(Instruction(op=kernels.DEVIATION, a=a.back(window), window=window), num_registers=2)
 
     def score(self, a: Term, window: int) -> Term:
         """Deviations from the mean of the last `window` values."""
         sums = self._running_sums(kernels.SUMS, a, num_registers=0)
-        return self._window(Instruction(op=kernels.SCORE, a=a, b=Term(sums.out), window=window, first=window), reach=window)
+        self.history = max(self.history, window)
+        return self._emit(Instruction(op=kernels.SCORE, a=a, row=sums.row, window=window, first=window))
 
     def window_sum(self, a: Term, window: int) -> Term:
         """Of the last `window` values, added up anew at each bar."""
-        return self._window(Instruction(op=kernels.WINDOW_SUM, a=a, window=window), reach=window - 1)
+        return self._emit(Instruction(op=kernels.WINDOW_SUM, a=a.back(window - 1), window=window))
 
     def total(self, a: Term) -> Term:
         """The sum of all values so far."""
-        return self._window(Instruction(op=kernels.TOTAL, a=a), reach=0, num_registers=1)
+        return self._emit(Instruction(op=kernels.TOTAL, a=a), num_registers=1)
 
     def smooth(self, a: Term, window: int) -> Term:
         """An exponential average that begins with the first value."""
         one = Instruction(op=kernels.SMOOTH, a=a, numbers=(2.0 / (window + 1), 0.0))
-        return self._window(one, reach=0, num_registers=1)
+        return self._emit(one, num_registers=1)
 
     def wilder(self, a: Term, window: int) -> Term:
         """Wilder's average of the values from bar 1 on."""
-        return self._window(Instruction(op=kernels.WILDER, a=a, window=window), reach=0, num_registers=1)
+        return self._emit(Instruction(op=kernels.WILDER, a=a, window=window), num_registers=1)
 
     def decay(self, a: Term, window: int) -> Term:
         """Wilder's sum of the values from bar 1 on."""
-        return self._window(Instruction(op=kernels.DECAY, a=a, window=window), reach=0, num_registers=1)
+        return self._emit(Instruction(op=kernels.DECAY, a=a, window=window), num_registers=1)
 
     def lane_numbers(self, lane: Lane) -> Numbers:
         """The weights of the new and of the old, or the window."""

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.encode.indicators.instructions import compute, distance, highest, keep_history, write_columns
+from stoker.encode.indicators.part import part
 from stoker.kernel import kernel
 
 Array = npt.NDArray[Any]
@@ -26,25 +27,25 @@ _FLAT = np.float32(1e-8)
 _ZERO, _ONE, _HUNDRED = np.float32(0), np.float32(1), np.float32(100)
 
 
-@kernel
+@part
 def load(source: Array, whole: bool, y: Array) -> None:
     """Take in values; those of a `whole` column (volume) lose what is behind the point."""
     for t in range(len(y)):
         y[t] = np.trunc(source[t]) if whole else source[t]
 
 
-@kernel
+@part
 def run_sums(x: Array, p: int, n: int, sums: Array, row: int) -> None:
     """Double sums from the first bar on; a square is rounded to float32 before it is added."""
     values, squares = sums[row], sums[row + 1]
     value, square = values[p - 1], squares[p - 1]
-    for t in range(p, p + n):
+    for t in range(n):
         value += x[t]
         square += x[t] * x[t]
-        values[t], squares[t] = value, square
+        values[p + t], squares[p + t] = value, square
 
 
-@kernel
+@part
 def score(x: Array, sums: Array, row: int, p: int, window: float, y: Array) -> None:
     """Deviations from the mean of the window; 0 where the deviation is hardly more than 0."""
     n, first = len(y), p - int(window)
@@ -57,7 +58,7 @@ def score(x: Array, sums: Array, row: int, p: int, window: float, y: Array) -> N
         y[t] = (x[t] - mean) / deviation if deviation > _FLAT else 0.0
 
 
-@kernel
+@part
 def mean(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
     """A mean from a double that gains the new value and then loses the old one; `x` begins `window` bars before the block."""
     held = registers[r]
@@ -69,7 +70,7 @@ def mean(x: Array, window: int, index: int, registers: Array, r: int, y: Array) 
     registers[r] = held
 
 
-@kernel
+@part
 def deviation(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
     """The deviation of the bars before this one; what the sums gain is rounded to float32. `x` begins `window` bars earlier."""
     held, squares = registers[r], registers[r + 1]
@@ -88,7 +89,7 @@ def deviation(x: Array, window: int, index: int, registers: Array, r: int, y: Ar
     registers[r], registers[r + 1] = held, squares
 
 
-@kernel
+@part
 def window_sum(x: Array, window: int, y: Array) -> None:
     """The sum of `window` values up to each bar, the oldest first; `x` begins `window` - 1 bars before the block."""
     n = len(y)
@@ -100,7 +101,7 @@ def window_sum(x: Array, window: int, y: Array) -> None:
             y[t] += part[t]
 
 
-@kernel
+@part
 def total(x: Array, registers: Array, r: int, y: Array) -> None:
     """The sum of all values so far."""
     so_far = np.float32(registers[r])
@@ -110,7 +111,7 @@ def total(x: Array, registers: Array, r: int, y: Array) -> None:
     registers[r] = so_far
 
 
-@kernel
+@part
 def smooth(x: Array, weight: float, index: int, registers: Array, r: int, y: Array) -> None:
     """An average that begins with the first value."""
     average, k = np.float32(registers[r]), np.float32(weight)
@@ -120,7 +121,7 @@ def smooth(x: Array, weight: float, index: int, registers: Array, r: int, y: Arr
     registers[r] = average
 
 
-@kernel
+@part
 def wilder(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
     """Wilder's average: from bar `window` on, where it is the mean of bars 1 to `window`."""
     average, size = np.float32(registers[r]), np.float32(window)
@@ -133,7 +134,7 @@ def wilder(x: Array, window: int, index: int, registers: Array, r: int, y: Array
     registers[r] = average
 
 
-@kernel
+@part
 def decay(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
     """Wilder's sum: of bars 1 to `window`, and from then on with a part taken away for each that is added."""
     held, size = np.float32(registers[r]), np.float32(window)
@@ -145,50 +146,43 @@ def decay(x: Array, window: int, index: int, registers: Array, r: int, y: Array)
     registers[r] = held
 
 
-@kernel
-def ema_lanes(x: Array, lanes: Array, index: int, runs: Array, first: int, count: int, out: Array) -> None:
+@part
+def ema_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: Array, run: int, count: int, out: Array) -> None:
     """`smooth` of one column for many windows side by side, written straight into the rows of the result."""
-    averages, weights, rests = lanes[0], lanes[2], lanes[3]
+    averages, weights, rests = lanes[0, begin : begin + size], lanes[2, begin : begin + size], lanes[3, begin : begin + size]
     for t in range(len(out)):
-        row = out[t]
-        if index + t:
-            for j in range(len(averages)):
-                averages[j] = weights[j] * x[t] + rests[j] * averages[j]
-        else:
-            averages[:] = x[t]
-        for i in range(first, first + count):
-            begin, size = runs[i, 0], runs[i, 2]
-            y, average = row[runs[i, 1] : runs[i, 1] + size], averages[begin : begin + size]
-            for j in range(size):
+        begun = index + t > 0
+        for j in range(size):
+            averages[j] = weights[j] * x[t] + rests[j] * averages[j] if begun else x[t]
+        for i in range(run, run + count):
+            y, average = out[t, runs[i, 1] : runs[i, 1] + runs[i, 2]], averages[runs[i, 0] :]
+            for j in range(len(y)):
                 y[j] = average[j]
 
 
-@kernel
-def rsi_lanes(x: Array, lanes: Array, index: int, runs: Array, first: int, count: int, out: Array) -> None:
+@part
+def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: Array, run: int, count: int, out: Array) -> None:
     """RSI for many windows side by side: `wilder` of gains and losses, 0 where there are no losses, from bar `window` + 1 on.
 
     `x` begins one bar before the block.
     """
-    gains, losses, windows = lanes[0], lanes[1], lanes[2]
+    gains, losses, windows = lanes[0, begin : begin + size], lanes[1, begin : begin + size], lanes[2, begin : begin + size]
     for t in range(len(out)):
-        row = out[t]
         i = np.float32(index + t)
-        if index + t:
-            change = x[t + 1] - x[t]
-            gain, loss = _ZERO if change < _ZERO else change, _ZERO if -change < _ZERO else -change  # keeps a NaN
-            for j in range(len(gains)):
-                window = windows[j]
-                up = (gains[j] if i <= window else gains[j] * (window - _ONE)) + gain
-                down = (losses[j] if i <= window else losses[j] * (window - _ONE)) + loss
-                gains[j] = up / window if i >= window else up
-                losses[j] = down / window if i >= window else down
-        for k in range(first, first + count):
-            begin, size = runs[k, 0], runs[k, 2]
-            y, window_ = row[runs[k, 1] : runs[k, 1] + size], windows[begin : begin + size]
-            up_, down_ = gains[begin : begin + size], losses[begin : begin + size]
-            for j in range(size):
-                strength = up_[j] / down_[j] if down_[j] > _TINY else _ZERO
-                y[j] = _HUNDRED - _HUNDRED / (_ONE + strength) if i > window_[j] else _ZERO
+        change = x[t + 1] - x[t] if index + t else _ZERO
+        gain, loss = _ZERO if change < _ZERO else change, _ZERO if -change < _ZERO else -change  # keeps a NaN
+        for j in range(size):
+            up = (gains[j] if i <= windows[j] else gains[j] * (windows[j] - _ONE)) + gain
+            down = (losses[j] if i <= windows[j] else losses[j] * (windows[j] - _ONE)) + loss
+            gains[j] = up / windows[j] if i >= windows[j] else up
+            losses[j] = down / windows[j] if i >= windows[j] else down
+        for k in range(run, run + count):
+            first = runs[k, 0]
+            y, window = out[t, runs[k, 1] : runs[k, 1] + runs[k, 2]], windows[first:]
+            rise, fall = gains[first:], losses[first:]
+            for j in range(len(y)):
+                strength = rise[j] / fall[j] if fall[j] > _TINY else _ZERO
+                y[j] = _HUNDRED - _HUNDRED / (_ONE + strength) if i > window[j] else _ZERO
 
 
 @kernel
@@ -223,50 +217,50 @@ def advance(
             num_begun += 1
         index, p = int(registers[0]), int(registers[1])
         if p == 0 or p == columns.shape[1]:
-            keep_history(columns, num_live, p, history, _ZERO)
+            keep_history(columns, num_live, p, history, 0.0)
             keep_history(sums, len(sums), p, history, 0.0)
             p = history
         end = starts[num_begun] if num_begun < len(starts) else len(out)
         n = min(end - done, columns.shape[1] - p)
-        block = out[done : done + n]
+        bars, block = sources[:, done : done + n], out[done : done + n]
         for i in range(len(program)):
-            op, o, a, lag_a, b, lag_b = program[i, 0], program[i, 1], program[i, 2], program[i, 3], program[i, 4], program[i, 5]
-            w, first, r, count = program[i, 6], program[i, 7], program[i, 8], program[i, 9]
+            op, w, r, row, run, count = program[i, 0], program[i, 6], program[i, 8], program[i, 9], program[i, 10], program[i, 11]
+            x, z = columns[program[i, 2], p - program[i, 3] : p + n], columns[program[i, 4], p - program[i, 5] : p + n]
+            y = columns[program[i, 1], p : p + n]
             if op < _HIGHEST:
-                x, z = columns[a, p - lag_a : p - lag_a + n], columns[b, p - lag_b : p - lag_b + n]
-                compute(op, x, z, np.float32(numbers[i, 0]), np.float32(numbers[i, 1]), columns[o, p : p + n])
+                compute(op, x, z, np.float32(numbers[i, 0]), np.float32(numbers[i, 1]), y)
             elif op == _HIGHEST:
-                highest(columns[a, p - w + 1 : p + n], w, columns[b], columns[o, p : p + n])
+                highest(x, w, columns[program[i, 4]], y)
             elif op == _DISTANCE:
-                distance(columns[a, p - w + 1 : p + n], columns[b, p : p + n], w, columns[o, p : p + n])
-            elif op == LOAD or op == LOAD_WHOLE:
-                load(sources[a, done : done + n], op == LOAD_WHOLE, columns[o, p : p + n])
+                distance(x, z, w, y)
+            elif op in (LOAD, LOAD_WHOLE):
+                load(bars[row], op == LOAD_WHOLE, y)
             elif op == SUMS:
-                run_sums(columns[a], p, n, sums, o)
+                run_sums(x, p, n, sums, row)
             elif op == SCORE:
-                score(columns[a, p : p + n], sums, b, p, float(w), columns[o, p : p + n])
+                score(x, sums, row, p, float(w), y)
             elif op == MEAN:
-                mean(columns[a, p - w : p + n], w, index, registers, r, columns[o, p : p + n])
+                mean(x, w, index, registers, r, y)
             elif op == DEVIATION:
-                deviation(columns[a, p - w : p + n], w, index, registers, r, columns[o, p : p + n])
+                deviation(x, w, index, registers, r, y)
             elif op == WINDOW_SUM:
-                window_sum(columns[a, p - w + 1 : p + n], w, columns[o, p : p + n])
+                window_sum(x, w, y)
             elif op == TOTAL:
-                total(columns[a, p : p + n], registers, r, columns[o, p : p + n])
+                total(x, registers, r, y)
             elif op == SMOOTH:
-                smooth(columns[a, p : p + n], numbers[i, 0], index, registers, r, columns[o, p : p + n])
+                smooth(x, numbers[i, 0], index, registers, r, y)
             elif op == WILDER:
-                wilder(columns[a, p : p + n], w, index, registers, r, columns[o, p : p + n])
+                wilder(x, w, index, registers, r, y)
             elif op == DECAY:
-                decay(columns[a, p : p + n], w, index, registers, r, columns[o, p : p + n])
+                decay(x, w, index, registers, r, y)
             elif op == EMA:
-                ema_lanes(columns[a, p : p + n], lanes[:, b : b + w], index, runs, o, count, block)
+                ema_lanes(x, lanes, row, w, index, runs, run, count, block)
             elif op == RSI:
-                rsi_lanes(columns[a, p - 1 : p + n], lanes[:, b : b + w], index, runs, o, count, block)
+                rsi_lanes(x, lanes, row, w, index, runs, run, count, block)
             else:
-                write_columns(columns, p, runs, o, count, block)
-            if index < first:
-                columns[o, p : p + min(n, first - index)] = _ZERO
+                write_columns(columns, p, runs, run, count, block)
+            if index < program[i, 7]:
+                y[: min(n, program[i, 7] - index)] = _ZERO
         if index < emit_from:
             block[: min(n, emit_from - index)] = pad
         registers[0], registers[1] = index + n, p + n

@@ -80,9 +80,7 @@ def _bid_ask_sentio(make: SentioAssembly, on: Settings) -> Term:
 
 
 OPERATORS = (
-    Operator(
-        name="SPREAD_BP", reads=("high", "low"), exact=_spread_exact, sentio=_spread_sentio, first=at(0), sentio_first=at(0)
-    ),
+    Operator(name="SPREAD_BP", reads=("high", "low"), exact=_spread_exact, sentio=_spread_sentio, first=at(0), sentio_first=at(0)),
     Operator(
         name="PRICE_IMPACT", reads=("close", "volume"), exact=_impact_exact, sentio=_impact_sentio, first=at(1), sentio_first=at(1)
     ),

@@ -42,9 +42,7 @@ def _adx(make: ExactAssembly, on: Settings) -> Term:
 
 def _sentio_adx(make: SentioAssembly, on: Settings) -> Term:
     span = make.decay(_true_range(make), on.window)
-    up, down = (
-        make.ratio(make.multiply(make.decay(one, on.window), 100.0), span, otherwise=0.0) for one in _directions(make)
-    )
+    up, down = (make.ratio(make.multiply(make.decay(one, on.window), 100.0), span, otherwise=0.0) for one in _directions(make))
     apart = make.multiply(make.absolute(make.subtract(up, down)), 100.0)
     return make.ratio(apart, make.add(up, down), otherwise=0.0, first=2 * on.window)
 

@@ -1,0 +1,78 @@
+"""`stoker encode`: a table of events becomes a store of sequences, one a key, and a file with its statistics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.cli.printable import printable
+from stoker.cli.progress import progress
+from stoker.errors import OptionError
+from stoker.units import readable_bytes
+
+
+@click.command("encode", short_help="Encode a table of events as sequences.")
+@click.argument("source", nargs=-1, required=True)
+@click.option("--key", required=True, metavar="COL", help="Column that says whose each row is; its rows are one sequence.")
+@click.option("--out", required=True, metavar="STORE", help="Folder of the store.")
+@click.option("--stats", metavar="FILE", help="Also analyse the columns, and write that as JSON.")
+@click.option("--columns", metavar="A,B,…", help="Columns to encode (default: all).")
+@click.option("--contexts", metavar="FILE", help="Table with a column like --key: these sequences, empty where they have no rows.")
+@click.option("--time", metavar="COL", help="Column that orders the rows of a sequence; it must rise strictly.")
+@click.option("--sort", is_flag=True, help="Sort by --time instead of refusing unsorted or equal times.")
+@click.option("--dtype", metavar="TYPE", help="float32, or item=int16,price=float32. Never cuts a value silently.")
+@click.option(
+    "--missing",
+    type=click.Choice(["keep", "error", "ffill", "drop"]),
+    default="keep",
+    show_default=True,
+    help="What becomes of missing values.",
+)
+@click.option("--memory", default="1GB", show_default=True, help="Memory of the packing; inputs may be far larger.")
+@click.option("--threads", type=int, help="Threads that decode (default: the cores this process may use).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Encode SOURCE (files, folders, or patterns in quotes) as sequences: rows with the same --key, in the order of the input.
+
+    Rows may lie anywhere in the input, which may be larger than memory. The result is a store; stoker.Feed with
+    stoker.Sequences makes batches of it. A store that is there already is replaced in one step, at the very end.
+
+    \b
+    stoker encode events.parquet --key user_id --out events.stoker
+    stoker encode "events/*.csv" --key user_id --contexts users.csv --stats stats.json --out events.stoker
+    """
+    from stoker.encode.sequences_store import pack_sequences
+    from stoker.store.inspect import inspect
+
+    analyze = _find_analyze() if stats is not None else None
+    statistics = analyze(list(source), columns=options["columns"], threads=options["threads"]) if analyze is not None else None
+    with progress(unit="rows", enabled=not quiet and not as_json) as show:
+        store = pack_sequences(list(source), out, key=key, progress=show, **options)
+    if statistics is not None and stats is not None:
+        statistics.save(Path(stats))
+    if as_json:
+        click.echo(json.dumps(inspect(store).to_dict()))
+        return
+    empty = int((store.lengths == 0).sum())
+    without = f" ({empty:,} without rows)" if empty else ""
+    size = readable_bytes(store.num_bytes)
+    click.echo(f"encoded {store.num_steps:,} rows as {len(store):,} sequences{without}, {size}: {printable(out)}")
+    if stats is not None:
+        click.echo(f"statistics: {printable(stats)}")
+    for note in store.manifest.notes if store.manifest else []:
+        click.echo(f"note: {printable(note)}")
+
+
+def _find_analyze() -> Callable[..., Any]:
+    """Statistics are a part of their own, which an installation may lack."""
+    import stoker.encode
+
+    found: Callable[..., Any] | None = getattr(stoker.encode, "analyze", None)
+    if found is None:
+        raise OptionError("--stats needs stoker.encode.analyze, which this installation of stoker has not. Leave --stats out.")
+    return found

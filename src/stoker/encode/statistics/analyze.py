@@ -1,0 +1,130 @@
+"""Analyze: the way from a table to its statistics, in one pass.
+
+Tables in memory are analysed column by column, files chunk by chunk; columns go by on several threads at once. Memory is
+bounded by the limits and the number of columns, whatever the number of rows: see docs/encoding/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from stoker.encode.statistics.columns import AnyColumn
+from stoker.encode.statistics.gathering import ColumnGatherer
+from stoker.encode.statistics.kinds import Asked, kind_of
+from stoker.encode.statistics.limits import CATEGORIES, EXACT, Limits
+from stoker.encode.statistics.result import Statistics
+from stoker.encode.statistics.tables import settled_schema, sources_of
+from stoker.errors import OptionError, SourceChanged, SourceInvalid
+from stoker.store.packing.options import Options, default_threads, parse_names
+from stoker.store.packing.plan import Plan, make_plan
+from stoker.store.packing.readahead import read_ahead
+from stoker.store.sources.dialect import Dialect
+from stoker.store.sources.memory import TableSource
+from stoker.store.sources.source import Place, Unfit
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def analyze(
+    source: Any,
+    *,
+    columns: str | Sequence[str] | None = None,
+    kinds: Mapping[str, Asked] | None = None,
+    exact: int = EXACT,
+    categories: int = CATEGORIES,
+    dialect: Dialect | None = None,
+    threads: int | None = None,
+) -> Statistics:
+    """Find types, missing values, quantiles, digit ranges, categories and date parts of all columns (or of `columns`).
+
+    `source` is a table in memory (pandas, polars, Arrow, NumPy, a mapping of columns, a store), a path, a pattern, or a list of
+    paths. `kinds` takes columns for what their type does not say: whole numbers or truth values for a `category` or `number`.
+    Quantiles are exact for columns with at most `exact` different values, counts of texts for at most `categories`; beyond,
+    the result states its error. `dialect` is for tables in text.
+    """
+    limits = Limits(exact=exact, categories=categories)
+    limits.check()
+    threads = default_threads() if threads is None else threads
+    if threads < 1:
+        raise OptionError(f"threads is {threads}, but at least 1 is needed.")
+    sources = sources_of(source, dialect or Dialect())
+    names, asked = parse_names(columns), dict(kinds or {})
+    if len(sources) == 1 and isinstance(sources[0], TableSource):
+        return _of_table(sources[0], names, asked, limits, threads)
+    plan = make_plan(sources, Options(columns=names, dialect=dialect or Dialect(), threads=threads))
+    try:
+        return _of_files(plan, asked, limits)
+    except Unfit:
+        plan = replace(plan, schema=settled_schema(plan))
+    try:
+        return _of_files(plan, asked, limits)
+    except Unfit as error:
+        raise SourceChanged(f"{error}: its values differ between two looks. Do not change files while they are read.") from None
+
+
+def _of_table(
+    source: TableSource, names: Sequence[str] | None, asked: Mapping[str, str], limits: Limits, threads: int
+) -> Statistics:
+    """Column by column, so that only those at work take memory."""
+    whole = source.schema()
+    for name in names or ():
+        if name not in whole.names:
+            raise OptionError(f"columns names {name!r}, but {source.label} has the columns {', '.join(whole.names[:20])}.")
+    schema = whole if names is None else pa.schema([whole.field(name) for name in names])
+    gatherers = _gatherers(schema, asked, limits, source.label)
+    chunks = [task().table for task in source.read(schema, start=Place(), chunk_bytes=max(source.num_bytes, 1))]
+
+    def gather(gatherer: ColumnGatherer) -> AnyColumn:
+        for chunk in chunks:
+            gatherer.add(chunk.column(gatherer.name))
+        return gatherer.column()
+
+    with _threads(min(threads, len(gatherers))) as spread:
+        columns = spread(gather, gatherers)
+    return Statistics(num_rows=sum(chunk.num_rows for chunk in chunks), limits=limits, columns=columns)
+
+
+def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits) -> Statistics:
+    """Chunk by chunk: while the columns of one go by, the next ones are read."""
+    options = plan.options
+    gatherers = _gatherers(plan.schema, asked, limits, plan.sources[0].label)
+    num_rows = 0
+    with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.threads) as readers:
+        for source in plan.sources:
+            tasks = source.read(plan.schema, start=Place(), chunk_bytes=options.chunk_bytes)
+            for chunk in read_ahead(tasks, readers, depth=options.threads + 1):
+                table = chunk.table
+                spread(lambda gatherer, table=table: gatherer.add(table.column(gatherer.name)), gatherers)  # type: ignore[misc]
+                num_rows += table.num_rows
+        columns = spread(ColumnGatherer.column, gatherers)
+    return Statistics(num_rows=num_rows, limits=limits, columns=columns)
+
+
+def _gatherers(schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str) -> list[ColumnGatherer]:
+    doubled = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if doubled is not None:
+        raise SourceInvalid(f"{where} has two columns named {doubled!r}. Rename one of them.")
+    unknown = next((name for name in asked if name not in schema.names), None)
+    if unknown is not None:
+        raise OptionError(f"kinds names {unknown!r}, but {where} has the columns {', '.join(schema.names[:20])}.")
+    return [
+        ColumnGatherer(name, kind_of(name, kind, asked.get(name), where), kind, limits)
+        for name, kind in zip(schema.names, schema.types, strict=True)
+    ]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[Callable[[Callable[[T], R], Sequence[T]], list[R]]]:
+    """A way to do something for each of several things, on so many threads; errors are those of the first of them."""
+    if count <= 1:
+        yield lambda work, things: [work(thing) for thing in things]
+        return
+    with ThreadPoolExecutor(count, thread_name_prefix="stoker-statistics") as pool:
+        yield lambda work, things: list(pool.map(work, things))

@@ -1,0 +1,154 @@
+"""Gathering: one column as it goes by, whatever its kind; and two parts of it joined."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.encode.statistics.categories import CategoryGatherer
+from stoker.encode.statistics.columns import AnyColumn, CategoryColumn, DateColumn, EmptyColumn, NumberColumn
+from stoker.encode.statistics.dates import DateGatherer
+from stoker.encode.statistics.kinds import Kind, value_type
+from stoker.encode.statistics.limits import Limits
+from stoker.encode.statistics.numbers import NumberGatherer, form_of
+from stoker.errors import OptionError, SchemaDrift
+from stoker.store.packing.field import is_list
+from stoker.store.sharing import to_numpy
+
+_SLICE = 1 << 20
+"""Rows that are taken in at once: what is sorted with them stays in the caches, and takes little memory."""
+
+
+class EmptyGatherer:
+    """Counts values that are all missing."""
+
+    def __init__(self) -> None:
+        self.num_values = 0
+
+    def add(self, values: pa.Array) -> None:
+        """Take in values."""
+        self.num_values += len(values)
+
+    def column(self, **known: Any) -> EmptyColumn:
+        """All that was gathered."""
+        return EmptyColumn(**known, num_values=self.num_values, num_null=self.num_values)
+
+
+Gatherer = NumberGatherer | CategoryGatherer | DateGatherer | EmptyGatherer
+
+
+class ColumnGatherer:
+    """Takes in one column of a table, part by part."""
+
+    def __init__(self, name: str, kind: Kind, arrow: pa.DataType, limits: Limits) -> None:
+        value = value_type(arrow)
+        self.name = name
+        self._type = value
+        self._lengths: dict[int, int] | None = {} if is_list(arrow) else None
+        self._gatherer = _gatherer(name, kind, pa.int8() if kind == "number" and pa.types.is_boolean(value) else value, limits)
+
+    def add(self, column: pa.Array | pa.ChunkedArray) -> None:
+        """Take in rows."""
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            for start in range(0, len(chunk), _SLICE):
+                self._add(chunk.slice(start, _SLICE))
+
+    def column(self) -> AnyColumn:
+        """All that was gathered."""
+        lengths = self._lengths
+        counted = None if lengths is None else {str(length): lengths[length] for length in sorted(lengths)}
+        return self._gatherer.column(name=self.name, type=str(self._type), cnt_lengths=counted)
+
+    def _add(self, values: pa.Array) -> None:
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if self._lengths is not None:
+            self._count_lengths(values)
+            values = values.flatten()
+            for start in range(0, len(values), _SLICE):
+                self._add_flat(values.slice(start, _SLICE))
+        else:
+            self._add_flat(values)
+
+    def _add_flat(self, values: pa.Array) -> None:
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if pa.types.is_null(values.type):
+            values = values.cast(self._type)
+        if isinstance(self._gatherer, NumberGatherer):
+            if pa.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            if pa.types.is_boolean(values.type):
+                values = values.cast(pa.int8())
+        self._gatherer.add(values)
+
+    def _count_lengths(self, values: pa.Array) -> None:
+        lengths = self._lengths
+        if lengths is not None:
+            found = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
+            for length, count in zip(*np.unique(found, return_counts=True), strict=True):
+                lengths[int(length)] = lengths.get(int(length), 0) + int(count)
+
+
+def _gatherer(name: str, kind: Kind, value: pa.DataType, limits: Limits) -> Gatherer:
+    if kind == "number":
+        return NumberGatherer(form_of(value), limits.exact)
+    if kind == "category":
+        return CategoryGatherer(limits.categories)
+    return DateGatherer(name, limits.exact) if kind == "date" else EmptyGatherer()
+
+
+def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn:
+    """Join what is known of two parts of one column, in the order of their rows."""
+    if isinstance(one, EmptyColumn) or isinstance(other, EmptyColumn):
+        return _with_missing(one, other)
+    if (one.type, type(one), one.cnt_lengths is None) != (other.type, type(other), other.cnt_lengths is None):
+        raise SchemaDrift(
+            f"column {one.name!r} is {_described(one)} in one part and {_described(other)} in another. "
+            "Analyse both with the same types and kinds."
+        )
+    gatherer: Any = _resumed(one, limits)
+    gatherer.merge(_resumed(other, limits))
+    merged: AnyColumn = gatherer.column(name=one.name, type=one.type, cnt_lengths=_merged_lengths(one, other))
+    return merged
+
+
+def _resumed(column: AnyColumn, limits: Limits) -> Gatherer:
+    if isinstance(column, CategoryColumn):
+        return CategoryGatherer.of(column, limits.categories)
+    if isinstance(column, EmptyColumn):
+        return EmptyGatherer()
+    if column.state is None:
+        raise OptionError(
+            f"column {column.name!r} was saved without what joining needs. Save the parts with `partial=True`, and join those."
+        )
+    return DateGatherer.of(column, limits.exact) if isinstance(column, DateColumn) else NumberGatherer.of(column, limits.exact)
+
+
+def _with_missing(one: AnyColumn, other: AnyColumn) -> AnyColumn:
+    """One of the parts holds nothing but missing values: they come on top, before or behind."""
+    empty, full = (one, other) if isinstance(one, EmptyColumn) else (other, one)
+    if full.cnt_lengths is not None and empty.cnt_lengths is None:
+        return full  # missing lists hold no values
+    added = empty.num_values
+    known = {"num_values": full.num_values + added, "num_null": full.num_null + added, "cnt_lengths": _merged_lengths(one, other)}
+    if isinstance(full, NumberColumn) and full.first_infinite is not None and empty is one:
+        known["first_infinite"] = full.first_infinite + added
+    return msgspec.structs.replace(full, **known)
+
+
+def _merged_lengths(one: AnyColumn, other: AnyColumn) -> dict[str, int] | None:
+    if one.cnt_lengths is None:
+        return None
+    lengths = dict(one.cnt_lengths)
+    for length, count in (other.cnt_lengths or {}).items():
+        lengths[length] = lengths.get(length, 0) + count
+    return {length: lengths[length] for length in sorted(lengths, key=int)}
+
+
+def _described(column: AnyColumn) -> str:
+    return f"{'lists of ' if column.cnt_lengths is not None else ''}{column.type} (a {column.__struct_config__.tag})"

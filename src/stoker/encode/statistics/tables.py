@@ -1,0 +1,71 @@
+"""Tables: what the user names, seen as sources; with row and value where a column in memory holds values of different types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.errors import BadValue, SourceInvalid
+from stoker.store.packing.field import unify_types
+from stoker.store.packing.plan import Plan, settle_plan
+from stoker.store.sources.dialect import Dialect
+from stoker.store.sources.find import find_sources
+from stoker.store.sources.source import Place, Source
+
+_SHOWN = 60
+
+
+def sources_of(given: Any, dialect: Dialect) -> list[Source]:
+    """The sources of a path, a pattern, a list of those, a store, or a table in memory; rows are rows, in all formats."""
+    if isinstance(given, np.ndarray) and given.dtype.names:
+        given = {name: given[name] for name in given.dtype.names}
+    try:
+        return find_sources(given, dialect=dialect, table=True)
+    except SourceInvalid as error:
+        mixed = _mixed_value(given)
+        raise (mixed if mixed is not None else error) from None
+
+
+def settled_schema(plan: Plan) -> pa.Schema:
+    """Types that hold all values, where the first block of a text suggested narrower ones; everything is read for that."""
+    types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
+    for source in plan.sources:
+        asked = plan.schema if source.typed else None
+        for task in source.read(asked, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+            table = task().table
+            for name, kind in types.items():
+                found = None if pa.types.is_string(kind) and not source.typed else table.column(name).type
+                unified = kind if found is None else unify_types(kind, found, inferred=not source.typed)
+                if unified is None:
+                    return settle_plan(plan, lambda rows: None).schema  # which names the value that does not fit
+                types[name] = unified
+    return pa.schema(list(types.items()))
+
+
+def _mixed_value(given: Any) -> BadValue | None:
+    """The first value of an object column whose type is not that of the values before it."""
+    named: Iterable[tuple[Any, Any]] = ()
+    if isinstance(given, Mapping):
+        named = given.items()
+    elif type(given).__module__.partition(".")[0] == "pandas":
+        named = given.items() if hasattr(given, "columns") else [(given.name or "value", given)]
+    for name, values in named:
+        if not isinstance(values, list | tuple) and getattr(values, "dtype", None) != np.dtype(object):
+            continue
+        kinds: dict[type, int] = {}
+        for row, value in enumerate(values):
+            if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+                continue
+            kind = float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+            if kinds and kind not in kinds:
+                text = repr(value)
+                before = next(iter(kinds)).__name__ if float not in kinds else "number"
+                return BadValue(
+                    f"column {name!r} holds {text[:_SHOWN]} ({type(value).__name__}) in row {row + 1:,}, but the values before it "
+                    f"are of type {before}. Give each column one type."
+                )
+            kinds[kind] = row
+    return None

@@ -1,0 +1,223 @@
+"""What cannot be meant is said in one line that names the column, the row and the value."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+
+from stoker.encode import pad_sequences
+from stoker.errors import BadValue, OptionError, SourceTooLarge, StokerError
+
+KEYS = [7, 3, 7]
+SECONDS = np.array([1, 2, 3], dtype="datetime64[s]")
+
+
+def message(table: Any, kind: type[StokerError], **options: Any) -> str:
+    with pytest.raises(kind) as caught:
+        pad_sequences(table, **{"key": "k", **options})
+    text = str(caught.value)
+    assert "\n" not in text
+    assert text.endswith(".")
+    return text
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_length": 0}, "max_length is 0; expected a whole number from 1."),
+        ({"max_length": -3}, "max_length is -3; expected a whole number from 1."),
+        ({"max_length": 2.5}, "max_length is 2.5; expected a whole number from 1."),
+        ({"max_length": True}, "max_length is True; expected a whole number from 1."),
+        ({"max_length": 2**40}, "max_length is 1099511627776; expected a whole number from 1."),
+        ({"layout": "ragged"}, "layout is 'ragged'; expected 'padded' or 'packed'."),
+        ({"compat": "x"}, "compat is 'x'; expected 'mostlyai' or None."),
+        ({"compat": "mostlyai"}, "compat='mostlyai' needs max_length=, and takes no dtype=: its tensors are int64."),
+        ({"dtype": "int"}, "dtype is 'int'; expected one of bool, int8"),
+        ({"key": "user"}, "the table has no column 'user' to group by; it has k, v."),
+        ({"key": None}, "rows are grouped by key=, or by lengths= where they lie end to end: pass one of them."),
+        ({"lengths": [3]}, "rows are grouped by key=, or by lengths= where they lie end to end: pass one of them."),
+        (
+            {"key": None, "lengths": [3], "contexts": [1]},
+            "contexts are keys, so they need key=;",
+        ),
+        ({"key": None, "lengths": [3, 1]}, "lengths sum up to 4, but column 'k' has 3 rows."),
+        ({"key": None, "lengths": [4, -1]}, "column 'lengths' holds -1 (int) in row 2, but a sequence has no fewer than 0 rows."),
+        ({"columns": ["v", "w"]}, "the table has no column 'w'; it has k, v."),
+        ({"columns": ["v", "v"]}, "columns names 'v' twice."),
+        ({"columns": "v"}, "columns is 'v'; expected a list of names."),
+        ({"columns": []}, "no column is left to pad beside 'k'. Name some with columns=."),
+    ],
+)
+def test_options(options: dict[str, Any], expected: str) -> None:
+    assert message({"k": KEYS, "v": [1, 2, 3]}, StokerError, **options).startswith(expected)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_a_missing_key_column_lists_those_that_are_there(frame: Any) -> None:
+    text = message(frame({"a": [1], "b": [2]}), OptionError, key="user")
+    assert text == "the table has no column 'user' to group by; it has a, b."
+
+
+def test_what_is_no_table() -> None:
+    assert "ndarray is no table: give a frame" in message(np.zeros(3), OptionError)
+    assert "str is no table" in message("events.parquet", OptionError)
+
+
+def test_two_columns_of_one_name() -> None:
+    frame = pd.DataFrame([[1, 2, 3]], columns=["k", "v", "v"])
+    assert message(frame, OptionError) == "the table has two columns named 'v'. Rename one of them."
+
+
+def test_columns_of_different_lengths() -> None:
+    text = message({"k": KEYS, "v": [1, 2]}, OptionError)
+    assert text == "column 'v' has 2 rows, but 'k' has 3; all columns of a table are equally long."
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["x", "y", "z"], "column 'v' holds 'x' (str) in row 1, and its type is string, where a number is needed."),
+        ([1, "y", 3], "column 'v' holds 'y' (str) in row 2, but int before it. Give the column one type."),
+        ([None, 2, 2.5], "column 'v' holds 2.5 (float) in row 3, but int before it. Give the column one type."),
+        ([True, 2, 3], "column 'v' holds 2 (int) in row 2, but bool before it. Give the column one type."),
+        ([1, None, 3], "column 'v' holds None (NoneType) in row 2, which int64 cannot hold. Fill the gaps, or"),
+        ([[1], [2], [3]], "column 'v' holds [1] (list) in row 1, and its type is list<item: int64>"),
+        ([None, None, None], "column 'v' has no values (type null), where numbers are needed. Leave it out of columns=."),
+        ([object(), 1, 2], "column 'v' holds 1 (int) in row 2, but object before it."),
+        ([1j, 2j, 3j], "column 'v' holds 1j (complex) in row 1, where a number or a text is needed. Convert it first."),
+    ],
+)  # fmt: skip
+def test_values_that_are_no_numbers(values: list[Any], expected: str) -> None:
+    objects = np.empty(3, dtype=object)
+    objects[:] = values
+    for given in (values, objects):
+        assert message({"k": KEYS, "v": given}, BadValue).startswith(expected)
+
+
+def test_values_with_axes() -> None:
+    text = message({"k": KEYS, "v": np.zeros((3, 2))}, OptionError)
+    assert text == "column 'v' has 2 axes, shape (3, 2); expected one value a row."
+
+
+def test_nullable_columns_of_pandas() -> None:
+    frame = pd.DataFrame({"k": KEYS, "v": pd.array([1, 2, None], dtype="Int64")})
+    assert message(frame, BadValue).startswith("column 'v' holds None (NoneType) in row 3, which int64 cannot hold.")
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "row", "shown"),
+    [
+        (np.array([1.0, 2.5, 3.0]), "int64", 2, "2.5 (float)"),
+        (np.array([1.0, 2.0, np.nan]), "int32", 3, "nan (float)"),
+        (np.array([1.0, -1.0, 3.0]), "uint8", 2, "-1.0 (float)"),
+        (np.array([300, 1, 1]), "uint8", 1, "300 (int)"),
+        (np.array([1, -1, 1]), "uint64", 2, "-1 (int)"),
+        (np.array([1, 2**63, 1], dtype=np.uint64), "int64", 2, f"{2**63} (int)"),
+        (np.array([1, 2**53 + 1, 1]), "float64", 2, f"{2**53 + 1} (int)"),
+        (np.array([1, 2**63 - 1, 1]), "float64", 2, f"{2**63 - 1} (int)"),
+        (np.array([1.0, 1e300, 1]), "float32", 2, "1e+300 (float)"),
+        (np.array([2.0**63, 1, 1]), "int64", 1, "9.223372036854776e+18 (float)"),
+        (np.array([0, 1, 2]), "bool", 3, "2 (int)"),
+    ],
+)
+def test_a_type_that_cannot_hold_a_value(values: Any, dtype: str, row: int, shown: str) -> None:
+    text = message({"k": KEYS, "v": values}, BadValue, dtype=dtype)
+    assert text.startswith(f"column 'v' holds {shown} in row {row}, which {dtype} cannot hold.")
+
+
+def test_a_row_far_behind_is_named() -> None:
+    values = np.zeros(200_000)
+    values[150_000] = 0.5
+    text = message({"k": np.zeros(200_000, dtype=np.int64), "v": values}, BadValue, dtype="int64")
+    assert text.startswith("column 'v' holds 0.5 (float) in row 150,001,")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [1.0, np.nan, 2.0],
+        np.array([1, np.nan, 2]),
+        ["a", None, "b"],
+        pd.Categorical(["a", None, "b"]),
+        pd.array([1, None, 2], dtype="Int64"),
+        pl.Series([1, None, 2]),
+        np.array([1, "NaT", 2], dtype="datetime64[s]"),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None])),
+    ],
+)
+def test_a_missing_key(keys: Any) -> None:
+    text = message({"k": keys, "v": [1, 2, 3]}, BadValue)
+    assert text == "the key 'k' is missing in row 2. Every row needs a key: fill it, or leave the row out."
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ([1, "a", 2], "column 'k' holds 'a' (str) in row 2, but int before it."),
+        ([b"a", "a", b"b"], "column 'k' holds 'a' (str) in row 2, but bytes before it."),
+        ([[1], [2], [3]], "column 'k' holds [1] (list) in row 1, and its type is list<item: int64>, which cannot be a key."),
+        ([uuid.UUID(int=1), "a", "b"], "column 'k' holds 'a' (str) in row 2, but UUID before it."),
+        (pa.array([1, 2, 3], pa.decimal128(5, 1)), "column 'k' holds Decimal('1.0') (Decimal) in row 1, and its type is decimal"),
+        ([None, None, None], "the key 'k' is missing in row 1."),
+    ],
+)
+def test_keys_that_are_none(keys: Any, expected: str) -> None:
+    assert message({"k": keys, "v": [1, 2, 3]}, BadValue).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("keys", "contexts", "expected"),
+    [
+        ([1, 2, 3], [3, 1, 3], "column 'contexts' holds 3 (int) in row 3, as in row 1. List each context once."),
+        (["a", "b", "c"], ["a", "c", "c"], "column 'contexts' holds 'c' (str) in row 3, as in row 2. List each context once."),
+        ([1, 2, 3], ["1", "2"], "column 'contexts' holds '1' (str) in row 1, but the key 'k' is int64. List keys"),
+        (["a", "b", "c"], [1, 2], "column 'contexts' holds 1 (int) in row 1, but the key 'k' is string. List keys"),
+        (pd.Categorical(["a", "b", "a"]), [1], "column 'contexts' holds 1 (int) in row 1, but the key 'k' is"),
+        ([1, 2, 3], [1.5], "column 'contexts' holds 1.5 (float) in row 1, which int64 cannot hold."),
+        (np.array([1, 2, 3], dtype=np.uint64), [-1], "column 'contexts' holds -1 (int) in row 1, which uint64 cannot hold."),
+        ([1, 2, 3], [1, None], "contexts has no key in row 2. Every context needs a key."),
+        ([1.0, 2.0, 3.0], [1.0, None], "contexts has no key in row 2. Every context needs a key."),
+        (["a", "b", "c"], ["a", None], "contexts has no key in row 2. Every context needs a key."),
+        ([1, 2, 3], [1, "a"], "column 'contexts' holds 'a' (str) in row 2, but int before it."),
+        (SECONDS, SECONDS.astype("datetime64[ns]"), "contexts is datetime64[ns], but the key 'k' is datetime64[s]."),
+        (SECONDS, np.array(["NaT"], dtype="datetime64[s]"), "contexts has no key in row 1."),
+    ],
+)  # fmt: skip
+def test_contexts_that_cannot_be_meant(keys: Any, contexts: Any, expected: str) -> None:
+    assert message({"k": keys, "v": [1, 2, 3]}, StokerError, contexts=contexts).startswith(expected)
+
+
+def test_more_than_there_is_memory_for() -> None:
+    text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLarge, max_length=2**31 - 2, contexts=np.arange(2**20))
+    assert text.startswith("column 'v' as float64 [1048576, 2147483646, 1] takes 18,014.4 TB, which there is no memory for.")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([1.0, np.nan, 1.0]), "column 'v' holds nan (float) in row 2, which int64 cannot hold."),
+        (np.array([1.0, 1.0, np.inf]), "column 'v' holds inf (float) in row 3, which int64 cannot hold."),
+        (np.array([1e19, 1.0, 1.0]), "column 'v' holds 1e+19 (float) in row 1, which int64 cannot hold."),
+    ],
+)
+def test_codes_that_are_none(values: Any, expected: str) -> None:
+    assert message({"k": KEYS, "v": values}, BadValue, compat="mostlyai", max_length=3).startswith(expected)
+
+
+def test_a_store_cannot_hold_every_key() -> None:
+    missing = pad_sequences({"k": ["a", None], "v": [1, 2]}, key="k", compat="mostlyai", max_length=3, layout="packed")
+    with pytest.raises(OptionError, match=r"one of the contexts has no key, which a store cannot hold\. Pass key=None"):
+        missing.store()
+    assert len(missing.store(key=None)) == 2
+    names = pad_sequences({"k": KEYS, "v": [1, 2, 3]}, key="k", layout="packed")
+    with pytest.raises(OptionError, match="the store has a column 'v' of values already"):
+        names.store(key="v")
+    brief = pad_sequences({"k": torch.tensor(KEYS), "v": torch.tensor([1, 2, 3])}, key="k", layout="packed")
+    assert len(brief.store()) == 2
