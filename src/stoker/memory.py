@@ -110,6 +110,47 @@ keep_line = _intrinsic(_line_mover(streaming=False))
 """Copy 256 bytes through the caches."""
 
 
+def _line_scaler(streaming: bool) -> Callable[..., Generated]:
+    step = _LANES * 8
+
+    def scale(typing: Any, target: Any, to: Any, source: Any, start: Any, center: Any, divisor: Any) -> Generated:
+        word = ir.FloatType() if source.dtype == types.float32 else ir.DoubleType()
+        lanes = step // (source.dtype.bitwidth // 8)
+        vector = ir.VectorType(word, lanes)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            target, to, source, start, center, divisor = arguments
+            first = _address(context, builder, signature.args[0], target, to)
+            origin = _address(context, builder, signature.args[2], source, start)
+
+            def part(address: Any, i: int) -> Any:
+                return builder.bitcast(builder.gep(address, [_I64(i * step)]), vector.as_pointer())
+
+            def spread(number: Any) -> Any:
+                one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
+                return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
+
+            centers, divisors = spread(center), spread(divisor)
+            words = [builder.load(part(origin, i), align=1) for i in range(_VECTORS)]
+            for i, one in enumerate(words):
+                scaled = builder.fdiv(builder.fsub(one, centers), divisors)
+                store = builder.store(scaled, part(first, i), align=step if streaming else 1)
+                if streaming:
+                    store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+            return context.get_dummy_value()
+
+        return types.void(target, types.int64, source, types.int64, source.dtype, source.dtype), generate
+
+    return scale
+
+
+move_scaled = _intrinsic(_line_scaler(streaming=True))
+"""Like `move_line` for floats, which become (x - center) / divisor."""
+
+keep_scaled = _intrinsic(_line_scaler(streaming=False))
+"""Like `keep_line` for floats, which become (x - center) / divisor."""
+
+
 @_intrinsic
 def publish(typing: Any) -> Generated:
     """Make all stores of this thread visible before what follows."""

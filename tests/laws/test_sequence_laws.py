@@ -17,7 +17,6 @@ from tests.encode import sequences_twin as twin
 from tests.encode.test_sequences_device import check_same, on_tensors
 
 from stoker.encode import pack_sequences, pad_sequences
-from stoker.encode import sequences_places as places
 
 TYPES = ["bool", "int8", "uint16", "int32", "int64", "uint64", "float16", "float32", "float64"]
 KEYS = {
@@ -90,12 +89,12 @@ def test_operations_of_torch_and_kernels_agree(case: tuple[Any, Any, Any], layou
 @settings(max_examples=150)
 def test_without_cutting_every_row_is_there_once(case: tuple[Any, Any, Any]) -> None:
     keys, _, _ = case
-    packed = pad_sequences({"k": key_column(keys), "row": np.arange(len(keys))}, key="k", layout="packed")
-    assert sorted(packed["row"].tolist()) == list(range(len(keys)))
+    packed = pad_sequences({"k": key_column(keys), "row": np.arange(1, len(keys) + 1)}, key="k", layout="packed")
+    assert sorted(packed["row"].tolist()) == list(range(1, len(keys) + 1))
     for start, stop in zip(packed.cu_seqlens.tolist(), packed.cu_seqlens.tolist()[1:], strict=False):
         mine = packed["row"][start:stop].tolist()
         assert mine == sorted(mine)
-        assert len({keys[row] for row in mine}) == 1
+        assert len({keys[row - 1] for row in mine}) == 1
 
 
 def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +103,10 @@ def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeyp
     def at_the_begin(contexts: Any, lengths: Any, limit: int, *, starts: Any, steps: int, num_cells: int) -> Any:
         return (starts[contexts] if starts is not None else contexts * steps).astype(np.int32)
 
-    table = {"k": np.array([1, 0, 1]), "row": np.arange(3)}
-    assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) == [0, 1, 2]
+    table = {"k": np.array([1, 0, 1]), "row": np.arange(1, 4)}
+    assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) == [1, 2, 3]
     monkeypatch.setattr("stoker.encode.sequences.place_rows", at_the_begin)
-    assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) != [0, 1, 2]
-    monkeypatch.setattr("stoker.encode.sequences.place_rows", places.place_rows)
+    assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) != [1, 2, 3]
 
 
 @given(cases(("whole", "far", "text")))

@@ -13,7 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.kernel import kernel
-from stoker.memory import ALIGNMENT, LINE_BYTES, clear_bytes, copy_bytes, keep_line, move_line, prefetch, publish
+from stoker.memory import (
+    ALIGNMENT,
+    LINE_BYTES,
+    clear_bytes,
+    copy_bytes,
+    keep_line,
+    keep_scaled,
+    move_line,
+    move_scaled,
+    prefetch,
+    publish,
+)
 
 Array = npt.NDArray[Any]
 
@@ -107,6 +118,61 @@ def clear_tails(target: Array, counts: Array, row: int, unit: int) -> None:
     for i in range(len(counts)):
         if counts[i] < row:
             clear_bytes(target, (i * row + counts[i]) * unit, (row - counts[i]) * unit)
+
+
+@kernel
+def scale_rows(
+    source: Array,
+    starts: Array,
+    counts: Array,
+    series: Array,
+    centers: Array,
+    divisors: Array,
+    target: Array,
+    places: Array,
+    streaming: bool,
+) -> None:
+    """`copy_spans` for a flat column of floats, which become (x - center) / divisor of their series on the way."""
+    num_spans, size = len(starts), source.itemsize
+    address = target.ctypes.data
+    origin = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    goal = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    left = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    ahead = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    for first in range(0, num_spans, _SIDE_BY_SIDE):
+        side = min(_SIDE_BY_SIDE, num_spans - first)
+        longest = np.int64(0)
+        for j in range(side):
+            start, place, count = starts[first + j], places[first + j], counts[first + j]
+            head = min((-(address + place * size) & _MASK) // size, count)
+            _scale(
+                source[start : start + head], target[place : place + head], centers[series[first + j]], divisors[series[first + j]]
+            )
+            origin[j], goal[j], left[j] = (start + head) * size, (place + head) * size, (count - head) * size
+            longest = max(longest, left[j])
+            later = first + j + _SIDE_BY_SIDE
+            ahead[j] = starts[later] * size if later < num_spans else start * size
+        for done in range(0, longest, LINE_BYTES):
+            for j in range(side):
+                for line in range(0, LINE_BYTES, ALIGNMENT):
+                    prefetch(source, ahead[j] + done + line)
+                center, divisor = centers[series[first + j]], divisors[series[first + j]]
+                if left[j] - done >= LINE_BYTES:
+                    if streaming:
+                        move_scaled(target, goal[j] + done, source, origin[j] + done, center, divisor)
+                    else:
+                        keep_scaled(target, goal[j] + done, source, origin[j] + done, center, divisor)
+                elif left[j] > done:
+                    start, place, count = (origin[j] + done) // size, (goal[j] + done) // size, (left[j] - done) // size
+                    _scale(source[start : start + count], target[place : place + count], center, divisor)
+    if streaming:
+        publish()
+
+
+@kernel
+def _scale(x: Array, y: Array, center: Any, divisor: Any) -> None:
+    for t in range(len(x)):
+        y[t] = (x[t] - center) / divisor
 
 
 @kernel

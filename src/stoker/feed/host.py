@@ -12,7 +12,7 @@ import torch
 
 from stoker.errors import FeedError, StoreDamaged
 from stoker.feed.columns import FedColumn
-from stoker.feed.gather import STREAMING_BYTES, cast_spans, clear_tails, copy_spans, scale_spans
+from stoker.feed.gather import STREAMING_BYTES, cast_spans, clear_tails, copy_spans, scale_rows, scale_spans
 from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, Layout, lay_out
 from stoker.feed.slots import Ring, Slot
 from stoker.order.samples import Located, Samples
@@ -150,7 +150,11 @@ class HostGather:
         elif column.scales is not None:
             centers, divisors, truncate = column.scales
             values, rows = column.values.reshape(-1), target.reshape(-1)
-            scale_spans(values, found.starts, found.counts, found.series, centers, divisors, truncate, rows, places)
+            if values.dtype == rows.dtype and column.width is None and values.dtype.kind == "f":
+                streaming, by_series = len(flat) >= STREAMING_BYTES, (centers[:, 0], divisors[:, 0])
+                scale_rows(values, found.starts, found.counts, found.series, *by_series, rows, places, streaming)
+            else:
+                scale_spans(values, found.starts, found.counts, found.series, centers, divisors, truncate, rows, places)
         else:
             cast_spans(column.values.reshape(-1), found.starts, found.counts, column.width or 1, target.reshape(-1), places)
         if steps is not None and self._samples.padded | (valid < len(found.counts)):

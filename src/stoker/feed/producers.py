@@ -27,7 +27,7 @@ from stoker.order.samples import Samples
 Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
-TOGETHER_BYTES = 16 * 2**20
+TOGETHER_BYTES = 8 * 2**20
 MOST_TOGETHER = 16
 """Batches gathered as one: at most so many, and so many bytes."""
 CHUNK_SAMPLES = 2**17

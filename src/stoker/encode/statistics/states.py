@@ -12,7 +12,6 @@ from stoker.encode.statistics.quantiles import Distribution
 from stoker.encode.statistics.runs import Run
 from stoker.encode.statistics.sketch import GROUP, Sketch
 
-
 _WIDTHS = (1, 2, 4, 8)
 
 
