@@ -103,7 +103,7 @@ def make_segments(path: Path, num_bytes: int) -> None:
 
 def read_ahead(folder: Path) -> str:
     """What the kernel reads ahead of a sequential reader."""
-    number = os.stat(folder).st_dev
+    number = folder.stat().st_dev
     queue = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/queue/read_ahead_kb")
     return f"{int(queue.read_text()) * 1024:,} bytes" if queue.exists() else "unknown"
 
@@ -125,10 +125,9 @@ def measure(groups: list[str], stores: dict[str, Path], rounds: int, answers: An
     """The child: join, and measure store after store."""
     for group in groups:
         (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
-    limits = [
-        f"{name} {(Path(one) / name).read_text().strip()}" for one in groups for name in LIMITS if (Path(one) / name).exists()
-    ]
-    found: dict[str, Any] = {"where": "limited by " + ", ".join(limits) if groups else "this machine as it is"}
+    limits = [one for group in groups for name in LIMITS if (one := Path(group) / name).exists()]
+    words = ", ".join(f"{one.name} {one.read_text().strip()}" for one in limits)
+    found: dict[str, Any] = {"where": f"limited by {words}" if groups else "this machine as it is"}
     for name, path in stores.items():
         found[name] = measure_store(path, 128 if name == "events" else 64, rounds)
         print(found["where"], name, json.dumps(found[name], indent=1), flush=True)

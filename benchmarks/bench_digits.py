@@ -47,7 +47,8 @@ import numpy as np, pandas, stoker.encode as encode
 values = np.round(np.random.default_rng(0).lognormal(4, 2, int(sys.argv[1])), 2)
 
 def high_water():
-    return next(1024 * int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 beyond = {}
 for name, run, width in [

@@ -5,7 +5,7 @@
     store[7]["close"]
 
 These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
-next to nothing. What helps with tests of one's own is in `stoker.testing`.
+next to nothing. What makes numbers of raw values is in `stoker.encode`; what helps with tests of one's own in `stoker.testing`.
 """
 
 from typing import TYPE_CHECKING
@@ -91,7 +91,11 @@ _LAZY = {
     "verify": "stoker.store.verify:verify",
 }
 
+_MODULES = ("encode", "testing")
+
 if TYPE_CHECKING:
+    from stoker import encode as encode
+    from stoker import testing as testing
     from stoker.feed.audit import check
     from stoker.feed.feed import Feed
     from stoker.order.blocks import BlockShuffle
@@ -108,13 +112,15 @@ if TYPE_CHECKING:
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     def __getattr__(name: str) -> object:
-        if name not in _LAZY:
-            raise AttributeError(f"module 'stoker' has no attribute {name!r}")
         from importlib import import_module
 
+        if name in _MODULES:
+            return import_module(f"stoker.{name}")
+        if name not in _LAZY:
+            raise AttributeError(f"module 'stoker' has no attribute {name!r}")
         module, _, attribute = _LAZY[name].partition(":")
         value = globals()[name] = getattr(import_module(module), attribute)
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *_LAZY})
+        return sorted({*globals(), *_LAZY, *_MODULES})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,3 +202,42 @@ def test_memory_is_that_of_the_result(frame: bool, dtype: str) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.05 * len(kept) * 29 * (8 if frame else 1)
+
+
+def test_the_example_of_the_manual_runs() -> None:
+    manual = Path(__file__).parents[2] / "docs" / "encoding" / "digits.md"
+    blocks = re.findall(r"```python\n(.*?)```", manual.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(blocks[0], manual.name, "exec"), names)
+    assert names["digits"].columns == ("nan", "neg", "E3", "E2", "E1", "E0", "E-1", "E-2")
+    assert names["digits"].matrix.tolist() == [[0, 0, 0, 0, 1, 9, 9, 9], [0, 1, 1, 2, 5, 0, 5, 0], [1, 0, 0, 0, 0, 0, 0, 0]]
+    np.testing.assert_array_equal(names["back"], names["prices"])
+
+
+def test_kernels_are_compiled_once_whatever_is_split(run_python: Callable[..., str]) -> None:
+    """A kernel is compiled anew for each kind of array, so all columns are brought to one kind; none has a parallel loop."""
+    counts = json.loads(run_python(SPLIT_ALL_KINDS))
+    assert counts == {"place_most": 1, "place_shortest": 1, "write_columns": 2, "widen_ranges": 1, "join_rows": 1}
+
+
+SPLIT_ALL_KINDS = """
+import json
+import numpy as np
+from stoker.encode import digits_join, digits_layout, digits_limbs, digits_shortest, join_digits, profile_digits, split_digits
+
+kinds = [np.ones(3), np.frombuffer(np.full(3, 1e300).tobytes()), np.ones(6, dtype=np.int16)[::2], [1.5, None], [1], []]
+for values in kinds:
+    for bounds in ({}, {"max_decimal": None, "min_decimal": None}, {"min_decimal": 3}):
+        split_digits(values, frame=True, **bounds)
+        join_digits(split_digits(values, **bounds))
+    profile_digits(values)
+kernels = [
+    digits_limbs.place_most,
+    digits_shortest.place_shortest,
+    digits_layout.write_columns,
+    digits_layout.widen_ranges,
+    digits_join.join_rows,
+]
+assert all(kernel.targetoptions["nogil"] and not kernel.targetoptions.get("parallel") for kernel in kernels)
+print(json.dumps({kernel.__name__: len(kernel.signatures) for kernel in kernels}))
+"""

@@ -97,6 +97,7 @@ NOT_NUMBERS: list[tuple[Any, str]] = [
     (np.array([], dtype="datetime64[s]"), r"the column has the type datetime64\[s\]"),
     ([1.0] * BLOCK + [{}], rf"the column holds {{}} \(dict\) in row {BLOCK + 1:,}"),
     ([1, 10**400], r"in row 2, which float64 cannot hold"),
+    ([1.0, pd.Series([2, 3])], r"the column holds 0 2 1 3 dtype: int64 \(Series\) in row 2"),
     ([1.0, [2.0]], r"the column holds \[2.0\] \(list\) in row 2"),
     (pd.Series([1.0, -np.inf], name="price"), r"column 'price' holds -inf \(float\) in row 2, which has no digits"),
     (np.concatenate([FLOATS, [np.inf]]), rf"the column holds inf \(float\) in row {ROWS + 1:,}, which has no digits"),

@@ -117,9 +117,10 @@ def split_digits(
     window = derive_window(numbers, max_decimal, min_decimal)
     if frame:
         return _frame(numbers, window)
-    matrix = np.empty((numbers.num_rows, len(window.columns)), dtype=np.int8)
+    # At least two rows, as the kernel would be compiled anew for one, which is contiguous both ways.
+    matrix = np.empty((max(numbers.num_rows, 2), len(window.columns)), dtype=np.int8)
     num_cut = _write(numbers, window, matrix.T)
-    return Digits(matrix=matrix, window=window, num_cut=num_cut, name=numbers.name)
+    return Digits(matrix=matrix[: numbers.num_rows], window=window, num_cut=num_cut, name=numbers.name)
 
 
 def _write(numbers: Numbers, window: Window, target: Array) -> int:

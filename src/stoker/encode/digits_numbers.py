@@ -88,6 +88,7 @@ def _bad(name: str | None, row: int, value: object, reason: str) -> BadValue:
         text = str(value)
     else:
         text = repr(value.item() if isinstance(value, np.generic) else value)
+    text = " ".join(text.split())  # some things show themselves in many lines
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
     return BadValue(f"{_column(name)} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
 

@@ -15,6 +15,7 @@ from stoker.encode.digits import Digits, split_digits
 from stoker.encode.digits_numbers import infinite_value
 from stoker.encode.digits_product import LOWEST_POWER, powers_of_ten
 from stoker.encode.digits_window import HIGHEST, LOWEST, Window
+from stoker.errors import BadValue
 
 Tensor = torch.Tensor
 
@@ -43,20 +44,22 @@ def _as_array(values: Tensor) -> np.ndarray:
 def split_on_device(values: Tensor, max_decimal: int | None, min_decimal: int | None, name: str | None) -> Digits:
     """Split a tensor into digits without leaving its device."""
     window = Window.asked(max_decimal, min_decimal)
-    _refuse_infinite(values, name)
     if max_decimal is None or min_decimal is None:
         window = Window.derived(_used_places(values), max_decimal, min_decimal)
     matrix = torch.empty(len(values), len(window.columns), dtype=torch.int8, device=values.device)
-    num_cut = torch.zeros((), dtype=torch.int64, device=values.device)
+    counts = torch.zeros(2, dtype=torch.int64, device=values.device)
     for start in range(0, len(values), CHUNK):
-        num_cut += _write(values[start : start + CHUNK], window, matrix[start : start + CHUNK])
-    return Digits(matrix=matrix, window=window, num_cut=int(num_cut), name=name)
+        counts += _write(values[start : start + CHUNK], window, matrix[start : start + CHUNK])
+    num_cut, num_infinite = counts.tolist()
+    if num_infinite:
+        raise _first_infinite(values, name)
+    return Digits(matrix=matrix, window=window, num_cut=num_cut, name=name)
 
 
-def _refuse_infinite(values: Tensor, name: str | None) -> None:
-    rows = torch.isinf(values).nonzero()
-    if len(rows):
-        raise infinite_value(name, int(rows[0]), float(values[rows[0]]))
+def _first_infinite(values: Tensor, name: str | None) -> BadValue:
+    start = next(start for start in range(0, len(values), CHUNK) if values[start : start + CHUNK].isinf().any())
+    row = start + int(values[start : start + CHUNK].isinf().nonzero()[0])
+    return infinite_value(name, row, float(values[row]))
 
 
 def _used_places(values: Tensor) -> list[int]:
@@ -72,7 +75,10 @@ def _used_places(values: Tensor) -> list[int]:
 
 
 def _write(values: Tensor, window: Window, target: Tensor) -> Tensor:
-    """Write the rows of a chunk; returns how many of its values have digits outside of the window."""
+    """Write the rows of a chunk; returns how many of its values have digits outside of the window, and how many are infinite.
+
+    Infinite values get some digits here: to ask for them first would make the host wait for each chunk.
+    """
     x = values.double()
     null = x.isnan()
     bits = torch.where(null, 0.0, x.abs()).view(torch.int64)
@@ -89,7 +95,7 @@ def _write(values: Tensor, window: Window, target: Tensor) -> Tensor:
     over = places - place[:, None]
     shown = digits[:, None] // tens[over.clamp(0, _MOST_DIGITS + 1)] % 10
     target[:, 2:] = torch.where(over < 0, 0, shown)
-    return cut.sum()
+    return torch.stack([cut.sum(), x.isinf().sum()])
 
 
 def _shortest(bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

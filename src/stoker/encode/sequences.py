@@ -14,7 +14,6 @@ the first `max_length` of them. Nothing but the result and 4 bytes a row is in m
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -22,16 +21,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stoker.encode.sequences_cells import zeroed
 from stoker.encode.sequences_columns import TableColumn, read_column, read_columns
 from stoker.encode.sequences_contexts import Contexts, number_contexts
 from stoker.encode.sequences_device import pad_tensors
 from stoker.encode.sequences_numbers import number_blocks, number_type
 from stoker.encode.sequences_options import Compat, Layout, Options, check_grouping
-from stoker.encode.sequences_places import MAX_NARROW, count_rows, place_rows, put_positions, put_values
+from stoker.encode.sequences_places import count_rows, place_rows, put_positions, put_values, start_steps
 from stoker.encode.sequences_positions import position_names
 from stoker.encode.sequences_result import PackedSequences, PaddedSequences
-from stoker.errors import OptionError, SourceTooLarge
-from stoker.units import readable_bytes
+from stoker.errors import OptionError
 
 Array = npt.NDArray[Any]
 
@@ -133,18 +132,14 @@ def _lay_out(
     num_contexts = found.num_contexts
     lengths = count_rows(found.rows, num_contexts, options.limit)
     steps = options.steps(int(lengths.max(initial=0)))
-    starts = None
-    if options.is_packed:
-        starts = np.zeros(num_contexts + 1, dtype=np.int64)
-        np.cumsum(lengths, out=starts[1:])
-        starts += options.end_steps * np.arange(num_contexts + 1)
+    starts = start_steps(lengths, options.end_steps) if options.is_packed else None
     num_cells = num_contexts * steps if starts is None else int(starts[-1])
     shape = (num_contexts, steps, 1) if starts is None else (num_cells,)
     places = place_rows(found.rows, lengths, options.limit, starts=starts, steps=steps, num_cells=num_cells)
     tensors: dict[str, torch.Tensor] = {}
 
     def make(name: str, dtype: np.dtype[Any]) -> Array:
-        flat = _zeros(name, dtype, shape)
+        flat = zeroed(name, dtype, shape)
         tensors[name] = torch.from_numpy(flat).view(shape)
         return flat
 
@@ -159,20 +154,5 @@ def _lay_out(
     counts = torch.from_numpy(lengths)
     if starts is None:
         return PaddedSequences(tensors=tensors, contexts=found.keys, lengths=counts, num_left_out=found.num_left_out)
-    cu_seqlens = torch.from_numpy(starts if num_cells > MAX_NARROW else starts.astype(np.int32))
-    return PackedSequences(
-        tensors=tensors, contexts=found.keys, lengths=counts, num_left_out=found.num_left_out, cu_seqlens=cu_seqlens
-    )
-
-
-def _zeros(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """Memory that the system hands out zeroed when it is first touched, in large pages where it can."""
-    num_cells = math.prod(shape)
-    try:
-        return np.zeros(num_cells, dtype=dtype)
-    except (MemoryError, ValueError):  # the second where it is more than addresses can name
-        size = readable_bytes(num_cells * dtype.itemsize)
-        raise SourceTooLarge(
-            f"column {name!r} as {dtype} {list(shape)} takes {size}, which there is no memory for. "
-            "Lower max_length, pass layout='packed', or make a store with pack_sequences(…)."
-        ) from None
+    bounds = torch.from_numpy(starts)
+    return PackedSequences(tensors=tensors, contexts=found.keys, lengths=counts, num_left_out=found.num_left_out, cu_seqlens=bounds)

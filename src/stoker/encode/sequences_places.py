@@ -20,6 +20,7 @@ Array = npt.NDArray[Any]
 NO_PLACE = -1
 """The context of a row that is left out, and the place of one that is cut off."""
 MAX_NARROW = 2**31 - 1
+_NO_STARTS = np.empty(0, dtype=np.int32)
 
 
 @kernel
@@ -38,7 +39,7 @@ def _place(contexts: Array, limit: int, starts: Array, steps: int, filled: Array
         context = np.int64(contexts[i])
         place = np.int64(-1)
         if context >= 0 and filled[context] < limit:
-            place = (context * steps if even else starts[context]) + filled[context]
+            place = (context * steps if even else np.int64(starts[context])) + filled[context]
             filled[context] += 1
         places[i] = place
 
@@ -57,11 +58,20 @@ def count_rows(contexts: Array, num_contexts: int, limit: int) -> Array:
     return lengths
 
 
+def start_steps(lengths: Array, end_steps: int) -> Array:
+    """Where each sequence begins if all are end to end, each with `end_steps` behind it; and the end of the last."""
+    num_cells = int(lengths.sum(dtype=np.int64)) + end_steps * len(lengths)
+    starts = np.zeros(len(lengths) + 1, dtype=np.int32 if num_cells <= MAX_NARROW else np.int64)
+    np.add(lengths, end_steps, out=starts[1:])
+    np.cumsum(starts, out=starts)
+    return starts
+
+
 def place_rows(contexts: Array, lengths: Array, limit: int, *, starts: Array | None, steps: int, num_cells: int) -> Array:
     """The place of each row. The array of contexts is used up: it becomes the places, unless they do not fit into it."""
     places = contexts if num_cells <= MAX_NARROW else np.empty(len(contexts), dtype=np.int64)
     filled = np.zeros(len(lengths), dtype=np.int32)
-    begins = np.empty(0, dtype=np.int64) if starts is None else starts
+    begins = _NO_STARTS if starts is None else starts
     _place(contexts, min(limit, MAX_NARROW), begins, steps, filled, places)
     return places
 
@@ -79,7 +89,7 @@ def _positions(lengths: Array, starts: Array, steps: int, divisor: int, forward:
     even = len(starts) == 0
     for i in range(len(lengths)):
         count = np.int64(lengths[i])
-        first = i * steps if even else starts[i]
+        first = i * steps if even else np.int64(starts[i])
         for step in range(count + 1):
             back = count - step
             forward[first + step] = step if divisor == 0 else step // divisor % 10
@@ -92,5 +102,5 @@ def put_positions(lengths: Array, *, starts: Array | None, steps: int, divisor: 
 
     With a divisor of 1, 10, 100, … it is that decimal digit of each number; with 0 the number itself.
     """
-    begins = np.empty(0, dtype=np.int64) if starts is None else starts
+    begins = _NO_STARTS if starts is None else starts
     _positions(lengths, begins, steps, divisor, *targets)

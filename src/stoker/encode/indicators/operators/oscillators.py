@@ -9,6 +9,7 @@ from stoker.encode.indicators.sentio import FLAT, TINY, SentioAssembly
 
 _BARS = ("high", "low", "close")
 _CCI_SCALE = 0.015
+_NOISE = 1e-12
 
 
 def _rsi(make: Assembly, on: Settings) -> Lane:
@@ -58,8 +59,10 @@ def _typical(make: Assembly) -> Term:
 def _cci(make: ExactAssembly, on: Settings) -> Term:
     price = _typical(make)
     mean = make.mean(price, on.window)
-    away = make.multiply(make.distance(price, mean, on.window), _CCI_SCALE)
-    return make.ratio(make.subtract(price, mean), away, otherwise=0.0)
+    away = make.distance(price, mean, on.window)
+    # Prices that are equal but for the rounding of their thirds do not deviate.
+    deviates = make.above(away, make.multiply(make.absolute(mean), _NOISE))
+    return make.ratio(make.multiply(make.subtract(price, mean), deviates), make.multiply(away, _CCI_SCALE), otherwise=0.0)
 
 
 def _sentio_cci(make: SentioAssembly, on: Settings) -> Term:

@@ -1,0 +1,310 @@
+"""Sentio's operators as their table says them, one bar at a time in float32 scalars: slow and obvious."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.encode.indicators.operators.operator import Settings
+
+Array = npt.NDArray[Any]
+F = np.float32
+
+_libm = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+_libm.logf.restype, _libm.logf.argtypes = ctypes.c_float, [ctypes.c_float]
+
+
+def log(x: np.float32) -> np.float32:
+    """The C library's, as NumPy has its own."""
+    return F(_libm.logf(x)) if x > 0 else F(math.nan)
+
+
+def divided(a: Any, b: Any) -> np.float32:
+    return F(a / b) if b != 0 else F(math.nan)
+
+
+def larger(a: np.float32, b: np.float32) -> np.float32:
+    return a if a > b or a != a else b
+
+
+def ratio(a: np.float32, b: np.float32, otherwise: float, limit: float = 0.0) -> np.float32:
+    return F((a - a) + F(otherwise)) if b <= F(limit) else a / b
+
+
+def zeros(x: Array) -> Array:
+    return np.zeros(len(x), dtype=F)
+
+
+def logret(x: Array) -> Array:
+    y = zeros(x)
+    for i in range(1, len(x)):
+        y[i] = log(larger(x[i], F(1e-12))) - log(larger(x[i - 1], F(1e-12)))
+    return y
+
+
+def sma(x: Array, w: int) -> Array:
+    if w <= 1:
+        return x
+    y, s = zeros(x), np.float64(0)
+    for i in range(len(x)):
+        s += np.float64(x[i])
+        if i >= w:
+            s -= np.float64(x[i - w])
+        if i >= w - 1:
+            y[i] = F(s / w)
+    return y
+
+
+def ema(x: Array, w: int) -> Array:
+    y, k = zeros(x), F(2) / F(w + 1)
+    for i in range(len(x)):
+        y[i] = k * x[i] + (F(1) - k) * y[i - 1] if i else x[i]
+    return y
+
+
+def volatility(x: Array, w: int) -> Array:
+    y, s, s2 = zeros(x), np.float64(0), np.float64(0)
+    for i in range(len(x)):
+        if i < w:
+            s += np.float64(x[i])
+            s2 += np.float64(x[i] * x[i])
+            continue
+        mean = s / w
+        var = s2 / w - mean * mean
+        y[i] = F(np.sqrt(var)) if var > 0 else F(0)
+        s += np.float64(x[i] - x[i - w])
+        s2 += np.float64(x[i] * x[i] - x[i - w] * x[i - w])
+    return y
+
+
+def wilder(x: Array, w: int) -> Array:
+    """The mean of bars 1 to w, at bar w; Wilder's average from then on."""
+    y, a = zeros(x), F(0)
+    for i in range(1, len(x)):
+        a = (a if i <= w else a * F(w - 1)) + x[i]
+        a = a / F(w) if i >= w else a
+        y[i] = a if i >= w else F(0)
+    return y
+
+
+def decay(x: Array, w: int) -> Array:
+    y, s = zeros(x), F(0)
+    for i in range(1, len(x)):
+        s = (s if i <= w else s - s / F(w)) + x[i]
+        y[i] = s
+    return y
+
+
+def rsi(x: Array, w: int) -> Array:
+    gains, losses, y = zeros(x), zeros(x), zeros(x)
+    for i in range(1, len(x)):
+        d = x[i] - x[i - 1]
+        gains[i], losses[i] = F(0) if d < 0 else d, F(0) if -d < 0 else -d
+    up, down = wilder(gains, w), wilder(losses, w)
+    for i in range(w + 1, len(x)):
+        strength = up[i] / down[i] if down[i] > F(1e-12) else F(0)
+        y[i] = F(100) - F(100) / (F(1) + strength)
+    return y
+
+
+def zwin(x: Array, w: int) -> Array:
+    y, s, s2 = zeros(x), [np.float64(0)], [np.float64(0)]
+    for value in x:
+        s.append(s[-1] + np.float64(value))
+        s2.append(s2[-1] + np.float64(value * value))
+    for i in range(w, len(x)):
+        mean = (s[i + 1] - s[i + 1 - w]) / w
+        var = (s2[i + 1] - s2[i + 1 - w]) / w - mean * mean
+        sd = F(np.sqrt(var)) if var > 0 else F(0)
+        y[i] = F((np.float64(x[i]) - mean) / np.float64(sd)) if sd > F(1e-8) else F(0)
+    return y
+
+
+class SentioTwin:
+    """All operators over one series of bars."""
+
+    def __init__(self, bars: dict[str, Array]) -> None:
+        with np.errstate(all="ignore"):
+            prices = {name: values.astype(F) for name, values in bars.items() if name != "volume"}
+            self.o, self.h, self.l, self.c = (prices[name] for name in ("open", "high", "low", "close"))
+            self.v = np.trunc(bars["volume"]).astype(F)
+            self.sources = {**prices, "volume": self.v, "logret": logret(self.c)}
+
+    def compute(self, op: str, on: Settings) -> Array:
+        with np.errstate(all="ignore"):
+            x, w = self.sources[on.source], on.window
+            by_source = {"LOGRET": lambda: logret(x), "SMA": lambda: sma(x, w), "EMA": lambda: ema(x, w), "IDENT": lambda: x}
+            by_source |= {"VOLATILITY": lambda: volatility(x, w), "RSI": lambda: rsi(x, w), "ZWIN": lambda: zwin(x, w)}
+            found = by_source[op]() if op in by_source else getattr(self, op.lower())(x, w, on)
+            return np.asarray(found, dtype=F)
+
+    def each(self, first: int, value: Any) -> Array:
+        """A value for each bar, 0 before the first."""
+        return np.array([value(i) if i >= first else F(0) for i in range(len(self.c))], dtype=F)
+
+    def momentum(self, x: Array, w: int, on: Settings) -> Array:
+        return self.each(w, lambda i: x[i] - x[i - w])
+
+    def roc(self, x: Array, w: int, on: Settings) -> Array:
+        before = [larger(value, F(1e-12)) for value in x]
+        return self.each(w, lambda i: (x[i] - before[i - w]) / before[i - w] * F(100))
+
+    def parkinson(self, x: Array, w: int, on: Settings) -> Array:
+        logs = [log(divided(h, l)) for h, l in zip(self.h, self.l, strict=True)]
+        mean = sma(np.array([one * one for one in logs], dtype=F), w)
+        return np.sqrt(mean * F(1 / (4 * math.log(2))))
+
+    def garman_klass(self, x: Array, w: int, on: Settings) -> Array:
+        def term(i: int) -> np.float32:
+            hl, co = log(divided(self.h[i], self.l[i])), log(divided(self.c[i], self.o[i]))
+            return hl * hl * F(0.5) - co * co * F(2 * math.log(2) - 1)
+
+        mean = sma(self.each(1, term), w)
+        return np.sqrt(np.array([larger(one, F(0)) for one in mean], dtype=F))
+
+    def true_range(self) -> Array:
+        h, l, c = self.h, self.l, self.c
+        return self.each(1, lambda i: larger(larger(h[i] - l[i], abs(h[i] - c[i - 1])), abs(l[i] - c[i - 1])))
+
+    def atr(self, x: Array, w: int, on: Settings) -> Array:
+        return wilder(self.true_range(), w)
+
+    def adx(self, x: Array, w: int, on: Settings) -> Array:
+        h, l = self.h, self.l
+
+        def direction(i: int, up: bool) -> np.float32:
+            rise, fall = h[i] - h[i - 1], l[i - 1] - l[i]
+            one, other = (rise, fall) if up else (fall, rise)
+            if one != one or other != other:
+                return F(math.nan)
+            return one if one > other and one > 0 else F(0)
+
+        span = decay(self.true_range(), w)
+        plus, minus = (decay(self.each(1, lambda i, up=up: direction(i, up)), w) for up in (True, False))
+
+        def dx(i: int) -> np.float32:
+            p, m = ratio(plus[i] * F(100), span[i], 0), ratio(minus[i] * F(100), span[i], 0)
+            return ratio(abs(p - m) * F(100), p + m, 0)
+
+        return self.each(2 * w, dx)
+
+    def _bollinger(self, x: Array, w: int, k: float) -> Array:
+        mean, sd = sma(x, w), volatility(x, w)
+        return self.each(w, lambda i: mean[i] + sd[i] * F(k) if k else mean[i])
+
+    def bollinger_upper(self, x: Array, w: int, on: Settings) -> Array:
+        return self._bollinger(x, w, on.k)
+
+    def bollinger_middle(self, x: Array, w: int, on: Settings) -> Array:
+        return self._bollinger(x, w, 0)
+
+    def bollinger_lower(self, x: Array, w: int, on: Settings) -> Array:
+        return self._bollinger(x, w, -on.k)
+
+    def macd_line(self, x: Array, w: int, on: Settings) -> Array:
+        return ema(x, on.fast) - ema(x, on.slow)
+
+    def macd_signal(self, x: Array, w: int, on: Settings) -> Array:
+        return ema(self.macd_line(x, w, on), on.signal)
+
+    def macd_histogram(self, x: Array, w: int, on: Settings) -> Array:
+        return self.macd_line(x, w, on) - self.macd_signal(x, w, on)
+
+    def _extremes(self, i: int, w: int) -> tuple[np.float32, np.float32]:
+        """Of w + 1 bars; NaN if one is."""
+        return np.max(self.h[i - w : i + 1]), np.min(self.l[i - w : i + 1])
+
+    def stochastic_k(self, x: Array, w: int, on: Settings) -> Array:
+        def k(i: int) -> np.float32:
+            high, low = self._extremes(i, w)
+            return ratio(self.c[i] - low, high - low, 0) * F(100)
+
+        return self.each(w, k)
+
+    def stochastic_d(self, x: Array, w: int, on: Settings) -> Array:
+        return sma(self.stochastic_k(x, w, on), on.d_period)
+
+    def williams_r(self, x: Array, w: int, on: Settings) -> Array:
+        def r(i: int) -> np.float32:
+            high, low = self._extremes(i, w)
+            return ratio(high - self.c[i], high - low, 0) * F(-100)
+
+        return self.each(w, r)
+
+    def typical(self) -> Array:
+        return np.asarray((self.h + self.l + self.c) / F(3), dtype=F)
+
+    def cci(self, x: Array, w: int, on: Settings) -> Array:
+        price = self.typical()
+        mean = sma(price, w)
+
+        def value(i: int) -> np.float32:
+            away = F(0)
+            for j in range(i - w + 1, i + 1):
+                away += abs(price[j] - mean[i])
+            away = away / F(w)
+            return F(0) if away <= F(1e-8) else (price[i] - mean[i]) / (away * F(0.015))
+
+        return self.each(w, value)
+
+    def obv(self, x: Array, w: int, on: Settings) -> Array:
+        c = self.c
+        signs = self.each(1, lambda i: F(1) if c[i] > c[i - 1] else F(-1) if c[i] < c[i - 1] else c[i] - c[i - 1])
+        return self._total(self.each(1, lambda i: signs[i] * self.v[i]))
+
+    def vpt(self, x: Array, w: int, on: Settings) -> Array:
+        c = self.c
+        return self._total(self.each(1, lambda i: divided(c[i] - c[i - 1], c[i - 1]) * self.v[i]))
+
+    def ad_line(self, x: Array, w: int, on: Settings) -> Array:
+        return self._total(self.each(1, self._flow))
+
+    def _flow(self, i: int) -> np.float32:
+        h, l, c = self.h[i], self.l[i], self.c[i]
+        return ratio((c - l) - (h - c), h - l, 0, limit=1e-8) * self.v[i]
+
+    def _total(self, terms: Array) -> Array:
+        y, s = zeros(terms), F(0)
+        for i, term in enumerate(terms):
+            y[i] = s = s + term
+        return y
+
+    def mfi(self, x: Array, w: int, on: Settings) -> Array:
+        price = self.typical()
+
+        def flow(i: int, up: bool) -> np.float32:
+            now, before = (price[i], price[i - 1]) if up else (price[i - 1], price[i])
+            return price[i] * self.v[i] * (F(1) if now > before else F(0) if now <= before else F(math.nan))
+
+        def value(i: int) -> np.float32:
+            sums = [F(0), F(0)]
+            for j in range(i - w + 1, i + 1):
+                sums = [sums[0] + flow(j, True), sums[1] + flow(j, False)]
+            return F(100) - F(100) / (ratio(sums[0], sums[1], 0, limit=1e-12) + F(1))
+
+        return self.each(w, value)
+
+    def spread_bp(self, x: Array, w: int, on: Settings) -> Array:
+        return self.each(0, lambda i: ratio(self.h[i] - self.l[i], (self.h[i] + self.l[i]) / F(2), 0) * F(1e4))
+
+    def price_impact(self, x: Array, w: int, on: Settings) -> Array:
+        c = self.c
+        return self.each(1, lambda i: ratio(ratio(abs(c[i] - c[i - 1]), c[i - 1], 0), np.sqrt(self.v[i]), 0) * F(1e6))
+
+    def order_flow(self, x: Array, w: int, on: Settings) -> Array:
+        return self.each(0, self._flow)
+
+    def market_depth(self, x: Array, w: int, on: Settings) -> Array:
+        return self.each(0, lambda i: ratio(self.h[i] - self.l[i], log(self.v[i] + F(1)), 0))
+
+    def bid_ask_ratio(self, x: Array, w: int, on: Settings) -> Array:
+        def value(i: int) -> np.float32:
+            p = ratio(self.c[i] - self.l[i], self.h[i] - self.l[i], 0.5, limit=1e-8)
+            return divided(p, F(1) - p + F(1e-8))
+
+        return self.each(0, value)
