@@ -47,10 +47,10 @@ def main() -> None:
     sizes = (100, 1000) if small else (10_000, 100_000, 1_000_000)
     answer["nanoseconds a row by contexts"] = {f"{size:,}": nanoseconds_a_row(size) for size in sizes}
     answer["nanoseconds a row by key"] = {kind: nanoseconds_a_row(sizes[1], kind) for kind in ("far apart", "texts", "categories")}
-    answer["bytes of scratch a row"] = {layout: scratch_bytes(layout, sizes[1]) for layout in ("padded", "packed")}
-    answer["seconds to compile, once"] = compile_seconds()
-    print(answer, flush=True)
     answer[f"batches of {BATCH_SIZE} contexts and 12 columns"] = measure_batches(512 if small else 20_000, 1 if small else 10)
+    print(answer, flush=True)
+    answer["bytes of scratch a row"] = {layout: scratch_bytes(layout, sizes[-1]) for layout in ("padded", "packed")}
+    answer["seconds to compile, once"] = compile_seconds()
     print("done", answer) if small else record.save("bench_sequences", QUESTION, answer)
 
 
@@ -137,7 +137,7 @@ print((status("VmHWM") - before - result) / len(frame))
 
 def scratch_bytes(layout: str, num_contexts: int) -> float:
     """Peak memory of a call beyond its input and its result, in a process of its own."""
-    return round(float(_child("-c", SCRATCH, layout, str(num_contexts))), 2)
+    return round(float(_child("-c", SCRATCH, layout, str(num_contexts))), 1)
 
 
 COMPILE = """

@@ -196,7 +196,7 @@ def test_contexts_that_cannot_be_meant(keys: Any, contexts: Any, expected: str) 
 
 def test_more_than_there_is_memory_for() -> None:
     text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLarge, max_length=2**31 - 2, contexts=np.arange(2**20))
-    assert text.startswith("column 'v' as float64 [1048576, 2147483646, 1] takes 18,014.4 TB, which there is no memory for.")
+    assert text.startswith("1 columns of shape [1048576, 2147483646, 1] take 18,014.4 TB, which there is no memory for.")
 
 
 @pytest.mark.parametrize(

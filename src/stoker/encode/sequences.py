@@ -34,8 +34,6 @@ from stoker.errors import OptionError
 
 Array = npt.NDArray[Any]
 
-_INT64 = np.dtype(np.int64)
-
 
 @overload
 def pad_sequences(
@@ -136,21 +134,22 @@ def _lay_out(
     num_cells = num_contexts * steps if starts is None else int(starts[-1])
     shape = (num_contexts, steps, 1) if starts is None else (num_cells,)
     places = place_rows(found.rows, lengths, options.limit, starts=starts, steps=steps, num_cells=num_cells)
-    tensors: dict[str, torch.Tensor] = {}
-
-    def make(name: str, dtype: np.dtype[Any]) -> Array:
-        flat = zeroed(name, dtype, shape)
-        tensors[name] = torch.from_numpy(flat).view(shape)
-        return flat
-
-    for column, dtype in zip(columns, types, strict=True):
-        flat = make(column.name, dtype)
-        for start, values in number_blocks(column, dtype, truncate=options.truncates):
-            put_values(places[start : start + len(values)], values, flat)
-    if options.compat is not None:
-        for (forward, length, backward), divisor in position_names(options.limit):
-            targets = make(forward, _INT64), make(length, _INT64), make(backward, _INT64)
-            put_positions(lengths, starts=starts, steps=steps, divisor=divisor, targets=targets)
+    positions = position_names(options.limit) if options.compat is not None else []
+    flat = zeroed(
+        shape,
+        {
+            **{column.name: dtype for column, dtype in zip(columns, types, strict=True)},
+            **{name: np.dtype(np.int64) for names, _ in positions for name in names},
+        },
+    )
+    for column in columns:
+        target = flat[column.name]
+        for start, values in number_blocks(column, target.dtype, truncate=options.truncates):
+            put_values(places[start : start + len(values)], values, target)
+    for (forward, length, backward), divisor in positions:
+        targets = flat[forward], flat[length], flat[backward]
+        put_positions(lengths, starts=starts, steps=steps, divisor=divisor, targets=targets)
+    tensors = {name: torch.from_numpy(one).view(shape) for name, one in flat.items()}
     counts = torch.from_numpy(lengths)
     if starts is None:
         return PaddedSequences(tensors=tensors, contexts=found.keys, lengths=counts, num_left_out=found.num_left_out)

@@ -28,12 +28,14 @@ def pad_tensors(
     """What `pad_sequences` does, for tensors of one device."""
     names = check_tensors(table, key, columns)
     values = {name: cast_tensor(name, table[name], options.target, truncate=options.truncates) for name in names}
-    num_rows, where = len(values[names[0]]), values[names[0]].device
+    types = {name: one.dtype for name, one in values.items()}
+    words = {name: one.contiguous().view(_WORDS[one.element_size()]) for name, one in values.items()}
+    num_rows, where = len(words[names[0]]), words[names[0]].device
     keys, num_left_out = None, 0
     if key is not None:
         rows, keys = number_rows(*read_keys(key, table[key], contexts))
         rows, order = rows.sort(stable=True)
-        values = {name: one[order] for name, one in values.items()}
+        words = {name: one[order] for name, one in words.items()}
         counts = torch.bincount(rows + 1, minlength=len(keys) + 1)[1:]
         num_left_out = num_rows - int(counts.sum())
     else:
@@ -47,7 +49,7 @@ def pad_tensors(
     num_cells = int(bounds[-1]) if steps is None else len(cut) * steps
     places = _places(rows, counts, begins, num_left_out, options.limit, num_cells)
     shape = (num_cells,) if steps is None else (len(cut), steps, 1)
-    tensors = {name: _put(one, places, num_cells).view(shape) for name, one in values.items()}
+    tensors = {name: _put(one, places, num_cells).view(types[name]).view(shape) for name, one in words.items()}
     if options.compat is not None:
         tensors |= positions(cut, begins, steps=steps, max_length=options.limit)
     if steps is not None:
@@ -84,10 +86,8 @@ def _places(rows: Tensor, counts: Tensor, begins: Tensor, num_left_out: int, lim
 
 
 def _put(values: Tensor, places: Tensor, num_cells: int) -> Tensor:
-    words = _WORDS[values.element_size()]
-    target = torch.zeros(num_cells + 1, dtype=words, device=values.device)
-    target.scatter_(0, places, values.contiguous().view(words))
-    return target[:num_cells].view(values.dtype)
+    target = torch.zeros(num_cells + 1, dtype=values.dtype, device=values.device)
+    return target.scatter_(0, places, values)[:num_cells]
 
 
 def positions(lengths: Tensor, begins: Tensor, *, steps: int | None, max_length: int) -> dict[str, Tensor]:

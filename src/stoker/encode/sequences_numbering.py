@@ -114,5 +114,5 @@ class Numbering:
 
     @property
     def keys(self) -> Array:
-        """All keys, by their numbers."""
-        return self._known[: self._count].copy()
+        """All keys, by their numbers. Nothing can be added once they were asked for."""
+        return self._known if self._count == len(self._known) else self._known[: self._count].copy()

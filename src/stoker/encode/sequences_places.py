@@ -70,9 +70,9 @@ def start_steps(lengths: Array, end_steps: int) -> Array:
 def place_rows(contexts: Array, lengths: Array, limit: int, *, starts: Array | None, steps: int, num_cells: int) -> Array:
     """The place of each row. The array of contexts is used up: it becomes the places, unless they do not fit into it."""
     places = contexts if num_cells <= MAX_NARROW else np.empty(len(contexts), dtype=np.int64)
-    filled = np.zeros(len(lengths), dtype=np.int32)
+    lengths[:] = 0  # and counted once more on the way: then they need no second array
     begins = _NO_STARTS if starts is None else starts
-    _place(contexts, min(limit, MAX_NARROW), begins, steps, filled, places)
+    _place(contexts, min(limit, MAX_NARROW), begins, steps, lengths, places)
     return places
 
 

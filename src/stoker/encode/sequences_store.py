@@ -34,6 +34,7 @@ from stoker.store.tally import Tally
 Array = npt.NDArray[Any]
 
 _TALLY_BYTES = 8 << 20
+_GATHERED_STEPS = 1 << 18
 
 
 def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str, Any] | None) -> Store:
@@ -114,11 +115,11 @@ def pack_sequences(
         return pack_to(target)
     listed = _listed(contexts, key)
     number_contexts(listed, listed=listed, keeps_missing=False)  # so that a context that is there twice is found at once
-    work = target.with_name(target.name + ".all")
+    packed = pack_to(target.with_name(f".{target.name}.all-keys"))  # which refuses a folder that is no store
     try:
-        return _choose(pack_to(work), listed).save(target)
+        return _choose(packed, listed).save(target)
     finally:
-        files.remove_folder(work)
+        files.remove_folder(Path(packed.name))
 
 
 @contextlib.contextmanager
@@ -217,12 +218,19 @@ class ChosenColumn:
 
     def __getitem__(self, steps: slice) -> Array:
         start, stop, _ = steps.indices(len(self))
+        chosen = np.empty(stop - start, dtype=self.dtype)
+        for begin in range(start, stop, _GATHERED_STEPS):
+            end = min(begin + _GATHERED_STEPS, stop)
+            chosen[begin - start : end - start] = self._values[self._origin(begin, end)]
+        return chosen
+
+    def _origin(self, start: int, stop: int) -> Array:
+        """Where steps lie in the other store."""
         first = int(np.searchsorted(self._offsets, start, side="right")) - 1
         last = int(np.searchsorted(self._offsets, stop, side="left"))
-        begins = np.maximum(self._offsets[first:last], start)
-        counts = np.minimum(self._offsets[first + 1 : last + 1], stop) - begins
+        bounds = self._offsets[first : last + 1].clip(start, stop)
         shift = self._starts[first:last] - self._offsets[first:last]
-        return np.asarray(self._values[np.repeat(shift, counts) + np.arange(start, start + int(counts.sum()))])
+        return np.asarray(np.repeat(shift, np.diff(bounds)) + np.arange(start, stop))
 
 
 def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:

@@ -194,8 +194,8 @@ class ExactTwin:
     def mfi(self, x: Column, w: int, on: Settings) -> Column:
         price = self.typical()
         before = lag(price, 1)
-        rising = each(lambda p, b, v: p * v if p > b else 0.0, price, before, self.v)
-        falling = each(lambda p, b, v: p * v if p < b else 0.0, price, before, self.v)
+        rising = each(lambda p, b, v: p * v if p - b > 1e-12 * abs(p) else 0.0, price, before, self.v)
+        falling = each(lambda p, b, v: p * v if b - p > 1e-12 * abs(p) else 0.0, price, before, self.v)
         up, down = windows(mean, rising, w), windows(mean, falling, w)
         return each(lambda u, d: over(100 * u, u + d, 50.0), up, down)
 

@@ -30,8 +30,8 @@ def market(num_bars: int, seed: int = 0, *, level: float = 100.0, move: float = 
     spread = level * move
     return {
         "open": open_,
-        "high": np.maximum(open_, close) + np.round(rng.exponential(spread, num_bars), 2),
-        "low": np.minimum(open_, close) - np.round(rng.exponential(spread, num_bars), 2),
+        "high": np.round(np.maximum(open_, close) + rng.exponential(spread, num_bars), 2),
+        "low": np.round(np.minimum(open_, close) - rng.exponential(spread, num_bars), 2),
         "close": close,
         "volume": rng.integers(0, 10_000, num_bars).astype(np.float64),
     }
@@ -63,5 +63,5 @@ def troubled_markets(draw: st.DrawFn, max_bars: int = 400, *, missing: bool = Tr
         elif trouble == "lost value":
             bars[draw(st.sampled_from(sorted(bars)))][start] = np.nan
         else:
-            bars[draw(st.sampled_from(sorted(bars)))][start] = draw(st.sampled_from([np.inf, -np.inf, 1e39]))
+            bars[draw(st.sampled_from(sorted(bars)))][start] = draw(st.sampled_from([np.inf, -np.inf, 1e60]))
     return bars

@@ -155,7 +155,7 @@ class SentioTwin:
         return self.each(w, lambda i: (x[i] - before[i - w]) / before[i - w] * F(100))
 
     def parkinson(self, x: Array, w: int, on: Settings) -> Array:
-        logs = [log(divided(h, l)) for h, l in zip(self.h, self.l, strict=True)]
+        logs = [log(divided(h, low)) for h, low in zip(self.h, self.l, strict=True)]
         mean = sma(np.array([one * one for one in logs], dtype=F), w)
         return np.sqrt(mean * F(1 / (4 * math.log(2))))
 
@@ -168,17 +168,17 @@ class SentioTwin:
         return np.sqrt(np.array([larger(one, F(0)) for one in mean], dtype=F))
 
     def true_range(self) -> Array:
-        h, l, c = self.h, self.l, self.c
-        return self.each(1, lambda i: larger(larger(h[i] - l[i], abs(h[i] - c[i - 1])), abs(l[i] - c[i - 1])))
+        h, low, c = self.h, self.l, self.c
+        return self.each(1, lambda i: larger(larger(h[i] - low[i], abs(h[i] - c[i - 1])), abs(low[i] - c[i - 1])))
 
     def atr(self, x: Array, w: int, on: Settings) -> Array:
         return wilder(self.true_range(), w)
 
     def adx(self, x: Array, w: int, on: Settings) -> Array:
-        h, l = self.h, self.l
+        h, low = self.h, self.l
 
         def direction(i: int, up: bool) -> np.float32:
-            rise, fall = h[i] - h[i - 1], l[i - 1] - l[i]
+            rise, fall = h[i] - h[i - 1], low[i - 1] - low[i]
             one, other = (rise, fall) if up else (fall, rise)
             if one != one or other != other:
                 return F(math.nan)
@@ -265,8 +265,8 @@ class SentioTwin:
         return self._total(self.each(1, self._flow))
 
     def _flow(self, i: int) -> np.float32:
-        h, l, c = self.h[i], self.l[i], self.c[i]
-        return ratio((c - l) - (h - c), h - l, 0, limit=1e-8) * self.v[i]
+        h, low, c = self.h[i], self.l[i], self.c[i]
+        return ratio((c - low) - (h - c), h - low, 0, limit=1e-8) * self.v[i]
 
     def _total(self, terms: Array) -> Array:
         y, s = zeros(terms), F(0)

@@ -155,7 +155,7 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
         ({"o": [1, 2.5, "x"]}, {}, BadValue, r"column 'o' holds 'x' \(str\) in row 3, but the values before it are of type number"),
         (pd.DataFrame({"o": [None, "a", 7]}), {}, BadValue, r"column 'o' holds 7 \(int\) in row 3, but .* of type str"),
         (pa.table({"o": [{"a": 1}]}), {}, SourceInvalid, "column 'o' of <Table> is struct<a: int64>, which has no statistics"),
-        (pa.table([[1], [2]], names=["a", "a"]), {}, SourceInvalid, "two columns named 'a'"),
+        (pa.table([[1], [2]], names=["a", "a"]), {}, SourceInvalid, "<Table> has 2 columns named 'a'"),
         ({"a": [1]}, {"exact": 1000}, OptionError, "exact is 1,000, but a multiple of 16 is needed"),
         ({"a": [1]}, {"categories": 0}, OptionError, "categories is 0"),
         ({"a": [1]}, {"kinds": {"b": "category"}}, OptionError, "kinds names 'b', but <dict> has the columns a"),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import tracemalloc
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
 from benchmarks.before.mostlyai_statistics import analyze_numeric
+from hypothesis import given
 from tests.encode.digits_twin import mixed_numbers, money
 
 from stoker.encode.digits_limbs import BLOCK
 from stoker.encode.statistics import digit_ranges
-from stoker.encode.statistics.digit_ranges import DigitRanges
+from stoker.encode.statistics.digit_ranges import DigitRanges, settled_down_to
 from stoker.encode.statistics.keys import float_keys, whole_keys
 
 FEW = 4 * BLOCK + 77
@@ -83,6 +85,20 @@ def test_most_blocks_are_left_out_where_they_cannot_matter(rng: np.random.Genera
     looked_at = 0
     found_in(money(rng, 100 * BLOCK))
     assert looked_at > 20  # any of them could have a third decimal
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from([0, 3, 9, 9, 9])), min_size=1, max_size=8))
+def test_places_are_settled_below_the_leading_digit_down_to_the_first_that_is_not(ranges: list[tuple[int, int]]) -> None:
+    least, most = (np.array(digits, dtype=np.int8) for digits in zip(*ranges, strict=True))
+    top = 5
+    places = {top - i: digits for i, digits in enumerate(ranges)}
+    leading = next((place for place in places if places[place][1]), None)
+    expected = top + 1
+    if leading is not None and not least.any():
+        expected = leading
+        while places.get(expected - 1) == (0, 9):
+            expected -= 1
+    assert settled_down_to(least, most, top) == expected
 
 
 def test_negative_control_leaving_out_too_much_is_found(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,13 @@ def test_the_same_json_as_the_original(encoding: Encoding, rng: np.random.Genera
         assert as_json(found) == expected, name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(25))
+def test_the_same_json_as_the_original_for_many_columns(part: int, rng: np.random.Generator) -> None:
+    for name, values in number_columns(rng, int(rng.integers(1, 9000))).items():
+        assert as_json(number(values).analysis()) == as_json(analyze_numeric(values)), name
+
+
 def test_the_same_text_as_the_original(rng: np.random.Generator) -> None:
     for name in ("money", "few", "large"):
         values = number_columns(rng, 3000)[name]

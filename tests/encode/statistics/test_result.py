@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,11 @@ def test_what_is_written_is_read(statistics: Statistics, partial: bool, tmp_path
     for column, other in zip(again.columns, statistics.columns, strict=True):
         if column.name != "s" or not column.count_error:  # type: ignore[union-attr]
             assert column.analysis() == other.analysis()
+
+
+def test_statistics_travel_between_processes() -> None:
+    for statistics in (SMALL, SKETCHED):
+        assert pickle.loads(pickle.dumps(statistics)) == copy.deepcopy(statistics) == statistics
 
 
 def test_a_report_has_no_state() -> None:

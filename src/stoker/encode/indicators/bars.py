@@ -80,10 +80,10 @@ def _found(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
         for name in feature.reads:
             same = [name] if name in names else [one for one in names if one.lower() == name]
             if len(same) > 1:
-                raise OptionError(f"{where} have columns {same[0]!r} and {same[1]!r}: rename the one that is not {name!r}.")
+                raise OptionError(f"both {same[0]!r} and {same[1]!r} of {where} may be {name!r}: rename one of them.")
             if not same:
                 raise OptionError(
-                    f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}, but {where} has only {_listed(names)}."
+                    f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}, but {where} gave only {_listed(names)}."
                 )
             found[name] = same[0]
     return found
@@ -147,10 +147,9 @@ def _from_objects(name: str, values: Array) -> Array:
     """Python objects one by one: numbers and None are taken, anything else is refused with its row."""
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
-        text = isinstance(value, str | bytes)
         try:
-            if text:
-                raise TypeError
+            if isinstance(value, str | bytes | np.datetime64 | np.timedelta64):
+                raise TypeError("no number, though NumPy would make one of it")
             numbers[row] = np.nan if value is None else value
         except (TypeError, ValueError):
             raise BadValue(

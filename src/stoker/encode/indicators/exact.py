@@ -52,7 +52,7 @@ class ExactAssembly(Assembly):
         return self._emit(one, num_registers=2)
 
     def _over_sums(self, one: Instruction) -> Term:
-        sums = self._running_sums(kernels.SUMS, one.a, num_registers=2)
+        sums = self._running_sums(kernels.SUMS, one.a, num_registers=3)
         self.history = max(self.history, one.window)
         return self._emit(replace(one, row=sums.row, register=sums.register))
 

@@ -4,8 +4,9 @@ It stands between a program and rows of features, for a million bars as for one:
 so batch and stream are the same text. The laws:
     missing       a value that is not there leaves every state as it was; a window with one in it is not ready
     recurrences   begin as the mean of their first `window` values, and are ready from the last of these on
-    windows       are differences of running sums, which start anew every `period` bars around a value of that time,
-                  so that they neither drift nor lose digits; where nothing changes, a mean is that value and a deviation 0
+    windows       are differences of running sums, which start anew every `period` bars (and more often at the begin of a series)
+                  around a value of that time, so that they neither drift nor lose digits; where nothing changes, a mean is that
+                  value and a deviation 0
 Nothing depends on how the bars are cut into blocks.
 """
 
@@ -38,45 +39,56 @@ def load(source: Array, y: Array) -> None:
 
 
 @part
+def next_anew(index: int, period: int) -> int:
+    """The bar at which sums start anew after this one: 1, 2, 4, 8, … up to `period`, and then every `period` bars."""
+    later = 1
+    while later <= index and later < period:
+        later *= 2
+    return later if index < period else index - index % period + period
+
+
+@part
+def middle(a: float, b: float, c: float) -> float:
+    """The median of three; the first where not all are there."""
+    if not (b == b and c == c):
+        return a
+    return max(min(a, b), min(max(a, b), c))
+
+
+@part
 def run_sums(
-    columns: Array,
-    column: int,
-    p: int,
-    n: int,
-    history: int,
-    index: int,
-    period: int,
-    sums: Array,
-    row: int,
-    registers: Array,
-    r: int,
+    columns: Array, column: int, p: int, n: int, past: int, anew: bool, sums: Array, row: int, registers: Array, r: int
 ) -> None:
-    """Extend the running sums of a column over the block; every `period` bars those of the history are written anew."""
+    """Extend the running sums of a column over the block; `anew`, those of the `past` bars are written for a new anchor.
+
+    An anchor is the median of the last three values: one that is far from the others would cost digits.
+    """
     x = columns[column]
     values, squares, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3]
-    anchor, last = registers[r], registers[r + 1] if index else np.nan
-    if index % period == 0:
-        anchor = x[p] if x[p] == x[p] else last
+    anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
+    if anew:
+        last, one_before = (last, one_before) if past else (np.nan, np.nan)
+        anchor = middle(x[p], last, one_before) if x[p] == x[p] else last
         values[p - 1] = squares[p - 1] = there[p - 1] = changes[p - 1] = 0.0
-        for t in range(p - 1, p - history, -1):
+        for t in range(p - 1, p - past, -1):
             known = x[t] == x[t]
             d = x[t] - anchor if known else 0.0
             values[t - 1] = values[t] - d
             squares[t - 1] = squares[t] - d * d
             there[t - 1] = there[t] - (1.0 if known else 0.0)
             changes[t - 1] = changes[t] - (1.0 if x[t] != x[t - 1] else 0.0)
-    sum_, square, known_, change = values[p - 1], squares[p - 1], there[p - 1], changes[p - 1]
+    value, square, num_there, num_changes = values[p - 1], squares[p - 1], there[p - 1], changes[p - 1]
     for t in range(p, p + n):
         if x[t] == x[t]:
             anchor = anchor if anchor == anchor else x[t]
             d = x[t] - anchor
-            sum_ += d
+            value += d
             square += d * d
-            known_ += 1.0
-            last = x[t]
-        change += 1.0 if x[t] != x[t - 1] else 0.0
-        values[t], squares[t], there[t], changes[t] = sum_, square, known_, change
-    registers[r], registers[r + 1] = anchor, last
+            num_there += 1.0
+            last, one_before = x[t], last
+        num_changes += 1.0 if x[t] != x[t - 1] else 0.0
+        values[t], squares[t], there[t], changes[t] = value, square, num_there, num_changes
+    registers[r], registers[r + 1], registers[r + 2] = anchor, last, one_before
 
 
 @part
@@ -221,7 +233,8 @@ def advance(
             keep_history(sums, len(sums), p, history, 0.0)
             p = history
         end = starts[num_begun] if num_begun < len(starts) else len(out)
-        n = min(end - done, columns.shape[1] - p, period - index % period)
+        anew = next_anew(index - 1, period) if index else 0
+        n = min(end - done, columns.shape[1] - p, next_anew(index, period) - index)
         bars, block = sources[:, done : done + n], out[done : done + n]
         for i in range(len(program)):
             op, w, r, row, run, count = program[i, 0], program[i, 6], program[i, 8], program[i, 9], program[i, 10], program[i, 11]
@@ -236,7 +249,7 @@ def advance(
             elif op == LOAD:
                 load(bars[row], y)
             elif op == SUMS:
-                run_sums(columns, program[i, 2], p, n, history, index, period, sums, row, registers, r)
+                run_sums(columns, program[i, 2], p, n, min(index, history), anew == index, sums, row, registers, r)
             elif op in (BAND, SCORE):
                 over_window(op, x, sums, row, p, w, registers[r], numbers[i, 0], numbers[i, 1], y)
             elif op == TOTAL:

@@ -104,11 +104,14 @@ def keep_history(rows: Array, count: int, place: int, history: int, before: floa
 
 @part
 def write_columns(columns: Array, place: int, runs: Array, first: int, count: int, out: Array) -> None:
-    """Copy finished columns into the rows of the result, 16 rows at a time so that both sides stay in the nearest cache."""
+    """Copy finished columns into the rows of the result, 16 rows at a time so that both sides stay in the nearest cache.
+
+    A NaN is written as the one that NumPy has: which one an operation gives depends on the machine.
+    """
     for top in range(0, len(out), 16):
         n = min(16, len(out) - top)
         for i in range(first, first + count):
             column = columns[runs[i, 0], place + top : place + top + n]
             feature = runs[i, 1]
             for t in range(n):
-                out[top + t, feature] = column[t]
+                out[top + t, feature] = column[t] if column[t] == column[t] else np.nan

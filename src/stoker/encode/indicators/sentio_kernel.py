@@ -157,7 +157,7 @@ def ema_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: A
         for i in range(run, run + count):
             y, average = out[t, runs[i, 1] : runs[i, 1] + runs[i, 2]], averages[runs[i, 0] :]
             for j in range(len(y)):
-                y[j] = average[j]
+                y[j] = average[j] if average[j] == average[j] else np.nan  # as in write_columns
 
 
 @part
@@ -182,7 +182,8 @@ def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: A
             rise, fall = gains[first:], losses[first:]
             for j in range(len(y)):
                 strength = rise[j] / fall[j] if fall[j] > _TINY else _ZERO
-                y[j] = _HUNDRED - _HUNDRED / (_ONE + strength) if i > window[j] else _ZERO
+                percent = _HUNDRED - _HUNDRED / (_ONE + strength) if i > window[j] else _ZERO
+                y[j] = percent if percent == percent else np.nan
 
 
 @kernel

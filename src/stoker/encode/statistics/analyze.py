@@ -6,10 +6,12 @@ bounded by the limits and the number of columns, whatever the number of rows: se
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -81,20 +83,21 @@ def _of_table(
     gatherers = _gatherers(schema, asked, limits, source.label)
     chunks = [task().table for task in source.read(schema, start=Place(), chunk_bytes=max(source.num_bytes, 1))]
 
-    def gather(gatherer: ColumnGatherer) -> AnyColumn:
+    def gather(number: int) -> AnyColumn:
+        gatherer = gatherers.pop(number)  # what it holds is given back with it
         for chunk in chunks:
             gatherer.add(chunk.column(gatherer.name))
         return gatherer.column()
 
     with _threads(min(threads, len(gatherers))) as spread:
-        columns = spread(gather, gatherers)
+        columns = spread(gather, list(gatherers))
     return Statistics(num_rows=sum(chunk.num_rows for chunk in chunks), limits=limits, columns=columns)
 
 
 def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits) -> Statistics:
     """Chunk by chunk: while the columns of one go by, the next ones are read."""
     options = plan.options
-    gatherers = _gatherers(plan.schema, asked, limits, plan.sources[0].label)
+    gatherers = list(_gatherers(plan.schema, asked, limits, plan.sources[0].label).values())
     num_rows = 0
     with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.threads) as readers:
         for source in plan.sources:
@@ -107,17 +110,17 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits) -> Statistic
     return Statistics(num_rows=num_rows, limits=limits, columns=columns)
 
 
-def _gatherers(schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str) -> list[ColumnGatherer]:
-    doubled = next((name for name in schema.names if schema.names.count(name) > 1), None)
-    if doubled is not None:
-        raise SourceInvalid(f"{where} has two columns named {doubled!r}. Rename one of them.")
+def _gatherers(schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str) -> dict[int, ColumnGatherer]:
+    name, count = max(Counter(schema.names).items(), key=itemgetter(1), default=("", 0))
+    if count > 1:
+        raise SourceInvalid(f"{where} has {count} columns named {name!r}. Rename them, so that each has a name of its own.")
     unknown = next((name for name in asked if name not in schema.names), None)
     if unknown is not None:
         raise OptionError(f"kinds names {unknown!r}, but {where} has the columns {', '.join(schema.names[:20])}.")
-    return [
-        ColumnGatherer(name, kind_of(name, kind, asked.get(name), where), kind, limits)
-        for name, kind in zip(schema.names, schema.types, strict=True)
-    ]
+    return {
+        number: ColumnGatherer(field.name, kind_of(field.name, field.type, asked.get(field.name), where), field.type, limits)
+        for number, field in enumerate(schema)
+    }
 
 
 @contextmanager

@@ -28,9 +28,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     levels    of the sketch: keys that stand for 16, 32, 64 ... values each; empty where there are none
     """
 
-    keys: bytes
-    counts: bytes
-    levels: list[bytes]
+    keys: memoryview
+    counts: memoryview
+    levels: list[memoryview]
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):

@@ -9,6 +9,8 @@ Law: ranges are those over the digits of all values, each printed by `np.format_
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,6 +18,9 @@ from stoker.encode.digits_layout import widen_ranges
 from stoker.encode.digits_limbs import BLOCK, LIMB_PLACES, LOWEST_PLACE, Block
 from stoker.encode.digits_window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.encode.statistics.keys import Form, Keys, decode_floats
+from stoker.kernel import kernel
+
+Array = npt.NDArray[Any]
 
 _NUM_PLACES = MAX_DECIMAL - LOWEST + 1
 _ABOVE = 10.0 ** (MAX_DECIMAL + 1)
@@ -64,18 +69,19 @@ class DigitRanges:
             self._block, self._scratch = Block(window), np.empty(BLOCK)
         if whole:
             self.least[window.num_places :] = 0
+        least, most = self.least[: window.num_places], self.most[: window.num_places]
         starts = _outside_in(keys, form)
         sizes, lowest = _sizes(keys, starts, form), MAX_DECIMAL + 1
         # Where a leading digit is higher up than the places that are looked at, nothing is left out.
         reached = _lowest_reached(sizes, window.min_decimal) if sizes.max() < _ABOVE else np.full(len(starts), LOWEST - 1)
         for number, (start, reach) in enumerate(zip(starts.tolist(), reached.tolist(), strict=True)):
             if number < 2 or reach < lowest:
-                self._widen(self._block, keys[start : start + BLOCK], form)
-                lowest = self._settled_down_to(window)
+                self._widen(self._block, keys[start : start + BLOCK], form, least, most)
+                lowest = settled_down_to(least, most, MAX_DECIMAL)
         used = np.flatnonzero(self.most)
         self.lowest = min(self.lowest, MAX_DECIMAL - int(used[-1])) if len(used) else self.lowest
 
-    def _widen(self, block: Block, keys: Keys, form: Form) -> None:
+    def _widen(self, block: Block, keys: Keys, form: Form, least: Array, most: Array) -> None:
         values = self._scratch[: len(keys)]
         decode_floats(keys, form, values)
         values.flags.writeable = False  # one kind of array, as kernels are compiled for each
@@ -90,20 +96,29 @@ class DigitRanges:
             LOWEST_PLACE,
             window.max_decimal,
             window.min_decimal,
-            self.least[: window.num_places],
-            self.most[: window.num_places],
+            least,
+            most,
         )
         if block.num_cut and form == "float" and block.num_cut > np.count_nonzero(np.abs(values) >= _ABOVE):
             self.lowest = LOWEST  # a value has still more decimals, and was rounded
 
-    def _settled_down_to(self, window: Window) -> int:
-        """The place down to which values between the outermost ones can no longer widen the ranges."""
-        least, most = self.least[: window.num_places], self.most[: window.num_places]
-        if least.any() or not most.any():
-            return MAX_DECIMAL + 1
-        leading = int((most > 0).argmax())
-        below = most[leading + 1 :] == 9
-        return MAX_DECIMAL - leading - (len(below) if below.all() else int(below.argmin()))
+
+@kernel
+def settled_down_to(least: Array, most: Array, top: int) -> int:
+    """The place down to which values between the outermost ones can no longer widen the ranges, which begin at place `top`.
+
+    That is the case below the leading digit where digits range from 0 to 9. Any range that does not begin at 0 could widen.
+    """
+    leading = -1
+    for i in range(len(most)):
+        if least[i] > 0:
+            return top + 1
+        if leading < 0 and most[i] > 0:
+            leading = i
+    lowest = leading
+    while leading >= 0 and lowest + 1 < len(most) and most[lowest + 1] == 9:
+        lowest += 1
+    return top - lowest if leading >= 0 else top + 1
 
 
 def _outside_in(keys: Keys, form: Form) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from functools import reduce
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -46,6 +46,10 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if column.name == name:
                 return column
         raise OptionError(f"there is no column {name!r}, only {', '.join(self.names[:20])}.")
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        """Other processes get the JSON: what joining needs is shared memory, which cannot travel."""
+        return Statistics.from_json, (self.to_json(partial=True),)
 
     def merge(self, *others: Statistics) -> Statistics:
         """The statistics of these rows with those of other parts behind them."""

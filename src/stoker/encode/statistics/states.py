@@ -13,15 +13,16 @@ from stoker.encode.statistics.runs import Run
 from stoker.encode.statistics.sketch import GROUP, Sketch
 
 _WIDTHS = (1, 2, 4, 8)
+_NOTHING = memoryview(b"")
 
 
 def state_of(distribution: Distribution) -> State:
     """The values of a distribution, or its sketch, as bytes."""
     sketch = distribution.sketch
     run = distribution.run if sketch is None else sketch.open
-    levels = [] if sketch is None else [b"" if level is None else _bytes(level, "<u8") for level in sketch.levels]
+    levels = [] if sketch is None else [_NOTHING if level is None else _bytes(level, "<u8") for level in sketch.levels]
     width = 0 if run.once else _width(int(run.counts.max()))
-    return State(keys=_bytes(run.keys, "<u8"), counts=_bytes(run.counts, f"<u{width}") if width else b"", levels=levels)
+    return State(keys=_bytes(run.keys, "<u8"), counts=_bytes(run.counts, f"<u{width}") if width else _NOTHING, levels=levels)
 
 
 def distribution_of(state: State, limit: int) -> Distribution:
@@ -77,5 +78,6 @@ def _width(count: int) -> int:
     return next(width for width in _WIDTHS if count < 1 << 8 * width)
 
 
-def _bytes(values: Any, dtype: str) -> bytes:
-    return np.ascontiguousarray(values, dtype=dtype).tobytes()
+def _bytes(values: Any, dtype: str) -> memoryview:
+    """Numbers as bytes; where they are so already, they are shared."""
+    return memoryview(np.ascontiguousarray(values, dtype=dtype).view(np.uint8)) if len(values) else _NOTHING

@@ -9,7 +9,7 @@ from stoker.encode.indicators.sentio import FLAT, TINY, SentioAssembly
 
 _BARS = ("high", "low", "close")
 _CCI_SCALE = 0.015
-_NOISE = 1e-12
+_NOISE = 1e-12  # of a price: the rounding of its thirds is no change
 
 
 def _rsi(make: Assembly, on: Settings) -> Lane:
@@ -60,7 +60,6 @@ def _cci(make: ExactAssembly, on: Settings) -> Term:
     price = _typical(make)
     mean = make.mean(price, on.window)
     away = make.distance(price, mean, on.window)
-    # Prices that are equal but for the rounding of their thirds do not deviate.
     deviates = make.above(away, make.multiply(make.absolute(mean), _NOISE))
     return make.ratio(make.multiply(make.subtract(price, mean), deviates), make.multiply(away, _CCI_SCALE), otherwise=0.0)
 
@@ -74,20 +73,21 @@ def _sentio_cci(make: SentioAssembly, on: Settings) -> Term:
     return make.ratio(known, make.multiply(away, _CCI_SCALE), otherwise=0.0, first=on.window)
 
 
-def _flows(make: Assembly) -> tuple[Term, Term]:
-    """Money that changed hands while the typical price rose, and while it fell."""
-    price = _typical(make)
-    flow = make.multiply(price, make.column("volume"))
-    return make.multiply(flow, make.above(price, price.back(1))), make.multiply(flow, make.above(price.back(1), price))
-
-
 def _mfi(make: ExactAssembly, on: Settings) -> Term:
-    rising, falling = (make.mean(flow, on.window) for flow in _flows(make))
+    price = _typical(make)
+    before = price.back(1)
+    noise = make.multiply(make.absolute(price), _NOISE)
+    flow = make.multiply(price, make.column("volume"))
+    rising = make.mean(make.multiply(flow, make.above(make.subtract(price, before), noise)), on.window)
+    falling = make.mean(make.multiply(flow, make.above(make.subtract(before, price), noise)), on.window)
     return make.ratio(make.multiply(rising, 100.0), make.add(rising, falling), otherwise=50.0)
 
 
 def _sentio_mfi(make: SentioAssembly, on: Settings) -> Term:
-    rising, falling = (make.window_sum(flow, on.window) for flow in _flows(make))
+    price = _typical(make)
+    flow = make.multiply(price, make.column("volume"))
+    rising = make.window_sum(make.multiply(flow, make.above(price, price.back(1))), on.window)
+    falling = make.window_sum(make.multiply(flow, make.above(price.back(1), price)), on.window)
     strength = make.ratio(rising, falling, limit=TINY, otherwise=0.0)
     rest = make.divide(make.constant(100.0), make.add(strength, 1.0))
     return make.subtract(100.0, rest, first=on.window)

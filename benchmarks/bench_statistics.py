@@ -1,0 +1,147 @@
+"""What does it cost to analyse a table: next to mostlyai-engine's way for one column, and for 50 columns of a million rows?
+
+Both sides are given the same pandas column and give the same JSON, which is checked. Times are CPU times of the process,
+with one thread, except for the wide table.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from benchmarks import record
+from benchmarks.before import mostlyai_statistics as before
+from stoker.encode import analyze
+from stoker.encode.statistics.digit_ranges import DigitRanges
+from stoker.encode.statistics.keys import float_keys, whole_keys
+from stoker.encode.statistics.quantiles import closest_positions
+from stoker.encode.statistics.runs import Run
+
+QUESTION = "What does it cost to analyse a column, and 50 columns of a million rows, next to the way of mostlyai-engine?"
+
+CHILD = """
+import json, re, sys, time
+import numpy as np
+import stoker.encode
+num_rows, num_columns, threads = map(int, sys.argv[1:])
+rng = np.random.default_rng(0)
+makers = [
+    lambda: np.round(rng.gamma(2, 150, num_rows), 2),
+    lambda: rng.normal(size=num_rows),
+    lambda: rng.integers(0, 100_000, num_rows),
+    lambda: rng.normal(size=num_rows).astype(np.float32),
+    lambda: rng.integers(0, 2**62, num_rows),
+]
+table = {f"c{i}": makers[i % len(makers)]() for i in range(num_columns)}
+stoker.encode.analyze({name: column[:5000] for name, column in table.items()})
+memory = lambda: {name: int(kb) / 1024 for name, kb in re.findall(r"Vm(HWM|RSS):\\s+(\\d+)", open("/proc/self/status").read())}
+before, start, cpu = memory()["RSS"], time.perf_counter(), time.process_time()
+statistics = stoker.encode.analyze(table, threads=threads)
+print(json.dumps({
+    "seconds": time.perf_counter() - start,
+    "cpu seconds": time.process_time() - cpu,
+    "peak MB beside the table": memory()["HWM"] - before,
+    "MB of the result": memory()["RSS"] - before,
+    "bytes of the report": len(statistics.to_json()),
+}))
+"""
+
+
+def columns(num_rows: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        "money": np.round(rng.gamma(2, 150, num_rows), 2),
+        "normals": rng.normal(size=num_rows),
+        "whole numbers": rng.integers(0, 100_000, num_rows),
+    }
+
+
+def main() -> None:
+    options = record.arguments(QUESTION)
+    rounds = options.rounds or (2 if options.small else 5)
+    few, many = (2_000, 20_000) if options.small else (100_000, 1_000_000)
+    answer: dict[str, Any] = {"rounds": rounds}
+    answer[f"analyze_numeric, {few:,} rows"] = {name: compare(values, rounds) for name, values in columns(few).items()}
+    answer[f"analyze_numeric, {many:,} rows"] = {"money": compare(columns(many)["money"], 1)}
+    answer[f"nanoseconds a value, {many:,} rows"] = {name: costs(values, rounds) for name, values in columns(many).items()}
+    answer[f"50 columns x {many:,} rows"] = {f"{threads} threads": wide(many, threads, rounds) for threads in (1, 2)}
+    answer["a sketch"] = sketch(20 * many)
+    print(json.dumps(answer, indent=1)) if options.small else record.save("bench_statistics", QUESTION, answer)
+
+
+def compare(values: Any, rounds: int) -> dict[str, Any]:
+    """One column both ways, in one interleaved run."""
+    frame = pd.DataFrame({"x": values})
+    keys = before.subjects(frame["x"])
+    found: dict[str, Any] = {}
+    sides: dict[str, Callable[[], Any]] = {
+        "before": lambda: found.update(before=before.analyze_numeric(frame["x"], keys)),
+        "stoker": lambda: found.update(stoker=analyze(frame, threads=1)["x"].analysis()),
+    }
+    seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)
+    if json.dumps(found["before"]) != json.dumps(found["stoker"]):
+        raise SystemExit("the two ways do not give the same JSON")
+    return {
+        "milliseconds": {name: record.spread([1e3 * one for one in several]) for name, several in seconds.items()},
+        "times as fast": record.ratio(seconds["before"], seconds["stoker"]),
+    }
+
+
+def costs(values: Any, rounds: int) -> dict[str, Any]:
+    """All of it, the digits alone, and the sort next to NumPy's; and the scratch of the digits."""
+    form: Any = "float" if values.dtype.kind == "f" else "int"
+    keys = float_keys(values)[0] if form == "float" else whole_keys(values)
+    run = Run.of(keys.copy())
+    sides: dict[str, Callable[[], Any]] = {
+        "all": lambda: analyze({"x": values}, threads=1),
+        "digit ranges": lambda: DigitRanges().add(run.keys, form),
+        "sort and count": lambda: Run.of(keys.copy()),
+        "np.sort": partial(np.sort, keys),
+    }
+    seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)
+    tracemalloc.start()
+    DigitRanges().add(run.keys, form)
+    scratch = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return {
+        **{name: record.spread([1e9 * one / len(values) for one in several]) for name, several in seconds.items()},
+        "different values": len(run),
+        "digit ranges, bytes of scratch a row": round(scratch / len(values), 3),
+    }
+
+
+def wide(num_rows: int, threads: int, rounds: int) -> dict[str, Any]:
+    """In processes of their own, so that the memory is that of the analysis."""
+    command = [sys.executable, "-c", CHILD, str(num_rows), "50", str(threads)]
+    runs = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(min(rounds, 2))]
+    return {name: record.spread([one[name] for one in runs]) for name in runs[0]}
+
+
+def sketch(num_values: int) -> dict[str, Any]:
+    """More values than are kept: the cost, the stated error, and the true one."""
+    values = np.random.default_rng(0).normal(size=num_values)
+    start = time.process_time()
+    column: Any = analyze({"x": values}, threads=1)["x"]
+    cpu = time.process_time() - start
+    positions = closest_positions(num_values, np.linspace(0, 1, 1001))
+    true = np.abs(np.searchsorted(np.sort(values), column.quantiles) - positions).max()
+    return {
+        "values": num_values,
+        "nanoseconds a value": float(f"{1e9 * cpu / num_values:.4g}"),
+        "stated rank error": column.rank_error,
+        "true rank error": int(true),
+        "stated share": float(f"{column.rank_error / num_values:.3g}"),
+    }
+
+
+if __name__ == "__main__":
+    main()
