@@ -49,8 +49,9 @@ def main() -> None:
     ragged = np.diff(np.linspace(0, rows.size, 40_000 // scale).astype(np.int64))
     uneven = stoker.Store.from_arrays(lengths=ragged, x=rows.reshape(-1)[: ragged.sum()])
     cases["ragged series in padded segments of 2048, batch 4096"] = (uneven, stoker.Segments(2048), 4096)
+    cases["the same without masks"] = (uneven, stoker.Segments(2048), 4096)
     for name, (store, view, batch_size) in cases.items():
-        answer["device residency"][name] = resident(store, view, batch_size, copy)
+        answer["device residency"][name] = resident(store, view, batch_size, copy, masks=False if "without" in name else None)
         print(name, answer["device residency"][name], flush=True)
     gc.collect()  # a graph that is garbage must not be collected in a forked worker of a DataLoader
     for name in ("segments of 2048, batch 256", "windows of 48 x 55, batch 1024"):
@@ -85,13 +86,19 @@ def copy_bandwidth(num_bytes: int) -> float:
     return 2 * num_bytes / record.spread(timed(lambda: target.copy_(source), 20))["median"]
 
 
-def resident(store: stoker.Store, view: Any, batch_size: int, copy: float) -> dict[str, Any]:
+def resident(store: stoker.Store, view: Any, batch_size: int, copy: float, *, masks: bool | None) -> dict[str, Any]:
     """Gathers on the device: time there, time of the host, and whether the batches are those of the CPU."""
 
     def feed(device: str) -> stoker.Feed:
-        residency = "device" if device == DEVICE else "host"
         return stoker.Feed(
-            store, view, batch_size=batch_size, order=stoker.Shuffle(0), device=device, residency=residency, last="drop"
+            store,
+            view,
+            batch_size=batch_size,
+            order=stoker.Shuffle(0),
+            device=device,
+            residency="device" if device == DEVICE else "host",
+            last="drop",
+            masks=masks,
         )
 
     fed = feed(DEVICE)

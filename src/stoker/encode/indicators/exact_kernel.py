@@ -57,9 +57,19 @@ def middle(a: float, b: float, c: float) -> float:
 
 @part
 def run_sums(
-    columns: Array, column: int, p: int, n: int, past: int, anew: bool, sums: Array, row: int, registers: Array, r: int
+    columns: Array,
+    column: int,
+    p: int,
+    n: int,
+    index: int,
+    history: int,
+    anew: bool,
+    sums: Array,
+    row: int,
+    registers: Array,
+    r: int,
 ) -> None:
-    """Extend the running sums of a column over the block; `anew`, those of the `past` bars are written for a new anchor.
+    """Extend the running sums of a column over the block; `anew`, those of the past are written again for a new anchor.
 
     An anchor is the median of the last three values: one that is far from the others would cost digits.
     """
@@ -67,10 +77,10 @@ def run_sums(
     values, squares, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3]
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
     if anew:
-        last, one_before = (last, one_before) if past else (np.nan, np.nan)
+        last, one_before = (last, one_before) if index else (np.nan, np.nan)
         anchor = middle(x[p], last, one_before) if x[p] == x[p] else last
         values[p - 1] = squares[p - 1] = there[p - 1] = changes[p - 1] = 0.0
-        for t in range(p - 1, p - past, -1):
+        for t in range(p - 1, p - min(index + 1, history), -1):  # down to what was before the first bar
             known = x[t] == x[t]
             d = x[t] - anchor if known else 0.0
             values[t - 1] = values[t] - d
@@ -233,7 +243,7 @@ def advance(
             keep_history(sums, len(sums), p, history, 0.0)
             p = history
         end = starts[num_begun] if num_begun < len(starts) else len(out)
-        anew = next_anew(index - 1, period) if index else 0
+        anew = index == 0 or next_anew(index - 1, period) == index
         n = min(end - done, columns.shape[1] - p, next_anew(index, period) - index)
         bars, block = sources[:, done : done + n], out[done : done + n]
         for i in range(len(program)):
@@ -249,7 +259,7 @@ def advance(
             elif op == LOAD:
                 load(bars[row], y)
             elif op == SUMS:
-                run_sums(columns, program[i, 2], p, n, min(index, history), anew == index, sums, row, registers, r)
+                run_sums(columns, program[i, 2], p, n, index, history, anew, sums, row, registers, r)
             elif op in (BAND, SCORE):
                 over_window(op, x, sums, row, p, w, registers[r], numbers[i, 0], numbers[i, 1], y)
             elif op == TOTAL:
