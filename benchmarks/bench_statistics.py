@@ -72,7 +72,10 @@ def main() -> None:
     answer: dict[str, Any] = {"rounds": rounds}
     answer[f"analyze_numeric, {few:,} rows"] = {name: compare(values, rounds) for name, values in columns(few).items()}
     answer[f"analyze_numeric, {many:,} rows"] = {"money": compare(columns(many)["money"], 1)}
-    answer[f"nanoseconds a value, {many:,} rows"] = {name: costs(values, rounds) for name, values in columns(many).items()}
+    # All from 100 to 101 with 17 digits: no block can be left out, and none is placed by the short way.
+    worst = {"the worst case": np.random.default_rng(0).uniform(100, 101, many)}
+    every = {**columns(many), **worst}
+    answer[f"nanoseconds a value, {many:,} rows"] = {name: costs(values, rounds) for name, values in every.items()}
     answer[f"50 columns x {many:,} rows"] = {f"{threads} threads": wide(many, threads, rounds) for threads in (1, 2)}
     answer["a sketch"] = sketch(20 * many)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_statistics", QUESTION, answer)

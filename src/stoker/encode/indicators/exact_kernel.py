@@ -25,8 +25,9 @@ Array = npt.NDArray[Any]
 
 _HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
 LOAD, SUMS, BAND, SCORE, TOTAL, SMOOTH, EMA, RSI, WRITE = range(20, 29)
-SUM_ROWS = 4
-"""Running sums of a column: of its values, of their squares, of those that are there, of changes from one to the next."""
+SUM_ROWS = 5
+"""Running sums of a column: of its values, of their squares, of what those lost in rounding, of values that are there, of changes
+from one to the next."""
 
 _MOST = 3.4028234663852886e38  # the largest float32
 
@@ -56,6 +57,14 @@ def middle(a: float, b: float, c: float) -> float:
 
 
 @part
+def add_up(sum_: float, term: float) -> tuple[float, float]:
+    """A sum, and what it lost in rounding (Knuth)."""
+    larger = sum_ + term
+    gained = larger - sum_
+    return larger, (sum_ - (larger - gained)) + (term - gained)
+
+
+@part
 def run_sums(
     columns: Array,
     column: int,
@@ -74,30 +83,33 @@ def run_sums(
     An anchor is the median of the last three values: one that is far from the others would cost digits.
     """
     x = columns[column]
-    values, squares, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3]
+    values, squares, lost, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3], sums[row + 4]
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
     if anew:
         last, one_before = (last, one_before) if index else (np.nan, np.nan)
         anchor = middle(x[p], last, one_before) if x[p] == x[p] else last
-        values[p - 1] = squares[p - 1] = there[p - 1] = changes[p - 1] = 0.0
+        values[p - 1] = squares[p - 1] = lost[p - 1] = there[p - 1] = changes[p - 1] = 0.0
         for t in range(p - 1, p - min(index + 1, history), -1):  # down to what was before the first bar
             known = x[t] == x[t]
             d = x[t] - anchor if known else 0.0
             values[t - 1] = values[t] - d
-            squares[t - 1] = squares[t] - d * d
+            squares[t - 1], rest = add_up(squares[t], -d * d)
+            lost[t - 1] = lost[t] + rest
             there[t - 1] = there[t] - (1.0 if known else 0.0)
             changes[t - 1] = changes[t] - (1.0 if x[t] != x[t - 1] else 0.0)
-    value, square, num_there, num_changes = values[p - 1], squares[p - 1], there[p - 1], changes[p - 1]
+    value, square, rests = values[p - 1], squares[p - 1], lost[p - 1]
+    num_there, num_changes = there[p - 1], changes[p - 1]
     for t in range(p, p + n):
         if x[t] == x[t]:
             anchor = anchor if anchor == anchor else x[t]
             d = x[t] - anchor
             value += d
-            square += d * d
+            square, rest = add_up(square, d * d)
+            rests += rest
             num_there += 1.0
             last, one_before = x[t], last
         num_changes += 1.0 if x[t] != x[t - 1] else 0.0
-        values[t], squares[t], there[t], changes[t] = value, square, num_there, num_changes
+        values[t], squares[t], lost[t], there[t], changes[t] = value, square, rests, num_there, num_changes
     registers[r], registers[r + 1], registers[r + 2] = anchor, last, one_before
 
 
@@ -110,13 +122,14 @@ def over_window(
     n, first = len(y), p - window
     s1, s0 = sums[row, p : p + n], sums[row, first : first + n]
     q1, q0 = sums[row + 1, p : p + n], sums[row + 1, first : first + n]
-    t1, t0 = sums[row + 2, p : p + n], sums[row + 2, first : first + n]
-    c1, c0 = sums[row + 3, p : p + n], sums[row + 3, first + 1 : first + 1 + n]
+    l1, l0 = sums[row + 2, p : p + n], sums[row + 2, first : first + n]
+    t1, t0 = sums[row + 3, p : p + n], sums[row + 3, first : first + n]
+    c1, c0 = sums[row + 4, p : p + n], sums[row + 4, first + 1 : first + 1 + n]
     share = 1.0 / window
     if op == BAND:
         for t in range(n):
             mean = (s1[t] - s0[t]) * share
-            variance = (q1[t] - q0[t]) * share - mean * mean
+            variance = ((q1[t] - q0[t]) + (l1[t] - l0[t])) * share - mean * mean
             same = c1[t] == c0[t]
             deviation = 0.0 if same or variance <= 0.0 else np.sqrt(variance)
             level = x[t] if same else anchor + mean
@@ -124,7 +137,7 @@ def over_window(
     else:
         for t in range(n):
             mean = (s1[t] - s0[t]) * share
-            variance = (q1[t] - q0[t]) * share - mean * mean
+            variance = ((q1[t] - q0[t]) + (l1[t] - l0[t])) * share - mean * mean
             z = 0.0 if c1[t] == c0[t] or variance <= 0.0 else ((x[t] - anchor) - mean) / np.sqrt(variance)
             y[t] = z if t1[t] - t0[t] == window else np.nan
 
