@@ -59,6 +59,7 @@ def test_long_sequences_have_digits(rng: np.random.Generator) -> None:
         pd.Series(["b", None, "b", "c", None, "a"]),
         pd.Series([2.5, np.nan, 1.0, 2.5, np.nan]),
         pd.Series([None, None, 1.0]),
+        pd.Series([None, None], dtype=object),
         pd.Series(pd.Categorical(["b", "a", "b"], categories=["a", "b", "z"])),
         pd.Series(pd.Categorical(["b", None, "a", "b"])),
         pd.Series(pd.array([5, None, 3, 5], dtype="Int64")),

@@ -64,8 +64,6 @@ def is_text(column: TableColumn) -> bool:
     if pa.types.is_nested(value) or pa.types.is_decimal(value) or pa.types.is_interval(value):
         row, found = column.first_value()
         raise column.bad(row, found, f"and its type is {kind}, which cannot be a key. Make the key whole numbers or texts")
-    if pa.types.is_null(kind) and column.num_rows:
-        raise missing_key(column, 0)
     return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind))
 
 

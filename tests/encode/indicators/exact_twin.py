@@ -1,12 +1,13 @@
 """The operators as a textbook says them, one bar at a time in Python's floats: a window is summed anew at each bar.
 
-NaN stands for what is missing and for what is not ready. The twin has no state and no blocks; sums are correctly rounded.
+NaN stands for what is missing and for what is not ready. The twin has no state and no blocks; means and deviations are exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,21 @@ def windows(function: Callable[[Column], float], x: Column, w: int) -> Column:
     return [function(x[i - w + 1 : i + 1]) if i >= w - 1 and known(*x[i - w + 1 : i + 1]) else NAN for i in range(len(x))]
 
 
+def center(values: Column) -> Fraction:
+    return sum(map(Fraction, values), Fraction(0)) / len(values)
+
+
 def mean(values: Column) -> float:
-    return math.fsum(values) / len(values)
+    return float(center(values))
 
 
 def deviation(values: Column) -> float:
-    center = mean(values)
-    return math.sqrt(math.fsum((value - center) ** 2 for value in values) / len(values))
+    middle = center(values)
+    return math.sqrt(sum((Fraction(value) - middle) ** 2 for value in values) / len(values))
+
+
+def score(values: Column) -> float:
+    return over(float(Fraction(values[-1]) - center(values)), deviation(values), 0.0)
 
 
 def smooth(x: Column, w: int, weight: float) -> Column:
@@ -115,7 +124,7 @@ class ExactTwin:
         return windows(deviation, x, w)
 
     def zwin(self, x: Column, w: int, on: Settings) -> Column:
-        return windows(lambda values: over(values[-1] - mean(values), deviation(values), 0.0), x, w)
+        return windows(score, x, w)
 
     def parkinson(self, x: Column, w: int, on: Settings) -> Column:
         terms = each(lambda h, low: log(h / low) ** 2 / (4 * math.log(2)) if low else NAN, self.h, self.l)
@@ -185,9 +194,9 @@ class ExactTwin:
 
     def cci(self, x: Column, w: int, on: Settings) -> Column:
         def value(values: Column) -> float:
-            center = mean(values)
-            away = mean([abs(one - center) for one in values])
-            return (values[-1] - center) / (0.015 * away) if away > 1e-12 * abs(center) else 0.0
+            middle = mean(values)
+            away = mean([abs(one - middle) for one in values])
+            return (values[-1] - middle) / (0.015 * away) if away > 1e-12 * abs(middle) else 0.0
 
         return windows(value, self.typical(), w)
 
