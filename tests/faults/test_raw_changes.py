@@ -44,7 +44,7 @@ def write_table(path: Path) -> None:
         path.write_text("".join(f'{{"t": {t}, "x": {x}}}\n' for t, x in zip(*table.to_pydict().values(), strict=True)))
     else:
         text = "t,x\n" + "".join(f"{t},{x}\n" for t, x in zip(*table.to_pydict().values(), strict=True))
-        path.write_bytes(gzip.compress(text.encode(), 1) if path.suffix == ".gz" else text.encode())
+        path.write_bytes(gzip.compress(text.encode(), 1, mtime=0) if path.suffix == ".gz" else text.encode())
 
 
 def unlink(path: Path) -> None:

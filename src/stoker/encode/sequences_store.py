@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 
 from stoker import files
 from stoker.encode.sequences_columns import TableColumn, read_column
-from stoker.encode.sequences_contexts import number_contexts
 from stoker.errors import BadValue, OptionError
 from stoker.store.arrays import store_from_arrays
 from stoker.store.column import Column, Texts
@@ -113,6 +113,8 @@ def pack_sequences(
 
     if contexts is None:
         return pack_to(target)
+    from stoker.encode.sequences_contexts import number_contexts  # brings the compiler, of which a plain pack has no need
+
     listed = _listed(contexts, key)
     number_contexts(listed, listed=listed, keeps_missing=False)  # so that a context that is there twice is found at once
     packed = pack_to(target.with_name(f".{target.name}.all-keys"))  # which refuses a folder that is no store
@@ -152,6 +154,8 @@ def _listed(contexts: Any, key: str) -> TableColumn:
 
 def _choose(store: Store, listed: TableColumn) -> Store:
     """The store with the listed series only, in the order of their keys; what has no rows is empty. Columns are read when saved."""
+    from stoker.encode.sequences_contexts import number_contexts
+
     manifest, key = store.manifest, store.key
     if manifest is None or key is None:
         raise OptionError(f"{store.name} has no key to choose series by.")
@@ -205,6 +209,7 @@ class ChosenColumn:
         self.dtype = values.dtype
         self.shape = (int(offsets[-1]),)
         self._values = values
+        self._mapped = _mapping(values)
         self._starts = starts
         self._offsets = offsets
 
@@ -222,6 +227,8 @@ class ChosenColumn:
         for begin in range(start, stop, _GATHERED_STEPS):
             end = min(begin + _GATHERED_STEPS, stop)
             chosen[begin - start : end - start] = self._values[self._origin(begin, end)]
+            if self._mapped is not None:
+                self._mapped.madvise(mmap.MADV_DONTNEED)  # or all that was read would count as memory of this process
         return chosen
 
     def _origin(self, start: int, stop: int) -> Array:
@@ -231,6 +238,14 @@ class ChosenColumn:
         bounds = self._offsets[first : last + 1].clip(start, stop)
         shift = self._starts[first:last] - self._offsets[first:last]
         return np.asarray(np.repeat(shift, np.diff(bounds)) + np.arange(start, stop))
+
+
+def _mapping(values: Array) -> mmap.mmap | None:
+    """The map of the file that values lie in, if they do."""
+    base: Any = values
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) else None
 
 
 def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:

@@ -30,7 +30,7 @@ def number_texts(column: TableColumn, listed: TableColumn | None, keeps_missing:
     if wanted is None:
         encoded = keys.dictionary_encode()
         found = [chunk.indices for chunk in encoded.chunks]
-        distinct = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], keys.type)
+        distinct = encoded.chunk(0).dictionary.drop_null() if encoded.num_chunks else pa.array([], keys.type)
     else:
         found, distinct = pc.index_in(keys, value_set=wanted).chunks, wanted
     rows = np.empty(column.num_rows, dtype=np.int32)
