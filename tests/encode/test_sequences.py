@@ -15,6 +15,7 @@ from tests.encode import sequences_twin as twin
 
 from stoker.encode import PackedSequences, PaddedSequences, pad_sequences
 from stoker.encode import sequences_numbers as numbers_module
+from stoker.encode.sequences_cells import LARGE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -202,3 +203,27 @@ def test_the_given_table_stays_as_it_is() -> None:
     for name, values in given.items():
         assert values.flags.writeable
         assert values.tobytes() == before[name].tobytes()
+
+
+def test_large_tensors_are_the_same_and_each_is_saved_by_itself() -> None:
+    """From 4 MB on memory is asked for in large pages: the values are the same, and a tensor's storage is its own part of it."""
+    rng = np.random.default_rng(2)
+    keys, values = rng.integers(0, 9000, 100_000), rng.normal(size=100_000)
+    found = pad_sequences({"user": keys, "a": values, "b": values.astype(np.float32)}, key="user", max_length=60)
+    assert sum(tensor.nbytes for tensor in found.values()) > LARGE_BYTES
+    order = np.argsort(keys, kind="stable")
+    firsts = np.searchsorted(keys[order], np.arange(9000))
+    slots = np.empty(len(keys), dtype=np.int64)
+    slots[order] = np.arange(len(keys)) - firsts[keys[order]]
+    numbers = np.empty(9000, dtype=np.int64)
+    numbers[found.contexts] = np.arange(len(found.contexts))
+    kept = slots < 60
+    expected = np.zeros((len(found.contexts), 60, 1))
+    expected[numbers[keys[kept]], slots[kept], 0] = values[kept]
+    assert twin.same_bits(found["a"], expected)
+    assert twin.same_bits(found["b"], expected.astype(np.float32))
+    for tensor in found.values():
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+    alone = found["b"]
+    del found
+    assert twin.same_bits(alone, expected.astype(np.float32))

@@ -17,8 +17,9 @@ from stoker.errors import StokerError
 COMMANDS = {
     "pack": "Pack raw files into a store.",
     "inspect": "Show what a store holds.",
-    "order": "Say how good a shuffle is and what it costs to read.",
     "verify": "Read every byte of a store against its hash.",
+    "encode": "Encode a table of events as sequences.",
+    "order": "Say how good a shuffle is and what it costs to read.",
     "check": "Audit the batches of a script.",
 }
 

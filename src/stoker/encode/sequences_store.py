@@ -3,38 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stoker import files
 from stoker.encode.sequences_columns import TableColumn, read_column
 from stoker.errors import BadValue, OptionError
 from stoker.store.arrays import store_from_arrays
 from stoker.store.column import Column, Texts
-from stoker.store.manifest import NonFinite
 from stoker.store.pack import pack
 from stoker.store.packing.options import DEFAULT_MEMORY, Missing
 from stoker.store.packing.packing import quiet
 from stoker.store.packing.state import Progress
-from stoker.store.sharing import from_numpy, from_texts, to_numpy
 from stoker.store.store import Store
-from stoker.store.tally import Tally
 
 Array = npt.NDArray[Any]
 
-_TALLY_BYTES = 8 << 20
-_GATHERED_STEPS = 1 << 18
+_CHUNK_BYTES = 8 << 20
 
 
 def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str, Any] | None) -> Store:
@@ -61,7 +53,7 @@ def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
         if pa.types.is_temporal(keys.type):
             keys = np.asarray(keys.to_numpy(zero_copy_only=False))
         elif pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
-            return Column(name=name, dtype=None, level="series", kind="text", texts=_texts(keys)), None
+            return Column(name=name, dtype=None, level="series", kind="text", texts=lay_texts(keys)), None
         else:
             raise OptionError(f"the contexts' keys are {keys.type}, which a store cannot hold. Pass key=None.")
     elif not isinstance(keys, np.ndarray):
@@ -73,7 +65,8 @@ def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
     return Column(name=name, dtype=values.dtype, level="series", kind="number"), values
 
 
-def _texts(keys: pa.Array) -> Texts:
+def lay_texts(keys: pa.Array) -> Texts:
+    """Arrow's texts as those of a store, without a copy."""
     large = keys.cast(pa.large_string())
     if large.offset:
         large = pa.concat_arrays([large, large[:0]])
@@ -113,13 +106,14 @@ def pack_sequences(
 
     if contexts is None:
         return pack_to(target)
-    from stoker.encode.sequences_contexts import number_contexts  # brings the compiler, of which a plain pack has no need
+    from stoker.encode.sequences_chosen import choose_series  # brings the compiler, of which a plain pack has no need
+    from stoker.encode.sequences_contexts import number_contexts
 
     listed = _listed(contexts, key)
     number_contexts(listed, listed=listed, keeps_missing=False)  # so that a context that is there twice is found at once
     packed = pack_to(target.with_name(f".{target.name}.all-keys"))  # which refuses a folder that is no store
     try:
-        return _choose(packed, listed).save(target)
+        return choose_series(packed, listed).save(target)
     finally:
         files.remove_folder(Path(packed.name))
 
@@ -146,115 +140,7 @@ def _listed(contexts: Any, key: str) -> TableColumn:
         schema = source.schema()
         if key not in schema.names:
             raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {', '.join(schema.names[:20])}.")
-        for task in source.read(pa.schema([schema.field(key)]), start=Place(), chunk_bytes=_TALLY_BYTES):
+        for task in source.read(pa.schema([schema.field(key)]), start=Place(), chunk_bytes=_CHUNK_BYTES):
             column = task().table.column(key)
             parts.extend(column.cast(column.type.value_type).chunks if pa.types.is_dictionary(column.type) else column.chunks)
     return read_column("contexts", pa.chunked_array(parts))
-
-
-def _choose(store: Store, listed: TableColumn) -> Store:
-    """The store with the listed series only, in the order of their keys; what has no rows is empty. Columns are read when saved."""
-    from stoker.encode.sequences_contexts import number_contexts
-
-    manifest, key = store.manifest, store.key
-    if manifest is None or key is None:
-        raise OptionError(f"{store.name} has no key to choose series by.")
-    numbered = number_contexts(_store_keys(store, key), listed=listed, keeps_missing=False)
-    series = np.flatnonzero(numbered.rows >= 0)
-    found = np.full(numbered.num_contexts, -1)
-    found[numbered.rows[series]] = series
-    keys = numbered.keys if isinstance(numbered.keys, pa.Array) else from_numpy(numbered.keys)
-    order = pc.array_sort_indices(keys)  # as keys stand in a store: numbers by value, texts by their bytes
-    found, keys = found[to_numpy(order)], keys.take(order)
-    starts, lengths = store.offsets[found], np.where(found >= 0, store.lengths[found], 0)
-    offsets = np.zeros(len(found) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    left_out = store.num_steps - int(offsets[-1])
-    note = [f"{left_out:,} rows have a {key} that is not among the contexts, and were left out"] if left_out else []
-    columns: dict[str, Any] = {name: ChosenColumn(store.column(name), starts, offsets) for name in store.schema if name != key}
-    schema = {name: _counted(store.schema[name], column, offsets) for name, column in columns.items()}
-    column = store.schema[key]
-    if column.texts is not None:
-        schema[key] = replace(column, texts=_texts(keys))
-    else:
-        schema[key], columns[key] = column, to_numpy(keys if column.kind == "number" else keys.view(pa.int64()))
-    return Store(
-        {name: schema[name] for name in store.schema},
-        columns,
-        num_series=len(found),
-        length=None,
-        offsets=offsets,
-        name=store.name,
-        manifest=msgspec.structs.replace(manifest, notes=[*manifest.notes, *note]),
-    )
-
-
-def _store_keys(store: Store, key: str) -> TableColumn:
-    """The keys of a store as they were before it was packed."""
-    column = store.schema[key]
-    if column.texts is not None:
-        return read_column(key, from_texts(column.texts))
-    if column.kind != "timestamp":
-        return read_column(key, store.column(key))
-    unit, _, zone = (column.unit or "ns").partition(", ")
-    return read_column(key, from_numpy(store.column(key)).view(pa.timestamp(unit, zone or None)))
-
-
-class ChosenColumn:
-    """A column of another store, some series of it in a new order: read slice by slice, so that it may be larger than memory."""
-
-    ndim = 1
-
-    def __init__(self, values: Array, starts: Array, offsets: Array) -> None:
-        self.dtype = values.dtype
-        self.shape = (int(offsets[-1]),)
-        self._values = values
-        self._mapped = _mapping(values)
-        self._starts = starts
-        self._offsets = offsets
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all values."""
-        return len(self) * self.dtype.itemsize
-
-    def __getitem__(self, steps: slice) -> Array:
-        start, stop, _ = steps.indices(len(self))
-        chosen = np.empty(stop - start, dtype=self.dtype)
-        for begin in range(start, stop, _GATHERED_STEPS):
-            end = min(begin + _GATHERED_STEPS, stop)
-            chosen[begin - start : end - start] = self._values[self._origin(begin, end)]
-            if self._mapped is not None:
-                self._mapped.madvise(mmap.MADV_DONTNEED)  # or all that was read would count as memory of this process
-        return chosen
-
-    def _origin(self, start: int, stop: int) -> Array:
-        """Where steps lie in the other store."""
-        first = int(np.searchsorted(self._offsets, start, side="right")) - 1
-        last = int(np.searchsorted(self._offsets, stop, side="left"))
-        bounds = self._offsets[first : last + 1].clip(start, stop)
-        shift = self._starts[first:last] - self._offsets[first:last]
-        return np.asarray(np.repeat(shift, np.diff(bounds)) + np.arange(start, stop))
-
-
-def _mapping(values: Array) -> mmap.mmap | None:
-    """The map of the file that values lie in, if they do."""
-    base: Any = values
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    return base if isinstance(base, mmap.mmap) else None
-
-
-def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:
-    """The column with the counts of what is not finite in the series that are left."""
-    tally = Tally()
-    rows = max(1, _TALLY_BYTES // values.dtype.itemsize)
-    for start in range(0, len(values), rows) if values.dtype.kind == "f" else ():
-        tally.add(values[start : start + rows], first_step=start)
-    step = tally.first_step
-    series = 0 if step is None else int(np.searchsorted(offsets, step, side="right")) - 1
-    first = None if step is None else [series, step - int(offsets[series])]
-    return replace(column, nonfinite=NonFinite(nan=tally.nan, inf=tally.inf, first=first))
