@@ -51,18 +51,18 @@ def main() -> None:
     """Ragged events of four columns and plain segments, in each group."""
     options = arguments()
     rounds = 1 if options.small else options.rounds or 5
-    num_bytes = 2**22 if options.small else 2**30
+    sizes = {"events": 2**22, "segments": 2**22} if options.small else {"events": 2**31, "segments": 2**30}
     with tempfile.TemporaryDirectory() as name:
         stores = {"events": Path(name) / "events", "segments": Path(name) / "segments"}
-        make_events(stores["events"], num_bytes)
-        make_segments(stores["segments"], num_bytes)
+        make_events(stores["events"], sizes["events"])
+        make_segments(stores["segments"], sizes["segments"])
         answer: dict[str, Any] = {
             "rounds": rounds,
             "stores": {
                 "events": "ragged, 4 columns of 11 bytes a step, batches of 128 events end to end",
                 "segments": "2048 float32 each, batches of 64",
             },
-            "bytes of a store": num_bytes,
+            "bytes of the stores": sizes,
             "kernel's own read-ahead": read_ahead(Path(name)),
         }
         for groups in [[], *(one.split(",") for one in options.group)]:

@@ -14,7 +14,7 @@ from tests.cli.calling import Done
 from stoker import encode
 from stoker.cli import main as cli
 from stoker.cli.encode import command
-from stoker.encode import sequences_store
+from stoker.encode.sequences import store as sequences_store
 from stoker.errors import OptionError
 from stoker.store.store import open_store
 

@@ -223,7 +223,11 @@ def test_kernels_are_compiled_once_whatever_is_split(run_python: Callable[..., s
 SPLIT_ALL_KINDS = """
 import json
 import numpy as np
-from stoker.encode import digits_join, digits_layout, digits_limbs, digits_shortest, join_digits, profile_digits, split_digits
+from stoker.encode.digits import join as digits_join
+from stoker.encode.digits import layout as digits_layout
+from stoker.encode.digits import limbs as digits_limbs
+from stoker.encode.digits import shortest as digits_shortest
+from stoker.encode import join_digits, profile_digits, split_digits
 
 kinds = [np.ones(3), np.frombuffer(np.full(3, 1e300).tobytes()), np.ones(6, dtype=np.int16)[::2], [1.5, None], [1], []]
 for values in kinds:

@@ -12,8 +12,8 @@ import pytest
 from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
-from stoker.encode.digits_limbs import BLOCK
-from stoker.encode.digits_window import Window
+from stoker.encode.digits.limbs import BLOCK
+from stoker.encode.digits.window import Window
 from stoker.errors import BadValue, OptionError
 
 

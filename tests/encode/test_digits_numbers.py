@@ -15,7 +15,7 @@ import pytest
 from tests.encode.digits_twin import printed_digits
 
 from stoker.encode import split_digits
-from stoker.encode.digits_limbs import BLOCK
+from stoker.encode.digits.limbs import BLOCK
 from stoker.errors import BadValue, OptionError
 
 ROWS = 3 * BLOCK + 5

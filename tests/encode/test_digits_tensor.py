@@ -9,8 +9,9 @@ import pytest
 import torch
 from tests.encode.digits_twin import WINDOWS, hard_numbers, mixed_numbers, printed_digits
 
-from stoker.encode import digits_tensor, join_digits, split_digits
-from stoker.encode.digits_tensor import split_on_device
+from stoker.encode import join_digits, split_digits
+from stoker.encode.digits import tensor as digits_tensor
+from stoker.encode.digits.tensor import split_on_device
 from stoker.errors import BadValue, OptionError
 
 

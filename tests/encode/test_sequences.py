@@ -14,8 +14,8 @@ import torch
 from tests.encode import sequences_twin as twin
 
 from stoker.encode import PackedSequences, PaddedSequences, pad_sequences
-from stoker.encode import sequences_numbers as numbers_module
-from stoker.encode.sequences_cells import LARGE_BYTES
+from stoker.encode.sequences import numbers as numbers_module
+from stoker.encode.sequences.cells import LARGE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -156,7 +156,7 @@ def test_blocks_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = pad_sequences(given, key="user", dtype="int64")
     for rows in (1, 7, 99, 100):
         monkeypatch.setattr(numbers_module, "BLOCK_ROWS", rows)
-        monkeypatch.setattr("stoker.encode.sequences_contexts.BLOCK_ROWS", rows)
+        monkeypatch.setattr("stoker.encode.sequences.contexts.BLOCK_ROWS", rows)
         cut = pad_sequences(given, key="user", dtype="int64")
         assert torch.equal(cut["v"], whole["v"])
         assert cut.contexts.tolist() == whole.contexts.tolist()
@@ -185,7 +185,7 @@ def test_rows_end_to_end_need_no_key() -> None:
 def test_large_results_have_wide_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places that do not fit into the array of contexts get one of their own."""
     expected = pad_sequences(table(), key="user", max_length=3)
-    monkeypatch.setattr("stoker.encode.sequences_places.MAX_NARROW", 5)
+    monkeypatch.setattr("stoker.encode.sequences.places.MAX_NARROW", 5)
     found = pad_sequences(table(), key="user", max_length=3)
     assert all(torch.equal(found[name].nan_to_num(), expected[name].nan_to_num()) for name in expected)
 

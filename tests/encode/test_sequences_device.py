@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from stoker.encode import PackedSequences, PaddedSequences, pad_sequences
-from stoker.encode.sequences_device import pad_tensors
-from stoker.encode.sequences_options import Options
+from stoker.encode.sequences.device import pad_tensors
+from stoker.encode.sequences.options import Options
 from stoker.errors import BadValue, OptionError, StokerError
 
 TYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]

@@ -15,8 +15,8 @@ import pytest
 from tests.encode import sequences_twin as twin
 
 from stoker.encode import pad_sequences
-from stoker.encode import sequences_numbering as numbering_module
-from stoker.encode.sequences_numbering import Numbering
+from stoker.encode.sequences import numbering as numbering_module
+from stoker.encode.sequences.numbering import Numbering
 
 Array = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ from tests.encode import sequences_twin as twin
 
 import stoker
 from stoker.encode import pack_sequences, pad_sequences
-from stoker.encode.sequences_chosen import ChosenColumn
+from stoker.encode.sequences.chosen import ChosenColumn
 from stoker.errors import BadValue, OptionError, SourceNotFound
 
 KEYS = [7, 3, 7, 7, 9, 3, 7, 1, 9]
@@ -157,6 +157,6 @@ def test_chosen_columns_are_the_same_slice_by_slice(rng: np.random.Generator, mo
     whole = np.concatenate([values[starts[i] : starts[i] + lengths[i]] for i in chosen])
     assert (len(column), column.nbytes, column.dtype, column.shape) == (len(whole), whole.nbytes, whole.dtype, whole.shape)
     for size in (1, 3, 7, 1000):
-        monkeypatch.setattr("stoker.encode.sequences_chosen._GATHERED_STEPS", max(size // 2, 1))
+        monkeypatch.setattr("stoker.encode.sequences.chosen._GATHERED_STEPS", max(size // 2, 1))
         parts = [column[start : start + size] for start in range(0, len(whole), size)]
         assert np.concatenate(parts).tolist() == whole.tolist()

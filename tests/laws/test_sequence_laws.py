@@ -105,7 +105,7 @@ def test_negative_control_rows_that_do_not_count_themselves_in_are_found(monkeyp
 
     table = {"k": np.array([1, 0, 1]), "row": np.arange(1, 4)}
     assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) == [1, 2, 3]
-    monkeypatch.setattr("stoker.encode.sequences.place_rows", at_the_begin)
+    monkeypatch.setattr("stoker.encode.sequences.pad.place_rows", at_the_begin)
     assert sorted(pad_sequences(table, key="k", layout="packed")["row"].tolist()) != [1, 2, 3]
 
 

@@ -46,7 +46,7 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
     stoker encode events.parquet --key user_id --out events.stoker
     stoker encode "events/*.csv" --key user_id --contexts users.csv --stats stats.json --out events.stoker
     """
-    from stoker.encode.sequences_store import pack_sequences
+    from stoker.encode.sequences.store import pack_sequences
     from stoker.store.inspect import inspect
 
     analyze = _find_analyze() if stats is not None else None

@@ -6,33 +6,33 @@ These are all the public names. Each is imported when first used.
 from typing import TYPE_CHECKING
 
 _LAZY = {
-    "Digits": "stoker.encode.digits:Digits",
+    "Digits": "stoker.encode.digits.split:Digits",
     "FeatureFrame": "stoker.encode.indicators.frame:FeatureFrame",
     "FeatureStream": "stoker.encode.indicators.stream:FeatureStream",
-    "PackedSequences": "stoker.encode.sequences_result:PackedSequences",
-    "PaddedSequences": "stoker.encode.sequences_result:PaddedSequences",
+    "PackedSequences": "stoker.encode.sequences.result:PackedSequences",
+    "PaddedSequences": "stoker.encode.sequences.result:PaddedSequences",
     "Statistics": "stoker.encode.statistics.result:Statistics",
     "analyze": "stoker.encode.statistics.analyze:analyze",
     "features": "stoker.encode.indicators.batch:features",
-    "join_digits": "stoker.encode.digits_join:join_digits",
-    "pack_sequences": "stoker.encode.sequences_store:pack_sequences",
-    "pad_sequences": "stoker.encode.sequences:pad_sequences",
-    "profile_digits": "stoker.encode.digits_profile:profile_digits",
-    "split_digits": "stoker.encode.digits:split_digits",
+    "join_digits": "stoker.encode.digits.join:join_digits",
+    "pack_sequences": "stoker.encode.sequences.store:pack_sequences",
+    "pad_sequences": "stoker.encode.sequences.pad:pad_sequences",
+    "profile_digits": "stoker.encode.digits.profile:profile_digits",
+    "split_digits": "stoker.encode.digits.split:split_digits",
 }
 
 if TYPE_CHECKING:
-    from stoker.encode.digits import Digits as Digits
-    from stoker.encode.digits import split_digits as split_digits
-    from stoker.encode.digits_join import join_digits as join_digits
-    from stoker.encode.digits_profile import profile_digits as profile_digits
+    from stoker.encode.digits.join import join_digits as join_digits
+    from stoker.encode.digits.profile import profile_digits as profile_digits
+    from stoker.encode.digits.split import Digits as Digits
+    from stoker.encode.digits.split import split_digits as split_digits
     from stoker.encode.indicators.batch import features as features
     from stoker.encode.indicators.frame import FeatureFrame as FeatureFrame
     from stoker.encode.indicators.stream import FeatureStream as FeatureStream
-    from stoker.encode.sequences import pad_sequences as pad_sequences
-    from stoker.encode.sequences_result import PackedSequences as PackedSequences
-    from stoker.encode.sequences_result import PaddedSequences as PaddedSequences
-    from stoker.encode.sequences_store import pack_sequences as pack_sequences
+    from stoker.encode.sequences.pad import pad_sequences as pad_sequences
+    from stoker.encode.sequences.result import PackedSequences as PackedSequences
+    from stoker.encode.sequences.result import PaddedSequences as PaddedSequences
+    from stoker.encode.sequences.store import pack_sequences as pack_sequences
     from stoker.encode.statistics.analyze import analyze as analyze
     from stoker.encode.statistics.result import Statistics as Statistics
 else:

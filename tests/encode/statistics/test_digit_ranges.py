@@ -13,7 +13,7 @@ from benchmarks.before.mostlyai_statistics import analyze_numeric
 from hypothesis import given
 from tests.encode.digits_twin import mixed_numbers, money
 
-from stoker.encode.digits_limbs import BLOCK
+from stoker.encode.digits.limbs import BLOCK
 from stoker.encode.statistics import digit_ranges
 from stoker.encode.statistics.digit_ranges import DigitRanges, settled_down_to
 from stoker.encode.statistics.keys import float_keys, whole_keys

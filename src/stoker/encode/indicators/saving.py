@@ -1,12 +1,11 @@
 """Saving: a store of bars becomes a store of bars and their features, one wide column more.
 
-All columns stay, so that labels and features lie in the same rows. As with a pack, there is the whole new store or the old
-one: shards are written under other names, and replacing the manifest is the one commit point.
+All columns stay, so that labels and features lie in the same rows. The law is that of a pack: there is the whole new store or
+the old one, and replacing the manifest is the one commit point.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,15 +24,15 @@ from stoker.encode.indicators.compiling import compile_spec
 from stoker.encode.indicators.engine import Engine
 from stoker.encode.indicators.program import Program
 from stoker.encode.indicators.spec import Spec, parse_spec
-from stoker.errors import DiskError, OptionError, StoreDamaged, StoreNotFound
+from stoker.errors import OptionError, StoreDamaged
 from stoker.store import manifest as manifests
 from stoker.store.columnfile import ColumnFile
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, NonFinite, Shard
-from stoker.store.packing.debris import remove_debris
 from stoker.store.packing.options import default_threads
 from stoker.store.shard import map_shard
-from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, open_store, read_manifest
+from stoker.store.store import WORK_NAME, Store, open_store
 from stoker.store.tally import Tally
+from stoker.store.target import replace_store
 
 Array = npt.NDArray[Any]
 Progress = Callable[[str, float, int], None]
@@ -66,50 +65,18 @@ def write_features(
         raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
     if name in store.schema:
         raise OptionError(f"{store.name} has a column {name!r} already. Choose another name for the features.")
-    table = read_bars(store, wanted)
-    folder = Path(path)
-    _refuse_target(folder, store.path)
-    made = files.make_folder(folder)
-    with files.Lock(folder):
-        try:
-            files.remove_folder(folder / WORK_NAME)
-            files.make_folder(folder / WORK_NAME)
-            _copy_shards(store.path, store.manifest, folder)
-            column = _write_column(table, wanted, folder, name, threads or default_threads(), progress)
-            manifest = msgspec.structs.replace(
-                store.manifest, columns=[*store.manifest.columns, column], notes=[*store.manifest.notes, _note(name, wanted)]
-            )
-            with files.naming(folder):
-                files.disk.sync_folder(folder)  # a manifest never names what is not there
-            files.write_file(folder / MANIFEST_NAME, manifests.dump(manifest))
-            remove_debris(folder)
-            files.remove_folder(folder / WORK_NAME)
-        except Exception:
-            with contextlib.suppress(DiskError):  # the first error is the one to report
-                files.remove_folder(folder / WORK_NAME)
-                remove_debris(folder)
-                if made:
-                    files.remove_folder(folder)
-            raise
+    manifest, source, table, folder = store.manifest, store.path, read_bars(store, wanted), Path(path)
+
+    def write() -> Manifest:
+        files.remove_folder(folder / WORK_NAME)  # of a pack or a run that was killed
+        files.make_folder(folder / WORK_NAME)
+        _copy_shards(source, manifest, folder)
+        column = _write_column(table, wanted, folder, name, threads or default_threads(), progress)
+        columns, notes = [*manifest.columns, column], [*manifest.notes, _note(name, wanted)]
+        return msgspec.structs.replace(manifest, columns=columns, notes=notes)
+
+    replace_store(folder, [source], write)
     return open_store(folder)
-
-
-def _refuse_target(folder: Path, source: Path) -> None:
-    """A store may replace a store, never something else, and not the one that is read."""
-    if folder.exists() and not folder.is_dir():
-        raise OptionError(f"{folder} is a file, but a store is a folder. Choose another name.")
-    if folder.resolve() == source.resolve():
-        raise OptionError(f"{folder} holds the bars. Choose another name for the features.")
-    if not folder.is_dir():
-        return
-    try:
-        read_manifest(folder)
-    except StoreNotFound:
-        foreign = sorted(one.name for one in folder.iterdir() if one.name not in (".lock", WORK_NAME))
-        if foreign:
-            raise OptionError(
-                f"{folder} is no store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."
-            ) from None
 
 
 def _note(name: str, spec: Spec) -> str:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.digits_layout import widen_ranges
-from stoker.encode.digits_limbs import BLOCK, LIMB_PLACES, LOWEST_PLACE, Block
-from stoker.encode.digits_window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.digits.layout import widen_ranges
+from stoker.encode.digits.limbs import BLOCK, LIMB_PLACES, LOWEST_PLACE, Block
+from stoker.encode.digits.window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.encode.statistics.keys import Form, Keys, decode_floats
 from stoker.kernel import kernel
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NoReturn
 
-from stoker.encode.digits_window import LOWEST, MAX_DECIMAL, MIN_DECIMAL
+from stoker.encode.digits.window import LOWEST, MAX_DECIMAL, MIN_DECIMAL
 from stoker.encode.statistics.calendar import PARTS, parse_moments
 from stoker.encode.statistics.columns import AnyColumn, CategoryColumn, DateColumn, NumberColumn
 from stoker.encode.statistics.extremes import NUM_EXTREMES

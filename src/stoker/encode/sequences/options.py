@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from stoker.encode.sequences_places import MAX_NARROW
+from stoker.encode.sequences.places import MAX_NARROW
 from stoker.errors import OptionError
 
 Layout = Literal["padded", "packed"]

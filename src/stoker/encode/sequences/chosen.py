@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.encode.sequences_columns import TableColumn, read_column
-from stoker.encode.sequences_contexts import number_contexts
-from stoker.encode.sequences_store import lay_texts
+from stoker.encode.sequences.columns import TableColumn, read_column
+from stoker.encode.sequences.contexts import number_contexts
+from stoker.encode.sequences.store import lay_texts
 from stoker.errors import OptionError
 from stoker.store.column import Column
 from stoker.store.manifest import NonFinite

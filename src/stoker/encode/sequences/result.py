@@ -71,7 +71,7 @@ class PackedSequences(_Sequences):
 
         `stoker.Feed` with `stoker.Sequences` serves it, and its `save` writes it to disk.
         """
-        from stoker.encode.sequences_store import store_in_memory
+        from stoker.encode.sequences.store import store_in_memory
 
         if key is not None and key in self.tensors:
             raise OptionError(f"the store has a column {key!r} of values already. Give the contexts another name with key=.")

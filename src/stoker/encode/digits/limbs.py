@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.digits_product import LOWEST_POWER, powers_of_ten
-from stoker.encode.digits_shortest import place_shortest
-from stoker.encode.digits_window import Window
+from stoker.encode.digits.product import LOWEST_POWER, powers_of_ten
+from stoker.encode.digits.shortest import place_shortest
+from stoker.encode.digits.window import Window
 from stoker.kernel import kernel
 
 Array = npt.NDArray[Any]

@@ -11,10 +11,10 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.digits import Digits, split_digits
-from stoker.encode.digits_numbers import infinite_value
-from stoker.encode.digits_product import LOWEST_POWER, powers_of_ten
-from stoker.encode.digits_window import HIGHEST, LOWEST, Window
+from stoker.encode.digits.numbers import infinite_value
+from stoker.encode.digits.product import LOWEST_POWER, powers_of_ten
+from stoker.encode.digits.split import Digits, split_digits
+from stoker.encode.digits.window import HIGHEST, LOWEST, Window
 from stoker.errors import BadValue
 
 Tensor = torch.Tensor

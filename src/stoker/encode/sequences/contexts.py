@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.sequences_columns import TableColumn
-from stoker.encode.sequences_numbering import Numbering
-from stoker.encode.sequences_numbers import BLOCK_ROWS, number_blocks, number_type, plain_gaps, plain_values
-from stoker.encode.sequences_places import NO_PLACE
+from stoker.encode.sequences.columns import TableColumn
+from stoker.encode.sequences.numbering import Numbering
+from stoker.encode.sequences.numbers import BLOCK_ROWS, number_blocks, number_type, plain_gaps, plain_values
+from stoker.encode.sequences.places import NO_PLACE
 from stoker.errors import BadValue, OptionError
 
 Array = npt.NDArray[Any]
@@ -42,7 +42,7 @@ def number_contexts(column: TableColumn, *, listed: TableColumn | None, keeps_mi
     `keeps_missing`, all rows without a key are one context that has no rows, numbered where it first appears.
     """
     if is_text(column):
-        from stoker.encode.sequences_texts import number_texts
+        from stoker.encode.sequences.texts import number_texts
 
         rows, keys = number_texts(column, listed, keeps_missing)
     else:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from stoker.encode.digits_blocks import filled_blocks
-from stoker.encode.digits_layout import widen_ranges
-from stoker.encode.digits_limbs import LIMB_PLACES, LOWEST_PLACE
-from stoker.encode.digits_numbers import Numbers
-from stoker.encode.digits_window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.digits.blocks import filled_blocks
+from stoker.encode.digits.layout import widen_ranges
+from stoker.encode.digits.limbs import LIMB_PLACES, LOWEST_PLACE
+from stoker.encode.digits.numbers import Numbers
+from stoker.encode.digits.window import HIGHEST, LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.errors import OptionError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.sequences_columns import TableColumn
+from stoker.encode.sequences.columns import TableColumn
 from stoker.errors import BadValue
 from stoker.store.column import MISSING_TIME
 

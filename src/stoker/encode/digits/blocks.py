@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from stoker.encode.digits_layout import write_columns
-from stoker.encode.digits_limbs import BLOCK, LIMB_PLACES, LOWEST_PLACE, Block
-from stoker.encode.digits_numbers import Numbers, infinite_value
-from stoker.encode.digits_window import Window
+from stoker.encode.digits.layout import write_columns
+from stoker.encode.digits.limbs import BLOCK, LIMB_PLACES, LOWEST_PLACE, Block
+from stoker.encode.digits.numbers import Numbers, infinite_value
+from stoker.encode.digits.window import Window
 
 
 def filled_blocks(numbers: Numbers, window: Window) -> Iterator[tuple[int, Block]]:

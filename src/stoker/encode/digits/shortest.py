@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.digits_product import upper_half
+from stoker.encode.digits.product import upper_half
 from stoker.kernel import kernel
 
 Array = npt.NDArray[Any]

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.digits import Digits
-from stoker.encode.digits_numbers import Numbers
-from stoker.encode.digits_product import LOWEST_POWER, powers_of_ten, upper_half
-from stoker.encode.digits_window import Window
+from stoker.encode.digits.numbers import Numbers
+from stoker.encode.digits.product import LOWEST_POWER, powers_of_ten, upper_half
+from stoker.encode.digits.split import Digits
+from stoker.encode.digits.window import Window
 from stoker.errors import BadValue, OptionError
 from stoker.kernel import kernel
 

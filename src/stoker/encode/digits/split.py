@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.digits_blocks import filled_blocks, write_block
-from stoker.encode.digits_numbers import Numbers
-from stoker.encode.digits_profile import derive_window
-from stoker.encode.digits_window import MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.digits.blocks import filled_blocks, write_block
+from stoker.encode.digits.numbers import Numbers
+from stoker.encode.digits.profile import derive_window
+from stoker.encode.digits.window import MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def split_digits(
     Raises `BadValue` for what is not a number or infinite.
     """
     if type(values).__module__.partition(".")[0] == "torch":
-        from stoker.encode.digits_tensor import split_tensor
+        from stoker.encode.digits.tensor import split_tensor
 
         if not frame:
             return split_tensor(values, max_decimal, min_decimal, name)

@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.encode.sequences_columns import TableColumn
-from stoker.encode.sequences_contexts import missing_key, refuse_gaps, refuse_repeats
-from stoker.encode.sequences_numbering import Numbering
-from stoker.encode.sequences_numbers import BLOCK_ROWS, plain_values
-from stoker.encode.sequences_places import NO_PLACE
+from stoker.encode.sequences.columns import TableColumn
+from stoker.encode.sequences.contexts import missing_key, refuse_gaps, refuse_repeats
+from stoker.encode.sequences.numbering import Numbering
+from stoker.encode.sequences.numbers import BLOCK_ROWS, plain_values
+from stoker.encode.sequences.places import NO_PLACE
 from stoker.store.sharing import from_numpy, to_numpy
 
 Array = npt.NDArray[Any]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker import files
-from stoker.encode.sequences_columns import TableColumn, read_column
+from stoker.encode.sequences.columns import TableColumn, read_column
 from stoker.errors import BadValue, OptionError
 from stoker.store.arrays import store_from_arrays
 from stoker.store.column import Column, Texts
@@ -106,8 +106,8 @@ def pack_sequences(
 
     if contexts is None:
         return pack_to(target)
-    from stoker.encode.sequences_chosen import choose_series  # brings the compiler, of which a plain pack has no need
-    from stoker.encode.sequences_contexts import number_contexts
+    from stoker.encode.sequences.chosen import choose_series  # brings the compiler, of which a plain pack has no need
+    from stoker.encode.sequences.contexts import number_contexts
 
     listed = _listed(contexts, key)
     number_contexts(listed, listed=listed, keeps_missing=False)  # so that a context that is there twice is found at once

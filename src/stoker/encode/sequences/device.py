@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from stoker.encode.sequences_options import Options
-from stoker.encode.sequences_places import MAX_NARROW
-from stoker.encode.sequences_positions import position_names
-from stoker.encode.sequences_result import PackedSequences, PaddedSequences
-from stoker.encode.sequences_tensors import cast_tensor, check_tensors, read_keys, read_lengths
+from stoker.encode.sequences.options import Options
+from stoker.encode.sequences.places import MAX_NARROW
+from stoker.encode.sequences.positions import position_names
+from stoker.encode.sequences.result import PackedSequences, PaddedSequences
+from stoker.encode.sequences.tensors import cast_tensor, check_tensors, read_keys, read_lengths
 
 Tensor = torch.Tensor
 
