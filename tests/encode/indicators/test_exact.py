@@ -31,7 +31,7 @@ def check_against_twin(bars: dict[str, Any], spec: Any) -> None:
 
 @pytest.mark.parametrize("window", [1, 2, 14, 37])
 def test_every_operator_is_that_of_its_twin(window: int) -> None:
-    bars = market(1300, window)  # beyond the bar where sums start anew
+    bars = market(1100, window)  # beyond the bar where sums start anew
     read = parse_spec(all_operators(window=window))
     frame, twin = features(bars, read), ExactTwin(bars)
     for feature in read.features:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,28 +134,33 @@ def content(folder: Path) -> Any:
     return open_store(folder).digest
 
 
+@pytest.fixture
+def quick_path() -> Iterator[Path]:
+    """In memory where there is such a folder: syncs are counted here, not waited for."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="stoker-features-", dir=memory if os.access(memory, os.W_OK) else None) as name:
+        yield Path(name)
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(bars: Store, tmp_path: Path, code: int) -> None:
-    out = tmp_path / "deep" / "out"
+def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(quick_path: Path, code: int) -> None:
+    spec, out = {"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}, quick_path / "deep" / "out"
+    bars = pack({"close": np.arange(5.0)}, quick_path / "bars")
     with FaultyFiles() as disk:
-        new = write_features(bars, SPEC, out).digest
+        new = write_features(bars, spec, out).digest
     files.remove_folder(out.parent)
     for k in range(disk.operations):
         with FaultyFiles(error_at=(k, code)), pytest.raises(DiskError):
-            write_features(bars, SPEC, out)
+            write_features(bars, spec, out)
         assert content(out) in (None, new)
         assert content(out) is not None or not out.parent.exists()
         files.remove_folder(out.parent)
-    old = pack(market(7), out).digest
+    old = pack({"x": [1.0]}, out).digest
     for k in range(disk.operations):
-        with FaultyFiles(error_at=(k, code)):
-            try:
-                write_features(bars, SPEC, out)
-            except DiskError:
-                assert content(out) in (old, new)
-            else:
-                assert content(out) == new
-        pack(market(7), out)
+        with FaultyFiles(error_at=(k, code)), contextlib.suppress(DiskError):
+            write_features(bars, spec, out)
+        assert content(out) in (old, new)
+        pack({"x": [1.0]}, out)
 
 
 def test_bars_that_cannot_be_read_leave_nothing(tmp_path: Path) -> None:
