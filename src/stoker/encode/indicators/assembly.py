@@ -7,6 +7,7 @@ What only one of the two arithmetics knows is a method of its own assembly (exac
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -72,7 +73,7 @@ class Assembly(ABC):
         self.constants: list[float] = []
         self.sources: list[str] = []
         self.num_live = 0
-        self.num_registers = 2  # behind the number of bars and the place in the columns
+        self.num_registers = 3  # behind those that a kernel keeps for itself
         self.num_sum_rows = 0
         self.history = 1
         self._columns: dict[Instruction | str, Term] = {}
@@ -116,7 +117,7 @@ class Assembly(ABC):
 
     def divide(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
         """The quotient, missing where `b` is 0."""
-        return self._simple(simple.DIVIDE, a, b, first=first)
+        return self._simple(simple.DIVIDE, a, b, first=first, numbers=(0.0, math.nan))
 
     def ratio(self, a: Term, b: Term, *, limit: float = 0.0, otherwise: float, first: int = 0) -> Term:
         """The quotient, and `otherwise` where `b` is not above `limit`."""

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.instructions import compute, distance, highest, keep_history, write_columns
+from stoker.encode.indicators.instructions import begin, compute, distance, highest, keep_history, write_columns
 from stoker.encode.indicators.part import part
 from stoker.kernel import kernel
 
@@ -37,31 +37,6 @@ def load(source: Array, y: Array) -> None:
     """Take in values; what is no finite float32 is missing."""
     for t in range(len(y)):
         y[t] = source[t] if abs(source[t]) <= _MOST else np.nan
-
-
-@part
-def next_anew(index: int, period: int) -> int:
-    """The bar at which sums start anew after this one: 1, 2, 4, 8, … up to `period`, and then every `period` bars."""
-    later = 1
-    while later <= index and later < period:
-        later *= 2
-    return later if index < period else index - index % period + period
-
-
-@part
-def middle(a: float, b: float, c: float) -> float:
-    """The median of three; the first where not all are there."""
-    if not (b == b and c == c):
-        return a
-    return max(min(a, b), min(max(a, b), c))
-
-
-@part
-def add_up(sum_: float, term: float) -> tuple[float, float]:
-    """A sum, and what it lost in rounding (Knuth)."""
-    larger = sum_ + term
-    gained = larger - sum_
-    return larger, (sum_ - (larger - gained)) + (term - gained)
 
 
 @part
@@ -87,14 +62,17 @@ def run_sums(
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
     if anew:
         last, one_before = (last, one_before) if index else (np.nan, np.nan)
-        anchor = middle(x[p], last, one_before) if x[p] == x[p] else last
+        anchor = x[p] if x[p] == x[p] else last
+        if anchor == x[p] and one_before == one_before:
+            anchor = max(min(x[p], last), min(max(x[p], last), one_before))
         values[p - 1] = squares[p - 1] = lost[p - 1] = there[p - 1] = changes[p - 1] = 0.0
         for t in range(p - 1, p - min(index + 1, history), -1):  # down to what was before the first bar
             known = x[t] == x[t]
             d = x[t] - anchor if known else 0.0
             values[t - 1] = values[t] - d
-            squares[t - 1], rest = add_up(squares[t], -d * d)
-            lost[t - 1] = lost[t] + rest
+            squares[t - 1] = squares[t] - d * d
+            gained = squares[t - 1] - squares[t]
+            lost[t - 1] = lost[t] + ((squares[t] - (squares[t - 1] - gained)) + (-d * d - gained))
             there[t - 1] = there[t] - (1.0 if known else 0.0)
             changes[t - 1] = changes[t] - (1.0 if x[t] != x[t - 1] else 0.0)
     value, square, rests = values[p - 1], squares[p - 1], lost[p - 1]
@@ -104,8 +82,10 @@ def run_sums(
             anchor = anchor if anchor == anchor else x[t]
             d = x[t] - anchor
             value += d
-            square, rest = add_up(square, d * d)
-            rests += rest
+            before = square
+            square += d * d
+            gained = square - before  # and what is not gained is lost (Knuth's sum)
+            rests += (before - (square - gained)) + (d * d - gained)
             num_there += 1.0
             last, one_before = x[t], last
         num_changes += 1.0 if x[t] != x[t - 1] else 0.0
@@ -241,14 +221,13 @@ def advance(
 ) -> None:
     """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
 
-    `starts` are the bars where another series begins. Registers 0 and 1 are the number of bars so far and the place in the
-    columns (0 at the begin of a series). Nothing is padded: `emit_from` and `pad` are for the other arithmetic.
+    `starts` are the bars where another series begins. Registers 0 to 2 are the number of bars so far, the place in the columns
+    (0 at the begin of a series), and the bar at which sums start anew. `emit_from` and `pad` are for the other arithmetic.
     """
     done, num_begun = 0, 0
     while done < len(out):
         if num_begun < len(starts) and starts[num_begun] == done:
-            registers[:] = 0.0
-            lanes[:2] = 0.0
+            begin(registers, lanes)
             num_begun += 1
         index, p = int(registers[0]), int(registers[1])
         if p == 0 or p == columns.shape[1]:
@@ -256,8 +235,10 @@ def advance(
             keep_history(sums, len(sums), p, history, 0.0)
             p = history
         end = starts[num_begun] if num_begun < len(starts) else len(out)
-        anew = index == 0 or next_anew(index - 1, period) == index
-        n = min(end - done, columns.shape[1] - p, next_anew(index, period) - index)
+        anew = index == int(registers[2])
+        if anew:  # after 1, 2, 4, 8, … bars, and then every `period`
+            registers[2] = 1 if index == 0 else 2 * index if index < period else index + period
+        n = min(end - done, columns.shape[1] - p, int(registers[2]) - index)
         bars, block = sources[:, done : done + n], out[done : done + n]
         for i in range(len(program)):
             op, w, r, row, run, count = program[i, 0], program[i, 6], program[i, 8], program[i, 9], program[i, 10], program[i, 11]

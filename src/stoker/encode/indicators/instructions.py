@@ -24,7 +24,8 @@ ADD, SUBTRACT, MULTIPLY, DIVIDE, LARGER, ABSOLUTE, LOGARITHM, ROOT, ABOVE, RATIO
 def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Array) -> None:
     """One number a bar from one or two others, for every bar of the block.
 
-    LARGER is the larger of the two, ABOVE is 1 where a > b and else 0, RATIO is a / b or `otherwise` where b <= `limit`.
+    LARGER is the larger of the two, ABOVE is 1 where a > b and else 0, RATIO is a / b or `otherwise` where b <= `limit`; a
+    quotient is missing where b is 0.
     """
     n = len(y)
     if op == ADD:
@@ -36,9 +37,11 @@ def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Ar
     elif op == MULTIPLY:
         for t in range(n):
             y[t] = a[t] * b[t]
-    elif op == DIVIDE:
+    elif op in (DIVIDE, RATIO):
+        # One loop for both: a quotient is a ratio for which only 0 is too little.
         for t in range(n):
-            y[t] = a[t] / b[t] if b[t] != 0 else np.nan
+            too_little = b[t] <= limit and (b[t] == limit or op == RATIO)
+            y[t] = (a[t] - a[t]) + otherwise if too_little else a[t] / b[t]
     elif op == LARGER:
         for t in range(n):
             y[t] = a[t] if a[t] > b[t] or a[t] != a[t] else b[t]
@@ -54,9 +57,6 @@ def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Ar
     elif op == ABOVE:
         for t in range(n):
             y[t] = 1.0 if a[t] > b[t] else 0.0 if a[t] <= b[t] else np.nan
-    elif op == RATIO:
-        for t in range(n):
-            y[t] = (a[t] - a[t]) + otherwise if b[t] <= limit else a[t] / b[t]
 
 
 @part
@@ -91,6 +91,15 @@ def distance(x: Array, center: Array, window: int, y: Array) -> None:
         part = x[k : k + n]
         for t in range(n):
             y[t] += abs(part[t] - center[t])
+
+
+@part
+def begin(registers: Array, lanes: Array) -> None:
+    """Forget a series: all registers, and the averages in the first two rows of the lanes."""
+    for r in range(len(registers)):
+        registers[r] = 0
+    for j in range(lanes.shape[1]):
+        lanes[0, j] = lanes[1, j] = 0
 
 
 @part

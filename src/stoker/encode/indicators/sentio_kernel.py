@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.instructions import compute, distance, highest, keep_history, write_columns
+from stoker.encode.indicators.instructions import begin, compute, distance, highest, keep_history, write_columns
 from stoker.encode.indicators.part import part
 from stoker.kernel import kernel
 
@@ -102,53 +102,32 @@ def window_sum(x: Array, window: int, y: Array) -> None:
 
 
 @part
-def total(x: Array, registers: Array, r: int, y: Array) -> None:
-    """The sum of all values so far."""
-    so_far = np.float32(registers[r])
-    for t in range(len(y)):
-        so_far += x[t]
-        y[t] = so_far
-    registers[r] = so_far
+def recur(op: int, x: Array, window: int, weight: float, index: int, registers: Array, r: int, y: Array) -> None:
+    """A number that goes on from bar to bar.
 
-
-@part
-def smooth(x: Array, weight: float, index: int, registers: Array, r: int, y: Array) -> None:
-    """An average that begins with the first value."""
-    average, k = np.float32(registers[r]), np.float32(weight)
-    for t in range(len(y)):
-        average = k * x[t] + (_ONE - k) * average if index + t else x[t]
-        y[t] = average
-    registers[r] = average
-
-
-@part
-def wilder(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
-    """Wilder's average: from bar `window` on, where it is the mean of bars 1 to `window`."""
-    average, size = np.float32(registers[r]), np.float32(window)
+    TOTAL is the sum of all values. SMOOTH is an average that begins with the first value. WILDER is Wilder's average from bar
+    `window` on, where it is the mean of bars 1 to `window`. DECAY is Wilder's sum: of bars 1 to `window`, and from then on with
+    a part taken away for each value that is added.
+    """
+    held, size, k = np.float32(registers[r]), np.float32(window), np.float32(weight)
     for t in range(len(y)):
         i = index + t
-        if i:
-            average = (average if i <= window else average * (size - _ONE)) + x[t]
-            average = average / size if i >= window else average
-        y[t] = average if i >= window else _ZERO
-    registers[r] = average
-
-
-@part
-def decay(x: Array, window: int, index: int, registers: Array, r: int, y: Array) -> None:
-    """Wilder's sum: of bars 1 to `window`, and from then on with a part taken away for each that is added."""
-    held, size = np.float32(registers[r]), np.float32(window)
-    for t in range(len(y)):
-        i = index + t
-        if i:
+        if op == TOTAL:
+            held += x[t]
+        elif op == SMOOTH:
+            held = k * x[t] + (_ONE - k) * held if i else x[t]
+        elif i and op == WILDER:
+            held = (held if i <= window else held * (size - _ONE)) + x[t]
+            held = held / size if i >= window else held
+        elif i:
             held = (held if i <= window else held - held / size) + x[t]
-        y[t] = held
+        y[t] = held if op != WILDER or i >= window else _ZERO
     registers[r] = held
 
 
 @part
 def ema_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: Array, run: int, count: int, out: Array) -> None:
-    """`smooth` of one column for many windows side by side, written straight into the rows of the result."""
+    """SMOOTH of one column for many windows side by side, written straight into the rows of the result."""
     averages, weights, rests = lanes[0, begin : begin + size], lanes[2, begin : begin + size], lanes[3, begin : begin + size]
     for t in range(len(out)):
         begun = index + t > 0
@@ -162,7 +141,7 @@ def ema_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: A
 
 @part
 def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, index: int, runs: Array, run: int, count: int, out: Array) -> None:
-    """RSI for many windows side by side: `wilder` of gains and losses, 0 where there are no losses, from bar `window` + 1 on.
+    """RSI for many windows side by side: WILDER of gains and losses, 0 where there are no losses, from bar `window` + 1 on.
 
     `x` begins one bar before the block.
     """
@@ -208,13 +187,12 @@ def advance(
 
     `starts` are the bars where another series begins. Registers 0 and 1 are the number of bars so far and the place in the
     columns (0 at the begin of a series). An instruction's column is 0 before its first bar, and rows before `emit_from` are
-    `pad`. Sums never start anew: `period` is for the other arithmetic.
+    `pad`. Register 2 and `period` are for the other arithmetic: here sums never start anew.
     """
     done, num_begun = 0, 0
     while done < len(out):
         if num_begun < len(starts) and starts[num_begun] == done:
-            registers[:] = 0.0
-            lanes[:2] = _ZERO
+            begin(registers, lanes)
             num_begun += 1
         index, p = int(registers[0]), int(registers[1])
         if p == 0 or p == columns.shape[1]:
@@ -246,23 +224,18 @@ def advance(
                 deviation(x, w, index, registers, r, y)
             elif op == WINDOW_SUM:
                 window_sum(x, w, y)
-            elif op == TOTAL:
-                total(x, registers, r, y)
-            elif op == SMOOTH:
-                smooth(x, numbers[i, 0], index, registers, r, y)
-            elif op == WILDER:
-                wilder(x, w, index, registers, r, y)
-            elif op == DECAY:
-                decay(x, w, index, registers, r, y)
+            elif op in (TOTAL, SMOOTH, WILDER, DECAY):
+                recur(op, x, w, numbers[i, 0], index, registers, r, y)
             elif op == EMA:
                 ema_lanes(x, lanes, row, w, index, runs, run, count, block)
             elif op == RSI:
                 rsi_lanes(x, lanes, row, w, index, runs, run, count, block)
             else:
                 write_columns(columns, p, runs, run, count, block)
-            if index < program[i, 7]:
-                y[: min(n, program[i, 7] - index)] = _ZERO
-        if index < emit_from:
-            block[: min(n, emit_from - index)] = pad
+            for t in range(min(n, program[i, 7] - index)):
+                y[t] = _ZERO
+        for t in range(min(n, emit_from - index)):
+            for feature in range(block.shape[1]):
+                block[t, feature] = pad
         registers[0], registers[1] = index + n, p + n
         done += n
