@@ -79,3 +79,12 @@ def test_nothing_makes_no_run(tmp_path: Path) -> None:
     with Writer(1 << 20) as writer:
         sorter: Any = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
         assert sorter.finish() == []
+
+
+def test_a_series_that_begins_with_no_rows_goes_on_only_if_its_time_does(tmp_path: Path) -> None:
+    rows: list[list[Segment]] = [[(0, [(1, 0.0)])], [(0, []), (0, [(0, 0.0)])]]
+    with Writer(1 << 20) as writer:
+        sorter = Sorter(tmp_path, layout(time_index=0, strict_time=False), writer, sort_time=True, run_bytes=1)
+        for part in rows:
+            sorter.add(block(part))
+        assert len(sorter.finish()) == 2

@@ -59,7 +59,8 @@ class Sorter:
         if not self.runs or not self.runs[-1].num_series or not len(block.keys):
             return True
         first = block.keys[0].as_py()
-        if self._sort_time is None or not block.counts[0]:
+        filled = block.counts.nonzero()[0]  # a series may begin with segments that have no rows
+        if self._sort_time is None or not len(filled) or block.keys[int(filled[0])].as_py() != first:
             return bool(first >= self.runs[-1].last_key)
         # With a time to sort by, a series that goes on must not have to go in between.
         return (first, block.step[self._sort_time][0].item()) >= self.runs[-1].end

@@ -10,11 +10,7 @@ from stoker.encode.indicators.operators.operator import Operator, Settings, at, 
 from stoker.encode.indicators.sentio import SentioAssembly
 
 
-def _sma(make: ExactAssembly, on: Settings) -> Term:
-    return make.mean(make.source(on.source), on.window)
-
-
-def _sentio_sma(make: SentioAssembly, on: Settings) -> Term:
+def _sma(make: ExactAssembly | SentioAssembly, on: Settings) -> Term:
     return make.mean(make.source(on.source), on.window)
 
 
@@ -77,7 +73,7 @@ OPERATORS = (
         name="SMA",
         defaults={"window": 20},
         exact=_sma,
-        sentio=_sentio_sma,
+        sentio=_sma,
         first=behind_window(-1),
         sentio_first=behind_window(-1),
     ),

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from stoker.encode.indicators.assembly import Assembly, Term
-from stoker.encode.indicators.exact import ExactAssembly
-from stoker.encode.indicators.operators.operator import Operator, Settings, at
+from stoker.encode.indicators.operators.operator import Operator, at
 from stoker.encode.indicators.operators.volume import volume_by_position
-from stoker.encode.indicators.sentio import FLAT, SentioAssembly
+from stoker.encode.indicators.sentio import FLAT
 
 _ALMOST = 1e-8
 _MISSING = math.nan
@@ -39,72 +38,44 @@ def _bid_ask(make: Assembly, limit: float) -> Term:
     return make.divide(position, make.add(make.subtract(1.0, position), _ALMOST))
 
 
-def _spread_exact(make: ExactAssembly, on: Settings) -> Term:
-    return _spread(make, _MISSING)
-
-
-def _spread_sentio(make: SentioAssembly, on: Settings) -> Term:
-    return _spread(make, 0.0)
-
-
-def _impact_exact(make: ExactAssembly, on: Settings) -> Term:
-    return _impact(make, _MISSING)
-
-
-def _impact_sentio(make: SentioAssembly, on: Settings) -> Term:
-    return _impact(make, 0.0)
-
-
-def _flow_exact(make: ExactAssembly, on: Settings) -> Term:
-    return volume_by_position(make, limit=0.0)
-
-
-def _flow_sentio(make: SentioAssembly, on: Settings) -> Term:
-    return volume_by_position(make, limit=FLAT)
-
-
-def _depth_exact(make: ExactAssembly, on: Settings) -> Term:
-    return _depth(make, _MISSING)
-
-
-def _depth_sentio(make: SentioAssembly, on: Settings) -> Term:
-    return _depth(make, 0.0)
-
-
-def _bid_ask_exact(make: ExactAssembly, on: Settings) -> Term:
-    return _bid_ask(make, 0.0)
-
-
-def _bid_ask_sentio(make: SentioAssembly, on: Settings) -> Term:
-    return _bid_ask(make, FLAT)
-
-
 OPERATORS = (
-    Operator(name="SPREAD_BP", reads=("high", "low"), exact=_spread_exact, sentio=_spread_sentio, first=at(0), sentio_first=at(0)),
     Operator(
-        name="PRICE_IMPACT", reads=("close", "volume"), exact=_impact_exact, sentio=_impact_sentio, first=at(1), sentio_first=at(1)
+        name="SPREAD_BP",
+        reads=("high", "low"),
+        exact=lambda make, on: _spread(make, _MISSING),
+        sentio=lambda make, on: _spread(make, 0.0),
+        first=at(0),
+        sentio_first=at(0),
+    ),
+    Operator(
+        name="PRICE_IMPACT",
+        reads=("close", "volume"),
+        exact=lambda make, on: _impact(make, _MISSING),
+        sentio=lambda make, on: _impact(make, 0.0),
+        first=at(1),
+        sentio_first=at(1),
     ),
     Operator(
         name="ORDER_FLOW",
         reads=("high", "low", "close", "volume"),
-        exact=_flow_exact,
-        sentio=_flow_sentio,
+        exact=lambda make, on: volume_by_position(make, limit=0.0),
+        sentio=lambda make, on: volume_by_position(make, limit=FLAT),
         first=at(0),
         sentio_first=at(0),
     ),
     Operator(
         name="MARKET_DEPTH",
         reads=("high", "low", "volume"),
-        exact=_depth_exact,
-        sentio=_depth_sentio,
+        exact=lambda make, on: _depth(make, _MISSING),
+        sentio=lambda make, on: _depth(make, 0.0),
         first=at(0),
         sentio_first=at(0),
     ),
     Operator(
         name="BID_ASK_RATIO",
         reads=("high", "low", "close"),
-        exact=_bid_ask_exact,
-        sentio=_bid_ask_sentio,
+        exact=lambda make, on: _bid_ask(make, 0.0),
+        sentio=lambda make, on: _bid_ask(make, FLAT),
         first=at(0),
         sentio_first=at(0),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from stoker.encode.indicators.assembly import Assembly, Output
+from stoker.encode.indicators.assembly import Output
 from stoker.encode.indicators.exact import ExactAssembly
 from stoker.encode.indicators.sentio import SentioAssembly
 
@@ -40,10 +40,6 @@ class Operator:
     defaults: Mapping[str, float] = field(default_factory=dict)
     reads: tuple[str, ...] = ()
     """Columns of the bars, where the operator is not computed from the source of the feature."""
-
-
-Both = Callable[[Assembly, Settings], Output]
-"""A definition that is the same in both arithmetics."""
 
 
 def at(bar: int) -> First:

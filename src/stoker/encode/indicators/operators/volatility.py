@@ -13,11 +13,7 @@ _PARKINSON = 1.0 / (4.0 * math.log(2.0))
 _CLOSE_TO_OPEN = 2.0 * math.log(2.0) - 1.0
 
 
-def _volatility(make: ExactAssembly, on: Settings) -> Term:
-    return make.deviation(make.source(on.source), on.window)
-
-
-def _sentio_volatility(make: SentioAssembly, on: Settings) -> Term:
+def _volatility(make: ExactAssembly | SentioAssembly, on: Settings) -> Term:
     return make.deviation(make.source(on.source), on.window)
 
 
@@ -49,7 +45,7 @@ OPERATORS = (
         name="VOLATILITY",
         defaults={"window": 20},
         exact=_volatility,
-        sentio=_sentio_volatility,
+        sentio=_volatility,
         first=behind_window(-1),
         sentio_first=behind_window(0),
     ),
