@@ -1,5 +1,5 @@
-"""The demo: makes a small market data set, packs it, breaks a copy and sees the damage found; then trains on it, stops in the
-middle of an epoch, goes on with another number of ranks, and finds a bug that was planted in a loader.
+"""The demo: makes a small market data set, packs it, breaks a copy and sees the damage found; encodes it; then trains on it,
+stops in the middle of an epoch, goes on with another number of ranks, and finds a bug that was planted in a loader.
 
 Rows of each symbol are scattered over 60 daily files, as exchanges deliver them.
 """
@@ -56,6 +56,7 @@ def main() -> None:
         show_python(folder)
         kill_and_go_on(folder)
         damage(folder)
+        encode(folder)
         go_on_elsewhere(folder, *train(folder))
         judge_orders(folder)
         find_planted_bug(folder)
@@ -142,6 +143,24 @@ def damage(folder: Path) -> None:
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     command(folder, "verify", "copy.stoker", expect=2)
+
+
+def encode(folder: Path) -> None:
+    """Indicators of the bars into a store, statistics of a raw file, and the digits of prices."""
+    import stoker
+
+    say("Encoders: indicators, statistics, digits")
+    features = [{"name": f"ema{window}", "op": "EMA", "window": window} for window in (5, 20, 60)]
+    features.append({"name": "shock", "op": "ZWIN", "source": "logret", "window": 30})
+    (folder / "spec.json").write_text(json.dumps({"features": features}))
+    command(folder, "features", "prices.stoker", "--spec", "spec.json", "--out", "features.stoker", "--quiet")
+    closes = stoker.open(folder / "prices.stoker")[0]["close"][:3].astype(str).astype(float)
+    digits = stoker.encode.split_digits(closes, max_decimal=None, min_decimal=None)
+    print(f">>> stoker.encode.split_digits({closes.tolist()}).columns\n{digits.columns}")
+    print(f">>> digits.matrix\n{digits.matrix}")
+    stats = stoker.encode.analyze(folder / "prices" / "000.csv")
+    print(f">>> stats = stoker.encode.analyze('prices/000.csv')\n{stats}")
+    print(f">>> stats.columns[3].min, stats.columns[3].max\n{stats.columns[3].min, stats.columns[3].max}")
 
 
 def make_feed(folder: Path, **options: Any) -> Any:

@@ -19,6 +19,7 @@ COMMANDS = {
     "inspect": "Show what a store holds.",
     "verify": "Read every byte of a store against its hash.",
     "encode": "Encode a table of events as sequences.",
+    "features": "Compute the indicators of bars into a store.",
     "order": "Say how good a shuffle is and what it costs to read.",
     "check": "Audit the batches of a script.",
 }

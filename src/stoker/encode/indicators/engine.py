@@ -36,6 +36,10 @@ class Engine:
         self._lanes = program.lanes.astype(program.dtype)
         self._registers = np.zeros(program.num_registers)
         self._kernel = exact_kernel.advance if program.arithmetic == "exact" else sentio_kernel.advance
+        # Put together once: a stream passes them with each bar.
+        tables = (program.instructions, program.numbers, program.runs)
+        self._before = (*tables, self._columns, self._sums, self._lanes, self._registers)
+        self._behind = (program.history, program.num_live, PERIOD, program.emit_from, program.pad)
 
     @property
     def num_bars(self) -> int:
@@ -52,24 +56,7 @@ class Engine:
 
         Another series begins at each bar of `starts` (int64, rising). Both arrays are contiguous.
         """
-        program = self.program
-        self._kernel(
-            program.instructions,
-            program.numbers,
-            program.runs,
-            self._columns,
-            self._sums,
-            self._lanes,
-            self._registers,
-            starts,
-            sources,
-            out,
-            program.history,
-            program.num_live,
-            PERIOD,
-            program.emit_from,
-            program.pad,
-        )
+        self._kernel(*self._before, starts, sources, out, *self._behind)
 
     def state(self) -> dict[str, Array]:
         """A copy of all that the past has left behind."""

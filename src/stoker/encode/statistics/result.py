@@ -36,6 +36,10 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     limits: Limits
     columns: list[AnyColumn]
 
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{column.name}: {column.type}" for column in self.columns)
+        return f"<statistics of {self.num_rows:,} rows; {columns}>"
+
     @property
     def names(self) -> list[str]:
         """The names of the columns."""
