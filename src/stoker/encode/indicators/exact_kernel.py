@@ -62,12 +62,12 @@ def run_sums(
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
     if anew:
         last, one_before = (last, one_before) if index else (np.nan, np.nan)
-        anchor = x[p] if x[p] == x[p] else last
+        anchor = x[p] if abs(x[p]) < np.inf else last
         if anchor == x[p] and one_before == one_before:
             anchor = max(min(x[p], last), min(max(x[p], last), one_before))
         values[p - 1] = squares[p - 1] = lost[p - 1] = there[p - 1] = changes[p - 1] = 0.0
         for t in range(p - 1, p - min(index + 1, history), -1):  # down to what was before the first bar
-            known = x[t] == x[t]
+            known = abs(x[t]) < np.inf
             d = x[t] - anchor if known else 0.0
             values[t - 1] = values[t] - d
             squares[t - 1] = squares[t] - d * d
@@ -78,7 +78,7 @@ def run_sums(
     value, square, rests = values[p - 1], squares[p - 1], lost[p - 1]
     num_there, num_changes = there[p - 1], changes[p - 1]
     for t in range(p, p + n):
-        if x[t] == x[t]:
+        if abs(x[t]) < np.inf:
             anchor = anchor if anchor == anchor else x[t]
             d = x[t] - anchor
             value += d
