@@ -181,16 +181,17 @@ def test_an_encoder_may_hand_on_what_it_got() -> None:
 
 
 def count_slots(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that gets the size of every slot that is made from now on."""
-    made: list[int] = []
-    original = Slot.__init__
+    """A list that gets the number of slots there are, each time one has been taken, from now on."""
+    counts: list[int] = []
+    original = Ring.take
 
-    def counting(self: Slot, num_bytes: int, *, pinned: bool) -> None:
-        made.append(num_bytes)
-        original(self, num_bytes, pinned=pinned)
+    def counting(self: Ring, num_bytes: int) -> Slot:
+        slot = original(self, num_bytes)
+        counts.append(self.num_slots)
+        return slot
 
-    monkeypatch.setattr(Slot, "__init__", counting)
-    return made
+    monkeypatch.setattr(Ring, "take", counting)
+    return counts
 
 
 @pytest.mark.parametrize(("threads", "depth", "most"), [(0, 1, 3), (1, 4, 9), (3, 4, 11)])
@@ -198,23 +199,33 @@ def test_a_plain_loop_needs_a_few_slots_however_long_it_is(
     threads: int, depth: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One for each batch made ahead, in the making, or in the hands of the caller (who holds two while he takes the next)."""
-    made = count_slots(monkeypatch)
+    counts = count_slots(monkeypatch)
     feed = Feed(some_store(), Windows(8), batch_size=2, threads=threads, depth=depth)
     for _ in range(20):
         for _ in feed:
             pass
-    assert len(made) <= most
+    assert max(counts) <= most
 
 
 def test_a_loop_over_batches_of_many_sizes_needs_a_few_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     store = Store.from_arrays(x=[np.zeros(size, dtype=np.float32) for size in rng.integers(0, 400, 300)])
-    made = count_slots(monkeypatch)
+    counts = count_slots(monkeypatch)
     feed = Feed(store, Sequences(400, layout="packed"), batch_size=4, order=Shuffle())
     for _ in range(10):
         for _ in feed:
             pass
-    assert len(made) < 30  # the largest batches of all, and those that were so at first
+    assert max(counts) < 30
+
+
+def test_a_ring_whose_slots_never_come_free_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control of the tests above."""
+    counts = count_slots(monkeypatch)
+    monkeypatch.setattr("stoker.feed.slots._is_free", lambda slot: False)
+    for _ in range(2):
+        for _ in Feed(some_store(), Windows(8), batch_size=2, threads=0):
+            pass
+    assert max(counts) == len(counts) // 2 > 11
 
 
 def test_a_ring_has_no_poison_unless_asked() -> None:
