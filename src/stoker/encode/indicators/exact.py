@@ -44,7 +44,7 @@ class ExactAssembly(Assembly):
 
     def total(self, a: Term) -> Term:
         """The sum of all values so far."""
-        return self._emit(Instruction(op=kernels.TOTAL, a=a), num_registers=1)
+        return self._emit(Instruction(op=kernels.TOTAL, a=a), num_registers=2)
 
     def smooth(self, a: Term, window: int, *, weight: float) -> Term:
         """An average in which a new value has `weight`; it begins as the mean of the first `window` values."""

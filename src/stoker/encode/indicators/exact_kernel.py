@@ -123,35 +123,22 @@ def over_window(
 
 
 @part
-def total(x: Array, registers: Array, r: int, y: Array) -> None:
-    """The sum of all values so far."""
-    so_far = registers[r]
+def recur(op: int, x: Array, window: int, weight: float, registers: Array, r: int, y: Array) -> None:
+    """TOTAL is the sum of all values so far. SMOOTH is an average in which each value has `weight` when it comes; the first
+    `window` values weigh alike."""
+    n, held = registers[r], registers[r + 1]
     for t in range(len(y)):
-        if abs(x[t]) < np.inf:
-            so_far += x[t]
-            y[t] = so_far
-        else:
-            y[t] = np.nan
-    registers[r] = so_far
-
-
-@part
-def smooth(x: Array, window: int, weight: float, registers: Array, r: int, y: Array) -> None:
-    """An average in which each value has `weight` when it comes; the first `window` values weigh alike."""
-    n, average = registers[r], registers[r + 1]
-    for t in range(len(y)):
+        y[t] = np.nan
         if abs(x[t]) < np.inf:
             n += 1.0
-            average += (1.0 / n if n <= window else weight) * (x[t] - average)
-            y[t] = average if n >= window else np.nan
-        else:
-            y[t] = np.nan
-    registers[r], registers[r + 1] = n, average
+            held += x[t] if op == TOTAL else (1.0 / n if n <= window else weight) * (x[t] - held)
+            y[t] = held if n >= window else np.nan
+    registers[r], registers[r + 1] = n, held
 
 
 @part
 def ema_lanes(x: Array, lanes: Array, begin: int, size: int, runs: Array, run: int, count: int, n: float, out: Array) -> float:
-    """`smooth` of one column for many windows side by side, written straight into the rows of the result.
+    """SMOOTH of one column for many windows side by side, written straight into the rows of the result.
 
     `n` is the number of values so far; returns it with those of the block.
     """
@@ -173,7 +160,7 @@ def ema_lanes(x: Array, lanes: Array, begin: int, size: int, runs: Array, run: i
 
 @part
 def rsi_lanes(x: Array, lanes: Array, begin: int, size: int, runs: Array, run: int, count: int, n: float, out: Array) -> float:
-    """The share of gains among gains and losses, both averaged as by `smooth`, in percent; `x` begins one bar earlier.
+    """The share of gains among gains and losses, both averaged as by SMOOTH, in percent; `x` begins one bar earlier.
 
     `n` is the number of changes so far; returns it with those of the block.
     """
@@ -256,10 +243,8 @@ def advance(
                 run_sums(columns, program[i, 2], p, n, index, history, anew, sums, row, registers, r)
             elif op in (BAND, SCORE):
                 over_window(op, x, sums, row, p, w, registers[r], numbers[i, 0], numbers[i, 1], y)
-            elif op == TOTAL:
-                total(x, registers, r, y)
-            elif op == SMOOTH:
-                smooth(x, w, numbers[i, 0], registers, r, y)
+            elif op in (TOTAL, SMOOTH):
+                recur(op, x, w, numbers[i, 0], registers, r, y)
             elif op == EMA:
                 registers[r] = ema_lanes(x, lanes, row, w, runs, run, count, registers[r], block)
             elif op == RSI:

@@ -65,32 +65,26 @@ def highest(x: Array, window: int, scratch: Array, y: Array) -> None:
 
     Spans of 1, 2, 4, … values are joined two by two, so a window costs its logarithm.
     """
-    n = len(x)
-    for t in range(n):
-        scratch[t] = x[t]
-    span = 1
+    here, n, span = x, len(x), 1
     while 2 * span <= window:
         n -= span
-        here, there = scratch[:n], scratch[span : span + n]
-        for t in range(n):  # reads ahead of what it writes
-            here[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+        there = here[span : span + n]
+        for t in range(n):  # in place from the second time on: what is read lies ahead of what is written
+            scratch[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+        here = scratch
         span *= 2
-    n = len(y)
-    here, there = scratch[:n], scratch[window - span : window - span + n]
-    for t in range(n):
+    there = here[window - span :]
+    for t in range(len(y)):
         y[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
 
 
 @part
 def distance(x: Array, center: Array, window: int, y: Array) -> None:
     """The sum of |x - center| over `window` values up to each bar, the oldest first; `x` begins `window` - 1 bars earlier."""
-    n = len(y)
-    for t in range(n):
-        y[t] = 0
     for k in range(window):
-        part = x[k : k + n]
-        for t in range(n):
-            y[t] += abs(part[t] - center[t])
+        values = x[k:]
+        for t in range(len(y)):
+            y[t] = (y[t] if k else 0) + abs(values[t] - center[t])
 
 
 @part

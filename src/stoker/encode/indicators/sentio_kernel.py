@@ -92,13 +92,10 @@ def deviation(x: Array, window: int, index: int, registers: Array, r: int, y: Ar
 @part
 def window_sum(x: Array, window: int, y: Array) -> None:
     """The sum of `window` values up to each bar, the oldest first; `x` begins `window` - 1 bars before the block."""
-    n = len(y)
-    for t in range(n):
-        y[t] = 0
     for k in range(window):
-        part = x[k : k + n]
-        for t in range(n):
-            y[t] += part[t]
+        values = x[k:]
+        for t in range(len(y)):
+            y[t] = (y[t] if k else _ZERO) + values[t]
 
 
 @part
