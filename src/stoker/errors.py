@@ -18,6 +18,12 @@
     │   └── StoreDamaged   ValueError         a shard is missing, short, swapped or changed
     ├── FeedError          RuntimeError       batches that cannot be made or resumed
     ├── BatchesInvalid     ValueError         batches that break what they promise
+    ├── LeakFound          ValueError         a split that lets a model see what it is tested on
+    ├── ConfigInvalid      ValueError         a configuration with a key or value that cannot be meant
+    ├── TrainError         RuntimeError       a training that cannot go on
+    │   └── NonFinite      ArithmeticError    and the reason is a loss or gradient that is no number
+    ├── CheckpointError    RuntimeError       a checkpoint that cannot be written or used
+    │   └── CheckpointInvalid ValueError      and the reason is that it is damaged, or of something else
     └── DiskError          OSError            the disk refused an operation
         └── DiskFull       OSError            and the reason is missing space
 
@@ -97,6 +103,30 @@ class FeedError(StokerError, RuntimeError):
 
 class BatchesInvalid(StokerError, ValueError):
     """Batches that break what they promise, or that cannot be had at all."""
+
+
+class LeakFound(StokerError, ValueError):
+    """A split that lets a model see what it is tested on."""
+
+
+class ConfigInvalid(StokerError, ValueError):
+    """A configuration with a key or a value that cannot be meant."""
+
+
+class TrainError(StokerError, RuntimeError):
+    """A training that cannot go on."""
+
+
+class NonFinite(TrainError, ArithmeticError):
+    """A loss or a gradient that is not a number; the weights are those before it."""
+
+
+class CheckpointError(StokerError, RuntimeError):
+    """A checkpoint that cannot be written or used."""
+
+
+class CheckpointInvalid(CheckpointError, ValueError):
+    """A checkpoint that is damaged, unfinished, or of something else."""
 
 
 class DiskError(StokerError, OSError):

@@ -1,0 +1,1 @@
+"""Train: batches -> steps."""
