@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -42,7 +43,6 @@ def main() -> None:
     answer: dict[str, Any] = {"rounds": rounds}
     for num_contexts in (200,) if small else (10_000, 100_000):
         answer[f"{num_contexts:,} contexts"] = measure_loops(num_contexts, 1 if num_contexts > 10_000 else rounds)
-        print(num_contexts, answer[f"{num_contexts:,} contexts"], flush=True)
     sizes = (100, 1000) if small else (10_000, 100_000, 1_000_000)
     answer["nanoseconds a row by contexts, 3 columns of int8"] = {
         f"{size:,}": nanoseconds_a_row(size, compat=None) for size in sizes
@@ -50,10 +50,10 @@ def main() -> None:
     answer["nanoseconds a row by contexts, 6 of int64"] = {f"{size:,}": nanoseconds_a_row(size) for size in sizes[:2]}
     answer["nanoseconds a row by key"] = {kind: nanoseconds_a_row(sizes[1], kind) for kind in ("far apart", "texts", "categories")}
     answer[f"batches of {BATCH_SIZE} contexts and 12 columns"] = measure_batches(512 if small else 20_000, 1 if small else 10)
-    print(answer, flush=True)
-    answer["bytes of scratch a row"] = {layout: scratch_bytes(layout, sizes[-1]) for layout in ("padded", "packed")}
-    answer["seconds to compile, once"] = compile_seconds()
-    print("done", answer) if small else record.save("bench_sequences", QUESTION, answer)
+    layouts = ("packed",) if small else ("padded", "packed")
+    answer["bytes of scratch a row"] = {layout: scratch_bytes(layout, sizes[-1]) for layout in layouts}
+    answer["CPU seconds to compile, once"] = compile_seconds(compiled=small)
+    print(json.dumps(answer, indent=1)) if small else record.save("bench_sequences", QUESTION, answer)
 
 
 def events(num_contexts: int, kind: str = "close together", *, mean: int = 10, longest: int = MAX_LENGTH, columns: int = 3) -> Any:
@@ -159,8 +159,10 @@ print(time.process_time() - start)
 """
 
 
-def compile_seconds() -> dict[str, float]:
-    """CPU time of the first call with an empty cache, and of the first call of the next process."""
+def compile_seconds(*, compiled: bool) -> dict[str, float]:
+    """CPU time of the first calls with an empty cache, and of those of the next process; or only with this machine's cache."""
+    if compiled:
+        return {"next process": round(float(_child("-c", COMPILE)), 2)}
     with tempfile.TemporaryDirectory() as cache:
         first, later = (float(_child("-c", COMPILE, NUMBA_CACHE_DIR=cache)) for _ in range(2))
     return {"first": round(first, 2), "next process": round(later, 2)}

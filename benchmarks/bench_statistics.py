@@ -7,8 +7,10 @@ with one thread, except for the wide table.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from benchmarks.before import mostlyai_statistics as before
 from stoker.encode import analyze
 from stoker.encode.statistics.digit_ranges import DigitRanges
 from stoker.encode.statistics.keys import float_keys, whole_keys
+from stoker.encode.statistics.limits import EXACT
 from stoker.encode.statistics.quantiles import closest_positions
 from stoker.encode.statistics.runs import Run
 
@@ -55,6 +58,19 @@ print(json.dumps({
 }))
 """
 
+FRESH = """
+import time
+import numpy as np, pandas, stoker.encode
+analyze = stoker.encode.analyze  # imports the compiler
+rng = np.random.default_rng(0)
+moments = rng.integers(0, 2**50, 5000).astype("M8[us]")
+table = {"float": rng.normal(size=5000), "int": rng.integers(0, 2**62, 5000), "text": ["a", "b"] * 2500, "date": moments}
+start = time.process_time()
+first = analyze(table)
+first.merge(first)
+print(time.process_time() - start)
+"""
+
 
 def columns(num_rows: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
@@ -76,8 +92,10 @@ def main() -> None:
     worst = {"the worst case": np.random.default_rng(0).uniform(100, 101, many)}
     every = {**columns(many), **worst}
     answer[f"nanoseconds a value, {many:,} rows"] = {name: costs(values, rounds) for name, values in every.items()}
-    answer[f"50 columns x {many:,} rows"] = {f"{threads} threads": wide(many, threads, rounds) for threads in (1, 2)}
-    answer["a sketch"] = sketch(20 * many)
+    width, threads = (10, (2,)) if options.small else (50, (1, 2))
+    answer[f"{width} columns x {many:,} rows"] = {f"{count} threads": wide(many, width, count, rounds) for count in threads}
+    answer["a sketch"] = sketch(20 * many, EXACT >> 8 if options.small else EXACT)
+    answer["CPU seconds of the first use on a machine, and in a later process"] = first_use(compiled=options.small)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_statistics", QUESTION, answer)
 
 
@@ -94,6 +112,7 @@ def compare(values: Any, rounds: int) -> dict[str, Any]:
     if json.dumps(found["before"]) != json.dumps(found["stoker"]):
         raise SystemExit("the two ways do not give the same JSON")
     return {
+        "JSON equal": True,
         "milliseconds": {name: record.spread([1e3 * one for one in several]) for name, several in seconds.items()},
         "times as fast": record.ratio(seconds["before"], seconds["stoker"]),
     }
@@ -122,21 +141,34 @@ def costs(values: Any, rounds: int) -> dict[str, Any]:
     }
 
 
-def wide(num_rows: int, threads: int, rounds: int) -> dict[str, Any]:
+def wide(num_rows: int, num_columns: int, threads: int, rounds: int) -> dict[str, Any]:
     """In processes of their own, so that the memory is that of the analysis."""
-    command = [sys.executable, "-c", CHILD, str(num_rows), "50", str(threads)]
+    command = [sys.executable, "-c", CHILD, str(num_rows), str(num_columns), str(threads)]
     runs = [json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(min(rounds, 2))]
     return {name: record.spread([one[name] for one in runs]) for name in runs[0]}
 
 
-def sketch(num_values: int) -> dict[str, Any]:
+def first_use(*, compiled: bool) -> list[float]:
+    """With an empty cache and with the one that this leaves, or only with the cache of this machine."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = dict(os.environ) if compiled else {**os.environ, "NUMBA_CACHE_DIR": cache}
+        command = [sys.executable, "-c", FRESH]
+        return [
+            round(float(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout), 2)
+            for _ in range(1 if compiled else 2)
+        ]
+
+
+def sketch(num_values: int, exact: int) -> dict[str, Any]:
     """More values than are kept: the cost, the stated error, and the true one."""
     values = np.random.default_rng(0).normal(size=num_values)
     start = time.process_time()
-    column: Any = analyze({"x": values}, threads=1)["x"]
+    column: Any = analyze({"x": values}, exact=exact, threads=1)["x"]
     cpu = time.process_time() - start
     positions = closest_positions(num_values, np.linspace(0, 1, 1001))
     true = np.abs(np.searchsorted(np.sort(values), column.quantiles) - positions).max()
+    if not 0 < true <= column.rank_error:
+        raise SystemExit(f"a quantile is {true} ranks off, which the sketch says are at most {column.rank_error}")
     return {
         "values": num_values,
         "nanoseconds a value": float(f"{1e9 * cpu / num_values:.4g}"),

@@ -1,0 +1,145 @@
+"""Export: a model as a program that needs none of its source, checked against the model before anybody uses it.
+
+The program is written by `torch.export` with a batch axis of any size, read back, and run on a golden batch: whole, and on its
+first row alone. The golden batch and the model's answer stay beside the program, so that whoever deploys it can check it there.
+Nothing is read back but what was written a moment before.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from stoker import files
+from stoker.errors import OptionError, TrainError
+
+Entries = dict[str, torch.Tensor]
+
+TOLERANCE = 1e-4
+"""How far answers may be from those of the model, as a share of the largest answer (or of 1)."""
+ANSWER = "prediction"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written, and how it was checked."""
+
+    path: Path
+    golden: Path
+    num_bytes: int
+    rows: int
+    difference: float
+    """The largest difference between an answer of the program and one of the model."""
+
+
+def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path, *, onnx: bool = False) -> Exported:
+    """Write a model as a program for batches like this one, and check it; `onnx` writes it for other runtimes.
+
+    The batch has the entries that the model looks at, and at least two rows: a program traced with one would hold for one only.
+    """
+    model = model.eval().cpu()
+    entries = {name: tensor.detach().cpu().contiguous() for name, tensor in batch.items()}
+    rows = len(next(iter(entries.values())))
+    if rows < 2:
+        raise OptionError(f"the golden batch has {rows} rows; expected at least 2, so that the program holds for any number.")
+    with torch.no_grad():
+        answers = [(part, _answer(model(part))) for part in (entries, {name: tensor[:1] for name, tensor in entries.items()})]
+    data, run = (_onnx if onnx else _program)(model, entries)
+    difference, allowed = 0.0, TOLERANCE
+    for part, answer in answers:
+        found = run(part)
+        if found.shape != answer.shape:
+            raise TrainError(f"the program answers {tuple(found.shape)}, the model {tuple(answer.shape)}. It was not written.")
+        difference = max(difference, (found - answer).abs().max().item())
+        allowed = max(allowed, TOLERANCE * answer.abs().max().item())
+    if not difference <= allowed:  # not a number is not equal either
+        raise TrainError(f"the program is {difference:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
+    golden = path.with_name(path.name + ".golden.safetensors")
+    files.make_folder(path.parent)
+    files.write_file(golden, _golden({**entries, ANSWER: answers[0][1]}))
+    files.write_file(path, data)
+    return Exported(path=path, golden=golden, num_bytes=len(data), rows=rows, difference=difference)
+
+
+def _answer(found: Any) -> torch.Tensor:
+    if not isinstance(found, torch.Tensor):
+        raise OptionError(f"the model returned a {type(found).__name__}; expected one tensor from model(batch).")
+    return found
+
+
+def _golden(tensors: Entries) -> bytes:
+    from safetensors.torch import save
+
+    return save({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def _program(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries], torch.Tensor]]:
+    """The program as bytes, and a function that runs these bytes."""
+    with _quiet(), _told():
+        program = torch.export.export(model, (entries,), dynamic_shapes=_any_rows(entries))
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+        buffer.seek(0)
+        again = torch.export.load(buffer).module()
+    return buffer.getvalue(), lambda part: again(part)
+
+
+def _onnx(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries], torch.Tensor]]:
+    try:
+        import onnxruntime  # type: ignore[import-not-found,unused-ignore]
+        import onnxscript  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError as error:
+        raise OptionError(f"--onnx needs the package {error.name}. Install it: pip install 'stoker[onnx]'.") from None
+    with _quiet(), _told():
+        program = torch.export.export(model, (entries,), dynamic_shapes=_any_rows(entries))
+        exported = torch.onnx.export(program, dynamo=True, input_names=list(entries), output_names=[ANSWER], verbose=False)
+        if exported is None:
+            raise TrainError("torch.onnx gave no program.")
+        data: bytes = exported.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    names = {one.name for one in session.get_inputs()}
+
+    def run(part: Entries) -> torch.Tensor:
+        given = {name: tensor.numpy() for name, tensor in part.items() if name in names}
+        return torch.from_numpy(session.run([ANSWER], given)[0])
+
+    return data, run
+
+
+def _any_rows(entries: Entries) -> tuple[dict[str, dict[int, Any]]]:
+    return ({name: {0: torch.export.Dim.DYNAMIC} for name in entries},)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of torch about its own layers and formats, which no reader of ours can do anything about."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """A model that cannot be exported is one line."""
+    try:
+        yield
+    except (OptionError, TrainError):
+        raise
+    except Exception as error:  # torch raises many kinds, all of which mean the same here
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise TrainError(f"the model cannot be exported: {lines[0]}") from error

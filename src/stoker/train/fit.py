@@ -1,0 +1,339 @@
+"""A fit: one training in progress. It goes through epochs, and between updates looks at what else is due.
+
+Between two updates the host compares two numbers and reads the clock; everything else (logging, saving, signals, the end of a
+budget) happens when a comparison says so. All that a fit consists of is its state: a checkpoint holds it, so a fit that goes on
+from one does what it would have done.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import warnings
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from stoker.clock import now_ns
+from stoker.errors import NonFinite
+from stoker.train import rng
+from stoker.train.graph import Work
+from stoker.train.readout import Readout, Window
+
+if TYPE_CHECKING:
+    from stoker.train.checkpoints import Checkpoints
+    from stoker.train.log import Log
+    from stoker.train.optimizer import LearningRate
+    from stoker.train.signals import Signals
+    from stoker.train.stream import Stream
+    from stoker.train.trainer import Trainer
+
+Stopped = Literal["finished", "early", "budget", "signal"]
+
+LOOK_NS = 100_000_000
+"""How often the host looks at signals, the budget and the bar."""
+MOST_OVERFLOWS = 100
+"""Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
+_END = object()
+
+
+@dataclass
+class Progress:
+    """How far a fit is: what a checkpoint says beside tensors."""
+
+    step: int = 0
+    epoch: int = 0
+    batches: int = 0
+    """Batches of the epoch that have been taken."""
+    is_epoch_done: bool = False
+    """Whether those were all of them, and only the validation is due."""
+    seconds: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_updates: int = 0
+    skipped: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    last: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Taken:
+    """What the host knows of a window that is under way."""
+
+    step: int
+    epoch: int
+    rate: float
+    wait: float
+    lr: float
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Where a pass over the batches began."""
+
+    state: Any
+    batches: int
+    step: int
+
+
+class Fit:
+    """One call of `Trainer.fit`."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        work: Work,
+        readout: Readout,
+        train: Stream,
+        *,
+        epochs: int,
+        rate: LearningRate,
+        checkpoints: Checkpoints | None,
+        log: Log,
+        signals: Signals,
+    ) -> None:
+        self.progress = Progress()
+        self._trainer = trainer
+        self._work = work
+        self._readout = readout
+        self._train = train
+        self._epochs = epochs
+        self._rate = rate
+        self._checkpoints = checkpoints
+        self._log = log
+        self._signals = signals
+        self._total_updates = train.num_updates(trainer.accumulate, epochs)
+        self._taken: deque[_Taken] = deque()
+        self._overflows = 0
+        self._began_ns = self._last_ns = self._window_ns = now_ns()
+        self.wait_ns = self._window_wait_ns = 0
+        self._next_step = 0
+        self._next_look_ns = 0
+        self._saved_step = -1
+        self._pass = _Pass(None, 0, 0)
+
+    def run(self) -> Stopped:
+        """Train to the end, or until something stops it."""
+        self._trainer.model.train()
+        self._plan()
+        while self.progress.epoch < self._epochs:
+            stopped = None if self.progress.is_epoch_done else self._run_epoch()
+            stopped = stopped or self._end_epoch()
+            if stopped is not None:
+                return stopped
+        return "finished"
+
+    def _run_epoch(self) -> Stopped | None:
+        progress, work, train, accumulate = self.progress, self._work, self._train, self._trainer.accumulate
+        train.set_epoch(progress.epoch)
+        self._pass = _Pass(train.state(), progress.batches, progress.step)
+        entries = train.passes(work.source)
+        place = train.place if train.needs_placing else None
+        pending = 0
+        while True:
+            before = now_ns()
+            entry = next(entries, _END)
+            self.wait_ns += now_ns() - before
+            if entry is _END:
+                break
+            if not pending:
+                self._set_rate()
+            work.micro(entry if place is None else place(entry))
+            progress.batches += 1
+            pending += 1
+            if pending == accumulate:
+                pending = 0
+                stopped = self._after(work.update())
+                if stopped is not None:
+                    return stopped
+        # What is left over of the epoch is an update of its own: nothing of it leaks into the next epoch.
+        return self._after(work.update()) if pending else None
+
+    def _set_rate(self) -> None:
+        schedule = self._trainer.schedule
+        if schedule is not None:
+            self._rate.set(schedule(self.progress.step, self._total_updates))
+
+    def _after(self, is_good: bool) -> Stopped | None:
+        """What has to be done after an update; mostly nothing."""
+        self.progress.step += 1
+        if not is_good and self._trainer.guard == "stop" and not self._trainer.uses_scale:
+            self._judge(self._readout.window())  # others are judged when their window is read
+        if self.progress.step < self._next_step and now_ns() < self._next_look_ns and self._signals.asked is None:
+            return None
+        return self._look()
+
+    def _look(self) -> Stopped | None:
+        trainer, step = self._trainer, self.progress.step
+        now = now_ns()
+        saves = self._checkpoints is not None and trainer.save_every is not None and step % trainer.save_every == 0
+        if step >= self._next_step:
+            self._take()
+        for window in self._readout.ready():
+            self._report(window)
+        if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
+            self.save()
+        self._log.draw(step, self._readout.latest(), wait=self._share(now))
+        self._plan()
+        if self._signals.asked is not None:
+            return self._leave("signal")
+        if trainer.max_seconds is not None and self.seconds >= trainer.max_seconds:
+            return self._leave("budget")
+        return None
+
+    def _plan(self) -> None:
+        """When to look again: at the step that ends a window or is saved, or a moment from now."""
+        trainer, step = self._trainer, self.progress.step
+        self._next_step = min(step - step % every + every for every in (trainer.log_every, trainer.save_every) if every is not None)
+        self._next_look_ns = now_ns() + LOOK_NS
+
+    def _share(self, now: int) -> float:
+        return (self.wait_ns - self._window_wait_ns) / max(1, now - self._window_ns)
+
+    def _take(self) -> None:
+        """End the window of numbers, and remember what the host knows of it."""
+        if not self._readout.count:
+            return
+        now = now_ns()
+        rate = self._readout.count / max(1e-9, (now - self._window_ns) / 1e9)
+        self._taken.append(
+            _Taken(step=self.progress.step, epoch=self.progress.epoch, rate=rate, wait=self._share(now), lr=self._rate.first)
+        )
+        self._window_ns, self._window_wait_ns = now, self.wait_ns
+        self._readout.take()
+
+    def _report(self, window: Window) -> None:
+        """Log a window that has arrived, and judge it."""
+        taken = self._taken.popleft()
+        self._judge(window)
+        took_place = [not flag for flag in window.column("skipped")]
+        means = window.means(took_place)
+        if any(took_place):
+            self.progress.epoch_loss += means["loss"] * sum(took_place)
+            self.progress.epoch_updates += sum(took_place)
+        if self._trainer.clip is None:
+            del means["norm"]  # nobody needed it, so it was not computed
+        means["skipped"] = float(len(took_place) - sum(took_place))
+        self._log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
+
+    def _judge(self, window: Window) -> None:
+        """Stop at an update that was held back, or count it, as the guard says."""
+        held_back = [index for index, flag in enumerate(window.column("skipped")) if flag]
+        if not held_back:
+            self._overflows = 0
+            return
+        if self._trainer.uses_scale and all(math.isfinite(loss) for loss in window.column("loss")):
+            self._overflows += len(held_back)
+            if self._overflows < MOST_OVERFLOWS:
+                return
+        step = window.first + held_back[0]
+        if self._trainer.guard == "skip":
+            self.progress.skipped += len(held_back)
+            if self.progress.skipped == len(held_back):
+                warnings.warn(f"{self._describe(step, window)} The update was skipped, as will be others like it.", stacklevel=2)
+            return
+        self._stop_at(step, window)
+
+    def _describe(self, step: int, window: Window) -> str:
+        row = window.rows[step - window.first]
+        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else "a gradient is not finite"
+        first = (step - self._pass.step) * self._trainer.accumulate
+        blamed = self._train.blame(self._pass.state, first, self._trainer.accumulate)
+        return f"{what} at update {step:,} of epoch {self.progress.epoch:,} ({blamed})."
+
+    def _stop_at(self, step: int, window: Window) -> None:
+        """Go back to before the update that must not take place, save, and say where it came from."""
+        text = self._describe(step, window)
+        taken = (step - self._pass.step) * self._trainer.accumulate
+        self.progress.step, self.progress.batches = step, self._pass.batches + taken
+        self._readout.begin(step)
+        self._taken.clear()
+        where = ""
+        if self._checkpoints is not None:
+            self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
+            where = f" and are saved in {self._checkpoints.folder}"
+        raise NonFinite(
+            f"{text} The weights are those before it{where}. Mend the data, lower the learning rate, or pass guard='skip'."
+        )
+
+    def _end_epoch(self) -> Stopped | None:
+        progress, trainer = self.progress, self._trainer
+        self._take()
+        for window in self._readout.ready(wait=True):
+            self._report(window)
+        progress.is_epoch_done = True
+        values = {"loss": progress.epoch_loss / progress.epoch_updates} if progress.epoch_updates else {}
+        if trainer.valid is not None:
+            values |= {f"val_{name}": value for name, value in trainer.evaluate(trainer.valid).items()}
+        self._window_ns, self._window_wait_ns = now_ns(), self.wait_ns
+        verdict = trainer.judge(values, progress.epoch)
+        self._log.write(
+            progress.step,
+            {"epoch": progress.epoch} | {f"epoch_{name}" if name == "loss" else name: value for name, value in values.items()},
+        )
+        progress.last = values
+        if verdict.improved:
+            progress.best, progress.best_step = verdict.value, progress.step
+        progress.epoch, progress.batches, progress.is_epoch_done = progress.epoch + 1, 0, False
+        progress.epoch_loss, progress.epoch_updates = 0.0, 0
+        is_over = verdict.stop or progress.epoch == self._epochs
+        is_due = trainer.save_every is None or progress.step % trainer.save_every == 0
+        if verdict.improved or is_over or is_due:
+            self.save(best=verdict.improved)
+        if verdict.stop:
+            return "early"
+        return self._leave("signal") if self._signals.asked is not None else None
+
+    def _leave(self, why: Stopped) -> Stopped:
+        """End before the end: nothing that has been done is lost."""
+        if self._checkpoints is not None and self._saved_step != self.progress.step:
+            self.save(wait=True)
+        return why
+
+    @property
+    def wait_share(self) -> float:
+        """The part of this call's time that went by waiting for batches."""
+        return self.wait_ns / max(1, now_ns() - self._began_ns)
+
+    @property
+    def seconds(self) -> float:
+        """Time of the training so far, with that before it was resumed."""
+        now = now_ns()
+        self.progress.seconds += (now - self._last_ns) / 1e9
+        self._last_ns = now
+        return self.progress.seconds
+
+    def save(self, *, best: bool = False, wait: bool = False, stream_state: Any = None) -> None:
+        """Save everything, in the background unless told to wait."""
+        if self._checkpoints is None:
+            return
+        self.progress.seconds = self.seconds
+        self.progress.is_epoch_done = self._train.is_done(self._pass.state, self.progress.batches)
+        parts = self._trainer.parts()
+        parts["fit"] = {
+            "progress": asdict(self.progress),
+            "readout": self._readout.state_dict(),
+            "taken": [asdict(taken) for taken in self._taken],
+            "overflows": self._overflows,
+            "stream": stream_state if stream_state is not None else self._train.state(),
+            "random": rng.capture(),
+        }
+        self._checkpoints.save(self.progress.step, parts, self._trainer.facts(self.progress), best=best, wait=wait)
+        self._saved_step = self.progress.step
+
+    def load(self, parts: dict[str, Any]) -> None:
+        """Go on where a checkpoint was saved."""
+        state = parts["fit"]
+        self._trainer.load_parts(parts)
+        self.progress = Progress(**state["progress"])
+        self._readout.load_state_dict(state["readout"])
+        self._taken = deque(_Taken(**taken) for taken in state["taken"])
+        self._overflows = state["overflows"]
+        self._train.resume(state["stream"], taken=self.progress.batches)
+        self._saved_step = self.progress.step
+        rng.restore(state["random"])
+
+
+def deliver(number: int) -> None:
+    """Let a signal do what it would have done, now that everything is saved and its handler is the user's again."""
+    signal.raise_signal(number)

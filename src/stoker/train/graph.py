@@ -1,0 +1,168 @@
+"""Graphs: the whole step as CUDA graphs, one a shape of batch, so that a step costs the host one launch.
+
+A graph needs static shapes and addresses. Batches are copied into tensors that stay where they are, or (for a feed that lives on
+the device) gathered there by the graph itself. A shape that comes for the first time runs eagerly, and is captured the next time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from stoker.train.loss import map_tensors, tensors_of
+from stoker.train.readout import Readout
+from stoker.train.step import Step
+
+WARM_UP = 3
+MOST_SHAPES = 32
+"""Shapes that are captured; more of them would hold too much memory, and rarely come again."""
+
+Signature = tuple[tuple[torch.Size, torch.dtype], ...]
+
+
+class Work(Protocol):
+    """How the steps of a training are done: eagerly or by graphs. The trainer knows nothing else of them."""
+
+    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """What to go through, one entry a micro-batch."""
+
+    def micro(self, entry: Any) -> None:
+        """Do a micro-batch."""
+
+    def update(self) -> bool:
+        """End the update that the micro-batches since the last one belong to; False where it was held back."""
+
+
+class Eager:
+    """Steps as torch does them."""
+
+    def __init__(self, step: Step, readout: Readout) -> None:
+        self._step = step
+        self._readout = readout
+
+    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches themselves."""
+        return iter(batches)
+
+    def micro(self, entry: Any) -> None:
+        """Forward and backward."""
+        self._step.micro(entry)
+
+    def update(self) -> bool:
+        """Update the weights."""
+        is_good = self._step.update()
+        self._readout.count += 1
+        return is_good
+
+
+class Graphs:
+    """Steps replayed from graphs; shapes that come once run eagerly."""
+
+    def __init__(self, step: Step, readout: Readout, *, accumulate: int, preserve: Callable[[], Callable[[], None]]) -> None:
+        self._step = step
+        self._readout = readout
+        self._whole = accumulate == 1
+        self._preserve = preserve
+        self._seen: dict[Signature, int] = {}
+        self._graphs: dict[Signature, tuple[Any, torch.cuda.CUDAGraph]] = {}
+        self._update_graph: torch.cuda.CUDAGraph | None = None
+        self._pool: Any = None
+        self._was_replayed = False
+        if not self._whole:
+            step.keep_gradients()
+
+    @property
+    def num_shapes(self) -> int:
+        """How many shapes have been captured."""
+        return len(self._graphs)
+
+    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The batches themselves."""
+        return iter(batches)
+
+    def micro(self, entry: Any) -> None:
+        """Copy a batch to where its graph looks for it, and replay."""
+        signature = tuple((tensor.shape, tensor.dtype) for tensor in tensors_of(entry))
+        found = self._graphs.get(signature) or self._capture_again(signature, entry)
+        self._was_replayed = found is not None
+        if found is None:
+            self._step.micro(entry)
+            return
+        static, graph = found
+        torch._foreach_copy_(tensors_of(static), tensors_of(entry), non_blocking=True)
+        graph.replay()
+
+    def _capture_again(self, signature: Signature, entry: Any) -> tuple[Any, torch.cuda.CUDAGraph] | None:
+        seen = self._seen[signature] = self._seen.get(signature, 0) + 1
+        if seen == 1 or len(self._graphs) >= MOST_SHAPES:
+            return None
+        self._graphs[signature] = self.capture(entry)
+        return self._graphs[signature]
+
+    def capture(self, batch: Any) -> tuple[Any, torch.cuda.CUDAGraph]:
+        """A graph for batches of this shape, and the tensors that it reads. Nothing is different afterwards."""
+        static = map_tensors(batch, torch.clone)
+
+        def body() -> None:
+            self._step.micro(static)
+            if self._whole:
+                self._step.update()
+
+        return static, self._record(body)
+
+    def _record(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        restore = self._preserve()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                body()
+        torch.cuda.current_stream().wait_stream(stream)
+        restore()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            body()
+        self._pool = self._pool or graph.pool()
+        restore()
+        return graph
+
+    def update(self) -> bool:
+        """Update by graph, unless the graph of the micro-batch has done it."""
+        if not (self._whole and self._was_replayed):
+            if self._whole:
+                self._step.update()
+            else:
+                self._update_graph = self._update_graph or self._record(self._step.update)
+                self._update_graph.replay()
+        self._readout.count += 1
+        return True
+
+
+class Gathering(Graphs):
+    """Graphs that gather their batches themselves, from a feed that lives on the device."""
+
+    def __init__(
+        self, step: Step, readout: Readout, feed: Any, *, accumulate: int, preserve: Callable[[], Callable[[], None]]
+    ) -> None:
+        super().__init__(step, readout, accumulate=accumulate, preserve=preserve)
+        self._captured = feed.captured()
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def source(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """The steps of a pass of the feed, each of which is a gather within the graph."""
+        return iter(self._captured.passes())
+
+    def micro(self, entry: Any) -> None:
+        """Replay, the gather included."""
+        if self._graph is None:
+            self._graph = self._record(self._body)
+            self._captured.rewind()
+            self._was_replayed = True
+        self._graph.replay()
+
+    def _body(self) -> None:
+        self._step.micro(self._captured.enqueue())
+        if self._whole:
+            self._step.update()

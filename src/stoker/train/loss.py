@@ -1,0 +1,153 @@
+"""Loss: what a training makes smaller, in THE one form `loss(model, batch)`.
+
+It returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries "prediction"
+and "target" may be whole tensors: metrics look at them in evaluation. A batch is a tensor, a tuple or a dict of tensors; a dict's
+"valid" marks the rows that are samples.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from stoker.errors import OptionError, TrainError
+
+LossFunction = Callable[[nn.Module, Any], Any]
+
+WHOLE = ("prediction", "target")
+"""Entries of a loss's dict that are no scalars."""
+
+
+class Outcome(NamedTuple):
+    """What a loss function said of a batch."""
+
+    loss: torch.Tensor
+    scalars: dict[str, torch.Tensor]
+    """Further numbers to log."""
+    whole: dict[str, torch.Tensor]
+    """What metrics look at."""
+
+
+def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
+    """`criterion(model(x), y)` for batches that are pairs, or dicts with these keys.
+
+    Where a batch marks rows that are no samples, the mean is taken over the others, so a criterion must then know
+    `reduction="none"`, as those of torch do.
+    """
+    each = _without_mean(criterion)
+
+    def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+        given, expected = _pair(batch, x, y)
+        prediction = model(given)
+        valid = batch.get("valid") if isinstance(batch, Mapping) else None
+        if valid is None:
+            value = criterion(prediction, expected)
+        else:
+            rows = each(prediction, expected).reshape(len(valid), -1).mean(1)
+            value = torch.where(valid, rows, 0).sum() / valid.sum().clamp(min=1)
+        return {"loss": value, "prediction": prediction.detach(), "target": expected}
+
+    return loss
+
+
+def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any], torch.Tensor]:
+    """The criterion for each row or element, for a mean over some of them."""
+    if isinstance(criterion, nn.Module) and getattr(criterion, "reduction", None) == "mean" and _weighs_alike(criterion):
+        each = copy.copy(criterion)
+        each.reduction = "none"
+        return each
+    if getattr(criterion, "__module__", None) == "torch.nn.functional":
+        return functools.partial(criterion, reduction="none")
+
+    def refuse(prediction: Any, expected: Any) -> torch.Tensor:
+        raise TrainError(
+            f"the criterion {criterion!r} cannot leave out rows that are no samples. Give a loss(model, batch) of your own "
+            f"that uses batch['valid'], or a feed with last='drop' or 'short'."
+        )
+
+    return refuse
+
+
+def _weighs_alike(criterion: nn.Module) -> bool:
+    return getattr(criterion, "weight", None) is None and getattr(criterion, "ignore_index", -100) == -100
+
+
+def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
+    if isinstance(batch, Mapping):
+        if x not in batch or y not in batch:
+            raise TrainError(
+                f"a batch has {', '.join(map(str, batch))}; expected {x!r} and {y!r}. Give a loss(model, batch) of your own."
+            )
+        return batch[x], batch[y]
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], batch[1]
+    raise TrainError(
+        f"a batch is a {type(batch).__name__}; expected a pair (x, y) or a dict. Give a loss(model, batch) of your own."
+    )
+
+
+def as_loss(loss: Any) -> LossFunction:
+    """The loss function that is meant: `nn.MSELoss()` means `supervised(nn.MSELoss())`."""
+    if isinstance(loss, type) or not callable(loss):
+        raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
+    is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
+    return supervised(loss) if is_criterion else loss  # type: ignore[no-any-return]
+
+
+def outcome_of(result: Any) -> Outcome:
+    """Take apart what a loss function returned."""
+    if isinstance(result, torch.Tensor):
+        return Outcome(_checked(result), {}, {})
+    if not isinstance(result, Mapping) or "loss" not in result:
+        what = f"a dict with {', '.join(map(repr, result))}" if isinstance(result, Mapping) else f"a {type(result).__name__}"
+        raise TrainError(f"the loss function returned {what}; expected a scalar tensor, or a dict with the key 'loss'.")
+    whole = {name: result[name] for name in WHOLE if name in result}
+    scalars = {name: value.detach() for name, value in result.items() if name != "loss" and name not in whole}
+    return Outcome(_checked(result["loss"]), scalars, whole)
+
+
+def _checked(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.dim():
+        found = f"of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise TrainError(f"the loss is {found}; expected a scalar tensor. Take its mean over the samples.")
+    return loss
+
+
+def num_samples(batch: Any) -> torch.Tensor | int:
+    """How many samples a batch has: a number, or (where rows are marked) a tensor that nobody has to wait for."""
+    if isinstance(batch, Mapping):
+        valid = batch.get("valid")
+        if isinstance(valid, torch.Tensor):
+            return valid.sum()
+    return num_rows(batch)
+
+
+def num_rows(batch: Any) -> int:
+    """How many rows the first tensor of a batch has."""
+    for tensor in tensors_of(batch):
+        return len(tensor) if tensor.dim() else 1
+    raise TrainError(f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, a tuple or a dict of tensors.")
+
+
+def tensors_of(batch: Any) -> list[torch.Tensor]:
+    """All tensors of a batch, in order."""
+    if isinstance(batch, torch.Tensor):
+        return [batch]
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
+
+
+def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The same batch with each tensor replaced."""
+    if isinstance(batch, torch.Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {name: map_tensors(part, function) for name, part in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(map_tensors(part, function) for part in batch)
+    return batch

@@ -1,0 +1,85 @@
+"""The optimizer: its implementation (one kernel for all weights, where it has one), and a learning rate that graphs can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from stoker.errors import OptionError
+
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""Optimizers of torch that have a fused implementation."""
+
+
+def check_optimizer(optimizer: Any, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """The optimizer; a function of the parameters is called."""
+    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer([parameter for parameter in parameters if parameter.requires_grad])
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise OptionError(
+            f"optimizer is {optimizer!r}; expected one of torch.optim, or a function that makes one of the parameters, such as "
+            f"functools.partial(torch.optim.AdamW, lr=1e-3)."
+        )
+    return optimizer
+
+
+def may_be_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether there is a choice: the optimizer has a fused implementation, and the user has not said which to take."""
+    return type(optimizer) in FUSED and all(
+        group.get("fused") is None and group.get("foreach") is None and not group.get("differentiable") and _is_plain(group)
+        for group in optimizer.param_groups
+    )
+
+
+def _is_plain(group: dict[str, Any]) -> bool:
+    """Whether all weights are such as the fused kernels take."""
+    return all(torch.is_floating_point(weight) and not weight.is_sparse for weight in group["params"])
+
+
+def set_fused(optimizer: torch.optim.Optimizer, fused: bool) -> None:
+    """Take the fused implementation, or leave the choice to torch."""
+    for group in optimizer.param_groups:
+        group["fused"] = True if fused else None
+    optimizer._step_supports_amp_scaling = fused  # type: ignore[attr-defined]
+    optimizer._need_device_dtype_check_for_fused = fused  # type: ignore[attr-defined]
+    for weight, state in optimizer.state.items():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"] = state["step"].to(weight.device if fused else "cpu")
+
+
+class LearningRate:
+    """The learning rate of each group: what the user set, times what a schedule says."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._groups = optimizer.param_groups
+        self._given = [{name: group[name] for name in ("lr", "capturable") if name in group} for group in self._groups]
+        self._rates = [float(group["lr"]) for group in self._groups]
+        self._on_device = False
+        self.first = self._rates[0]
+        """Of the first group, as it is now."""
+
+    def to_device(self, device: torch.device) -> None:
+        """Keep it in tensors: a graph reads it from there, and would not see a number that changes."""
+        for group, given in zip(self._groups, self._given, strict=True):
+            if not self._on_device:
+                group["lr"] = torch.full((), group["lr"], device=device)
+            if "capturable" in given:
+                group["capturable"] = True
+        self._on_device = True
+
+    def set(self, factor: float) -> None:
+        """Let the next update use this multiple of what the user set."""
+        self.first = self._rates[0] * factor
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            if self._on_device:
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+    def restore(self) -> None:
+        """Give the groups back as the user made them."""
+        for group, given in zip(self._groups, self._given, strict=True):
+            group.update(given)
+        self._on_device = False

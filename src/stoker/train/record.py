@@ -1,0 +1,85 @@
+"""run.json: what a run is, so that it can be run again. Parsed strictly, replaced whole.
+
+A record has one session for each process that worked on the run: the one that started it, and those that resumed it. A session
+without an end was killed, or is still running.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from stoker.errors import TrainError
+from stoker.files import write_file
+from stoker.train.machine import Commit, Machine
+
+NAME = "run.json"
+VERSION = 1
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One process that worked on a run."""
+
+    started: str
+    """UTC, like 2026-11-15T16:20:00.123Z."""
+    from_step: int
+    ended: str | None = None
+    how: str | None = None
+    """"finished", "early", "budget", "signal", or the error that ended it."""
+    last_step: int | None = None
+    process: int
+    command: list[str]
+    folder: str
+    """Where the command was given."""
+    config: dict[str, Any]
+    """The effective configuration."""
+    stores: dict[str, str]
+    """The digest of each store that was fed, by its use or name."""
+    versions: dict[str, str]
+    machine: Machine
+    git: Commit | None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All sessions of a run, the first one first."""
+
+    format: Literal["stoker-run"] = "stoker-run"
+    version: Literal[1] = 1
+    sessions: list[Session]
+
+    @property
+    def last(self) -> Session:
+        """The session that worked on the run last."""
+        return self.sessions[-1]
+
+
+class _Head(msgspec.Struct):
+    format: str
+    version: int
+
+
+def read_record(folder: Path) -> Record:
+    """Read the run.json of a folder; one that breaks a rule raises a `TrainError` that says which."""
+    path = folder / NAME
+    try:
+        text = path.read_bytes()
+        head = msgspec.json.decode(text, type=_Head)
+        if head.format == "stoker-run" and head.version > VERSION:
+            raise TrainError(f"{path} has version {head.version}, and this stoker reads up to {VERSION}. Use a newer stoker.")
+        record = msgspec.json.decode(text, type=Record)
+    except FileNotFoundError:
+        raise TrainError(f"{folder} holds no {NAME}, so it is no run. Give the folder of a run.") from None
+    except OSError as error:
+        raise TrainError(f"{path} cannot be read ({error.strerror}).") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TrainError(f"{path} is damaged: {error}.") from error
+    if not record.sessions:
+        raise TrainError(f"{path} is damaged: it has no session.")
+    return record
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Replace the run.json of a folder in one step."""
+    write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")

@@ -1,0 +1,84 @@
+"""Random numbers: the state of every global generator, captured as plain values and put back.
+
+Covers torch on the CPU, every CUDA device in use, NumPy's global generator and Python's `random`. Orders of feeds need none
+of these; models (dropout) and users' code do. The law: after `restore` they give the numbers they would have given.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+
+from stoker.errors import CheckpointInvalid
+
+
+def capture() -> dict[str, Any]:
+    """The state of all generators, as values that `flatten` takes and JSON can hold."""
+    version, numbers, gauss = random.getstate()
+    return {
+        "python": {"version": version, "numbers": np.array(numbers, dtype="<u4").tobytes(), "gauss": gauss},
+        "numpy": _packed(np.random.get_state(legacy=False)),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "cuda": [state.numpy().tobytes() for state in _cuda_states()],
+    }
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Put captured states back; if one of them cannot be, none is changed."""
+    before = capture()
+    try:
+        _restore(state)
+    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
+        _restore(before)
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CheckpointInvalid(f"the saved state of random numbers cannot be put back ({reason}).") from error
+    saved, present = len(state["cuda"]), torch.cuda.device_count()
+    if saved > present:
+        warnings.warn(
+            f"the checkpoint has the random state of {saved} CUDA devices, but there are {present}: random numbers made on the "
+            f"missing ones will differ from those of an uninterrupted run.",
+            stacklevel=2,
+        )
+
+
+def _restore(state: dict[str, Any]) -> None:
+    python = state["python"]
+    numbers = tuple(np.frombuffer(python["numbers"], dtype="<u4").tolist())
+    random.setstate((python["version"], numbers, python["gauss"]))
+    np.random.set_state(_unpacked(state["numpy"]))
+    torch.set_rng_state(_as_tensor(state["torch"]))
+    for i, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(_as_tensor(one), i)
+
+
+def _cuda_states() -> list[torch.Tensor]:
+    # A program that has not used CUDA shall not be made to start it.
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+
+
+def _as_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _packed(value: Any) -> Any:
+    """NumPy's description of a bit generator, with its arrays as (type, bytes)."""
+    if isinstance(value, dict):
+        return {key: _packed(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.tobytes())
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unpacked(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        dtype, data = value
+        if dtype not in ("<u4", "<u8"):
+            raise ValueError(f"an array of {dtype!r}")
+        return np.frombuffer(data, dtype=dtype).copy()
+    return value

@@ -1,0 +1,216 @@
+"""The step: micro-batches forward and backward, then one update of the weights that nothing non-finite can reach.
+
+The finite guard is a flag on the device. Where the optimizer's own kernel takes such a flag (fused Adam, AdamW, SGD, Adagrad) the
+kernel leaves the weights as they are, and the host learns of it later; elsewhere the host looks at the flag before it updates,
+which costs nothing on a CPU and one wait a step on a GPU.
+
+The gradient of an update is the mean over all samples of its micro-batches (and ranks), however they were dealt out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from stoker.errors import TrainError
+from stoker.train.ema import Ema
+from stoker.train.loss import LossFunction, num_rows, num_samples, outcome_of
+from stoker.train.precision import Precision, Scale, autocast
+from stoker.train.readout import Readout
+
+Join = Callable[[torch.Tensor], None]
+"""Replaces a tensor by its mean over all ranks, in place."""
+
+
+class Step:
+    """One update, eagerly: `micro` for each micro-batch, then `update`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: LossFunction,
+        optimizer: torch.optim.Optimizer,
+        readout: Readout,
+        *,
+        device: torch.device,
+        precision: Precision,
+        weighted: bool,
+        clip: float | None = None,
+        ema: Ema | None = None,
+        scale: Scale | None = None,
+        skips: bool = False,
+        join_ranks: Join | None = None,
+    ) -> None:
+        self._model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._readout = readout
+        self._autocast = autocast(precision, device)
+        self._clip = clip
+        self._ema = ema
+        self._scale = scale
+        self._join_ranks = join_ranks
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._statistics = _Statistics(model)
+        self._weighted = weighted
+        self._keeps_gradients = False
+        # A flag that is never cleared holds back all later updates too, so that the weights stay the last good ones until
+        # the host learns of it. With a loss scale, or where bad steps are skipped, each step is judged alone.
+        self._clears_flag = skips or scale is not None
+        self.gated = device.type == "cuda" and takes_flag(optimizer)
+        """Whether the optimizer's kernel looks at the flag, and the host need not."""
+        self.flag = torch.zeros((), device=device)
+        self._one = torch.ones((), device=device)
+        self._zero = torch.zeros((), device=device)
+        self._loss_sum = torch.zeros((), device=device)
+        self._weight_sum = torch.zeros((), device=device)
+        self._rows = 0
+        self._last_loss = self._zero
+        self._scalars: dict[str, torch.Tensor] = {}
+        self.is_good = True
+        """Whether the last update took place, as far as the host knows."""
+        self.bind()
+
+    def bind(self) -> None:
+        """Let the optimizer look at the flag of this step."""
+        if self.gated:
+            self._optimizer.grad_scale = None  # type: ignore[attr-defined]
+            self._optimizer.found_inf = self.flag  # type: ignore[attr-defined]
+
+    def micro(self, batch: Any) -> None:
+        """Add the gradient of a micro-batch."""
+        self._statistics.keep()
+        with self._autocast:
+            loss, self._scalars, _ = outcome_of(self._loss(self._model, batch))
+        self._last_loss = loss.detach()
+        if self._weighted:
+            weight = num_samples(batch) / self._full_rows(batch)
+            loss = loss * weight
+            self._loss_sum += loss.detach()
+            self._weight_sum += weight
+        (loss if self._scale is None else loss * self._scale.value).backward()  # type: ignore[no-untyped-call]
+
+    def _full_rows(self, batch: Any) -> int:
+        """Weights are counted in whole batches: sums of samples would overflow the range of fp16."""
+        self._rows = self._rows or num_rows(batch)
+        return self._rows
+
+    def update(self) -> bool:
+        """Update the weights; False where the host knows that it must not."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if not gradients:
+            raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
+        loss = self._check(gradients)
+        norm = self._zero if self._clip is None else self._clip_to(gradients, self._clip)
+        self.is_good = self.gated or not self.flag.item()
+        if self.is_good:
+            self._optimizer.step()
+            if self._ema is not None:
+                self._ema.update(self.flag if self.gated else None)
+        self._statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
+        self._readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
+        self._clear(gradients)
+        return self.is_good
+
+    def _check(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """Undo scale and weights, and raise the flag where the loss or a gradient is not finite; returns the loss."""
+        if self._clears_flag:
+            self.flag.zero_()
+        if self._weighted:
+            loss_sum, weight_sum = self._loss_sum, self._weight_sum
+            if self._join_ranks is not None:  # gradients are means over the ranks too
+                totals = torch.stack([loss_sum, weight_sum])
+                self._join_ranks(totals)
+                loss_sum, weight_sum = totals.unbind()
+            self._last_loss = loss_sum / weight_sum
+            inverse = (weight_sum if self._scale is None else weight_sum * self._scale.value).reciprocal()
+        else:
+            inverse = self._one if self._scale is None else self._scale.value.reciprocal()
+        loss = self._last_loss.float()
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.flag, inverse)
+        torch._amp_foreach_non_finite_check_and_unscale_([loss], self.flag, self._one)
+        return loss
+
+    def _clip_to(self, gradients: list[torch.Tensor], most: float) -> torch.Tensor:
+        """As `clip_grad_norm_` does it; a norm that overflows raises the flag."""
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        torch._amp_foreach_non_finite_check_and_unscale_([norm], self.flag, self._one)
+        torch._foreach_mul_(gradients, torch.clamp(most / (norm + 1e-6), max=1.0))
+        return norm
+
+    def _clear(self, gradients: list[torch.Tensor]) -> None:
+        if self._scale is not None:
+            self._scale.update(self.flag)
+        if self._weighted:
+            self._loss_sum.zero_()
+            self._weight_sum.zero_()
+        if self._keeps_gradients:
+            torch._foreach_zero_(gradients)
+        else:
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def keep_gradients(self) -> None:
+        """Let gradients stay where they are from now on, as graphs know them by their address."""
+        self._keeps_gradients = True
+        self.discard()
+
+    def tensors(self) -> list[torch.Tensor]:
+        """What a step changes beside the model and the optimizer."""
+        scale = [] if self._scale is None else list(self._scale.state_dict().values())
+        return [*scale, *([] if self._ema is None else self._ema.tensors()), self.flag, *self._readout.tensors()]
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether the model has layers that gather statistics as they go."""
+        return self._statistics.exist
+
+    def discard(self) -> None:
+        """Forget micro-batches that no update has taken in."""
+        self._loss_sum.zero_()
+        self._weight_sum.zero_()
+        self.flag.zero_()
+        self._optimizer.zero_grad(set_to_none=not self._keeps_gradients)
+
+
+class _Statistics:
+    """Running statistics of normalisation layers, which a bad batch reaches in the forward pass already."""
+
+    def __init__(self, model: nn.Module) -> None:
+        layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
+        self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
+        self._kept = [buffer.clone() for buffer in self._buffers]
+        self._is_kept = False
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are any."""
+        return bool(self._buffers)
+
+    def keep(self) -> None:
+        """Remember them as they are before the first micro-batch of an update."""
+        if self._buffers and not self._is_kept:
+            torch._foreach_copy_(self._kept, self._buffers)
+            self._is_kept = True
+
+    @torch.no_grad()
+    def settle(self, flag: torch.Tensor | None, *, is_good: bool) -> None:
+        """After an update: put them back where it did not take place."""
+        if not self._buffers:
+            return
+        self._is_kept = False
+        if flag is not None:
+            for buffer, kept in zip(self._buffers, self._kept, strict=True):
+                buffer.copy_(torch.where(flag > 0, kept, buffer))
+        elif not is_good:
+            torch._foreach_copy_(self._buffers, self._kept)
+
+
+def takes_flag(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the optimizer's kernel can be told, on the device, to leave the weights alone."""
+    return all(group.get("fused") for group in optimizer.param_groups) and bool(
+        getattr(optimizer, "_step_supports_amp_scaling", False)
+    )

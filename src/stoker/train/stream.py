@@ -1,0 +1,121 @@
+"""The stream of batches: any iterable, with what a training asks of it beyond its batches.
+
+A feed, or another loader with `state_dict` and `load_state_dict`, is saved and resumed where it is. Of any other iterable, as many
+batches as had been taken are taken again, which is exact where the iterable gives the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from itertools import chain, islice
+from typing import Any
+
+import torch
+
+from stoker.errors import OptionError, TrainError
+from stoker.train.loss import map_tensors, tensors_of
+
+
+class Stream:
+    """The training batches."""
+
+    def __init__(self, batches: Iterable[Any], device: torch.device) -> None:
+        if not isinstance(batches, Iterable):
+            raise OptionError(f"the batches are {batches!r}; expected a feed, a DataLoader or another iterable.")
+        self.batches = batches
+        self._device = device
+        self._keeps_state = hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
+        self._is_once = isinstance(batches, Iterator)
+        self._peeked: list[Any] = []
+        self._skip = 0
+
+    def num_updates(self, accumulate: int, epochs: int) -> int | None:
+        """Updates of so many epochs; None where nobody can know."""
+        try:
+            return -(-len(self.batches) // accumulate) * epochs if isinstance(self.batches, Sized) else None
+        except TypeError:  # a DataLoader of an iterable dataset has a length that it cannot tell
+            return None
+
+    def peek(self, count: int) -> list[Any]:
+        """The first batches on the device, for measurements; the training gets them all the same."""
+        if self._is_once:
+            self._peeked = list(islice(self.batches, count))
+            found = self._peeked
+        else:
+            state = self.batches.state_dict() if self._keeps_state else None  # type: ignore[attr-defined]
+            iterator = iter(self.batches)
+            found = [map_tensors(batch, torch.clone) for batch in islice(iterator, count)]
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+            if state is not None:
+                self.batches.load_state_dict(state)  # type: ignore[attr-defined]
+        if not found:
+            raise TrainError("there is no batch to train on: the iterable is empty.")
+        return [self.place(batch) for batch in found]
+
+    def passes(self, source: Any) -> Iterator[Any]:
+        """One pass over (the rest of) an epoch, from what a `source` makes of the batches."""
+        if self._is_once:
+            entries = chain(self._peeked, source(self.batches))
+            self._peeked = []
+        else:
+            entries = source(self.batches)
+        if self._skip:
+            entries = islice(entries, self._skip, None)
+            self._skip = 0
+        return iter(entries)
+
+    def place(self, batch: Any) -> Any:
+        """The batch on the device of the model."""
+        if all(tensor.device.type == self._device.type for tensor in tensors_of(batch)):
+            return batch
+        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+
+    @property
+    def needs_placing(self) -> bool:
+        """Whether batches may be elsewhere than the model: a feed on the same device never is."""
+        found = getattr(self.batches, "device", None)
+        return not isinstance(found, torch.device) or found.type != self._device.type
+
+    def state(self) -> Any:
+        """Where the iterable is, if it can tell."""
+        return self.batches.state_dict() if self._keeps_state else None  # type: ignore[attr-defined]
+
+    def resume(self, state: Any, *, taken: int) -> None:
+        """Go on where a state was saved; of an iterable without one, leave out as many batches as had been taken."""
+        if state is not None and self._keeps_state:
+            self.batches.load_state_dict(state)  # type: ignore[attr-defined]
+        else:
+            self._skip = taken
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell a sampler that shuffles by epoch (as those of torch do) which one begins."""
+        if self._keeps_state:
+            return
+        for one in (self.batches, getattr(self.batches, "sampler", None)):
+            set_epoch = getattr(one, "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+
+    def is_done(self, state: Any, taken: int) -> bool:
+        """Whether a pass that began at `state` has given out all batches of its epoch, `taken` of them."""
+        if not taken:
+            return False
+        now = self.state()
+        if isinstance(now, dict) and isinstance(state, dict) and "epoch" in now:
+            return bool(now["epoch"] != state["epoch"])
+        return isinstance(self.batches, Sized) and self.num_updates(1, 1) == taken
+
+    def state_after(self, state: Any, taken: int) -> Any:
+        """The state of a pass that began at `state` and has given out so many batches, where the iterable can tell."""
+        tell = getattr(self.batches, "state_after", None)
+        return tell(state, taken) if tell is not None and state is not None else None
+
+    def blame(self, state: Any, first: int, count: int) -> str:
+        """Where some batches of a pass come from: the samples that hold no numbers, if there are such, else all of them."""
+        tell = getattr(self.batches, "origin", None)
+        name = f"batch {first:,} of the pass" if count == 1 else f"batches {first:,} to {first + count - 1:,} of the pass"
+        if tell is None or state is None:
+            return name
+        return f"{name}: {tell(state, first, count)}"

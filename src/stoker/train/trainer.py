@@ -1,0 +1,378 @@
+"""The trainer: a model, a loss and an optimizer become steps over any iterable of batches.
+
+    trainer = stoker.Trainer(model, loss, optimizer, clip=1.0, folder="runs/first")
+    result = trainer.fit(feed, valid=valid_feed, epochs=25)
+
+It holds what a training consists of; `fit` says over which batches and how long. How steps are done (precision, graph, fused
+optimizer, compiled model) is measured unless it is said, and the choice is told with its numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from stoker.errors import CheckpointError, OptionError
+from stoker.train import facts
+from stoker.train.checkpoints import Checkpoint, Checkpoints
+from stoker.train.choice import Setup, Trial
+from stoker.train.ema import Ema
+from stoker.train.engine import Engine
+from stoker.train.evaluation import evaluate
+from stoker.train.fit import Fit, Progress, deliver
+from stoker.train.log import Log
+from stoker.train.loss import as_loss
+from stoker.train.metrics import Metric
+from stoker.train.optimizer import check_optimizer
+from stoker.train.precision import autocast, check_precision, kept_matmul_flags
+from stoker.train.progress import Progress as Bar
+from stoker.train.recompute import recomputed
+from stoker.train.result import Result
+from stoker.train.run import Run
+from stoker.train.schedule import Schedule, as_schedule
+from stoker.train.signals import Signals
+from stoker.train.stopping import EarlyStopping
+from stoker.train.stream import Stream
+from stoker.train.writers import Writer
+
+Auto = Literal["auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What an epoch's numbers mean."""
+
+    improved: bool
+    stop: bool
+    value: float | None
+
+
+class Trainer:
+    """Trains `model` to make `loss(model, batch)` smaller.
+
+    `optimizer` is one of torch.optim, or a function that makes one of the parameters. `precision`, `graph` and `compile` are
+    measured with "auto". `accumulate` micro-batches make one update, weighted by their samples. `clip` is the largest norm of
+    the gradient, `ema` the decay of an average of the weights, with which the model is evaluated and exported. `schedule` is a
+    function of the update's number. `guard` says what becomes of an update whose loss or gradient is not finite: it never
+    reaches the weights; then "stop" ends the run, "skip" goes on. `recompute` saves memory of activations for time.
+
+    With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed.
+    `max_seconds` ends the run with its time. `config` is what the run folder keeps of the user's own settings.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Any,
+        optimizer: Any,
+        *,
+        precision: str = "auto",
+        accumulate: int = 1,
+        clip: float | None = None,
+        ema: float | None = None,
+        graph: bool | Auto = "auto",
+        compile: bool | Auto = "auto",
+        recompute: bool = False,
+        schedule: Any = None,
+        early_stopping: EarlyStopping | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        guard: Literal["stop", "skip"] = "stop",
+        folder: str | Path | None = None,
+        save_every: int | None = None,
+        keep: int = 2,
+        max_seconds: float | None = None,
+        log_every: int = 50,
+        writers: Sequence[Writer] = (),
+        device: str | torch.device | None = None,
+        seed: int | None = None,
+        config: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
+        if seed is not None:
+            torch.manual_seed(_checked("seed", seed, least=0))
+        self.model = model
+        self.device = _device_of(model, device)
+        self.loss = as_loss(loss)
+        self.optimizer = check_optimizer(optimizer, model.parameters())
+        check_precision(precision, self.device)
+        self.precision = precision
+        self.graph = _checked_switch("graph", graph)
+        self.compile = _checked_switch("compile", compile)
+        if graph is True and self.device.type != "cuda":
+            raise OptionError(f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.")
+        self.accumulate = _checked("accumulate", accumulate, least=1)
+        self.clip = _checked_positive("clip", clip)
+        self.ema = Ema(model, ema) if ema is not None else None
+        self.recompute = recompute
+        self.schedule: Schedule | None = as_schedule(schedule) if schedule is not None else None
+        self.early_stopping = early_stopping
+        self.metrics = dict(metrics or {})
+        if guard not in ("stop", "skip"):
+            raise OptionError(f"guard is {guard!r}; expected 'stop' or 'skip'.")
+        self.guard = guard
+        self.folder = Path(folder) if folder is not None else None
+        self.save_every = _checked("save_every", save_every, least=1) if save_every is not None else None
+        self.keep = keep
+        self.max_seconds = _checked_positive("max_seconds", max_seconds)
+        self.log_every = _checked("log_every", log_every, least=1)
+        self.writers = tuple(writers)
+        self.config = dict(config or {})
+        self.shows_progress = progress
+        self.valid: Iterable[Any] | None = None
+        self.setup = Setup()
+        self.trials: tuple[Trial, ...] = ()
+        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._stopping: EarlyStopping | None = early_stopping
+        self._engine: Engine | None = None
+
+    def fit(
+        self,
+        train: Iterable[Any],
+        *,
+        valid: Iterable[Any] | None = None,
+        epochs: int = 1,
+        resume: bool = False,
+        allow: Collection[str] = (),
+        strict: bool = False,
+    ) -> Result:
+        """Train over so many epochs.
+
+        `resume` goes on from the newest checkpoint of the folder, if there is one: refused where configuration or data differ,
+        unless the field is in `allow`. With `strict`, a damaged newest checkpoint is an error, and not a reason to take the
+        one before it. After a signal everything is saved, and the signal is delivered.
+        """
+        epochs = _checked("epochs", epochs, least=1)
+        if resume and self.folder is None:
+            raise OptionError("resume=True needs folder=, where the checkpoints are.")
+        stream = Stream(train, self.device)
+        self.valid = valid
+        self._stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
+        with contextlib.ExitStack() as stack:
+            checkpoints = stack.enter_context(Checkpoints(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
+            found = self._find(checkpoints, resume=resume, allow=allow, strict=strict)
+            stack.enter_context(kept_matmul_flags())
+            if self.recompute:
+                stack.enter_context(recomputed(self.model))
+            engine = self._engine = stack.enter_context(
+                Engine(self, stream, total_updates=stream.num_updates(self.accumulate, epochs))
+            )
+            self._choose(engine, found)
+            work = engine.work(self.setup)
+            run = self._open_run(stream, epochs, resume=resume, found=found)
+            if run is not None:
+                stack.enter_context(run)
+            log = Log(
+                [*([run.metrics] if run is not None else []), *self.writers],
+                stack.enter_context(Bar(stream.num_updates(self.accumulate, epochs), enabled=self.shows_progress)),
+            )
+            stack.callback(log.close)
+            signals = stack.enter_context(Signals())
+            fit = Fit(
+                self,
+                work,
+                engine.readout,
+                stream,
+                epochs=epochs,
+                rate=engine.rate,
+                checkpoints=checkpoints,
+                log=log,
+                signals=signals,
+            )
+            if found is not None:
+                fit.load(found.parts)
+            stopped = fit.run()
+            if checkpoints is not None:
+                checkpoints.wait()
+            result = self._result(fit, stopped)
+            log.close()
+            if run is not None:
+                run.end(stopped, step=result.step)
+        if signals.asked is not None and stopped == "signal":
+            deliver(signals.asked)
+        return result
+
+    def _find(self, checkpoints: Checkpoints | None, *, resume: bool, allow: Collection[str], strict: bool) -> Checkpoint | None:
+        """The checkpoint to go on from."""
+        if checkpoints is None or not resume:
+            return None
+        found = checkpoints.latest(strict=strict)
+        if found is not None:
+            facts.check(found.facts, self._comparable(), where=str(found.path), allow=allow)
+        return found
+
+    def _choose(self, engine: Engine, found: Checkpoint | None) -> None:
+        """How steps are done; a run that goes on does them as before, as other kernels give other bits."""
+        if found is not None:
+            self.setup, self.trials = Setup(**found.facts["setup"]), ()
+        else:
+            self.setup, self.trials = engine.choose()
+        for trial in self.trials:
+            self._say(str(trial))
+
+    def _say(self, line: str) -> None:
+        if self.shows_progress:
+            print(f"  {line}", flush=True)
+
+    def judge(self, values: Mapping[str, float], epoch: int) -> Judgement:
+        """What the numbers of an epoch mean for the run."""
+        stopping = self._stopping
+        if stopping is None:
+            return Judgement(improved=False, stop=False, value=None)
+        if stopping.metric not in values:
+            raise OptionError(f"early stopping watches {stopping.metric!r}, but an epoch has {', '.join(values)}.")
+        verdict = stopping.update(values[stopping.metric], epoch)
+        return Judgement(improved=verdict.improved, stop=verdict.stop, value=values[stopping.metric])
+
+    def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
+        """The mean loss and the metrics over all samples, with the average of the weights where there is one."""
+        stream = Stream(batches, self.device)
+        with self.ema.applied() if self.ema is not None else contextlib.nullcontext():
+            return evaluate(
+                self.model,
+                self.loss,
+                batches,
+                metrics=self.metrics,
+                context=autocast(self.setup.precision, self.device),
+                place=stream.place if stream.needs_placing else lambda batch: batch,
+            )
+
+    @cached_property
+    def compiled(self) -> nn.Module:
+        """The model as torch.compile makes it, when it is first called."""
+        compiled: nn.Module = torch.compile(self.model)
+        return compiled
+
+    @property
+    def uses_scale(self) -> bool:
+        """Whether updates may be held back because a gradient overflowed."""
+        return self.setup.precision == "fp16"
+
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint holds of the model and the optimizer."""
+        parts: dict[str, Any] = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()["state"]}
+        if self.ema is not None:
+            parts["ema"] = self.ema.state_dict()
+        if self._engine is not None and self._engine.scale is not None:
+            parts["scale"] = self._engine.scale.state_dict()
+        if self._stopping is not None:
+            parts["stopping"] = self._stopping.state_dict()
+        return parts
+
+    def load_parts(self, parts: Mapping[str, Any]) -> None:
+        """Take over what a checkpoint holds of the model and the optimizer."""
+        try:
+            self.model.load_state_dict(parts["model"])
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": parts["optimizer"], "param_groups": groups})
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(f"the checkpoint is of another model or optimizer: {str(error).splitlines()[0]}") from error
+        if self.ema is not None:
+            self.ema.load_state_dict(parts["ema"])
+        if self._engine is not None and self._engine.scale is not None:
+            self._engine.scale.load_state_dict(parts["scale"])
+        if self._stopping is not None and "stopping" in parts:
+            self._stopping.load_state_dict(parts["stopping"])
+
+    def _comparable(self) -> dict[str, Any]:
+        """What must be the same for a run to go on as if it had not been stopped."""
+        groups = self.optimizer.param_groups
+        return {
+            "config": {
+                "optimizer": type(self.optimizer).__name__,
+                "lr": self._rates,
+                "weight_decay": [float(group.get("weight_decay") or 0.0) for group in groups],
+                "accumulate": self.accumulate,
+                "clip": self.clip,
+                "ema": self.ema.decay if self.ema is not None else None,
+                "guard": self.guard,
+                "schedule": _name_of(self.schedule),
+            }
+        }
+
+    def facts(self, progress: Progress) -> dict[str, Any]:
+        """What a checkpoint says of itself."""
+        return {**self._comparable(), "setup": asdict(self.setup), "epoch": progress.epoch, "metrics": progress.last}
+
+    def _open_run(self, stream: Stream, epochs: int, *, resume: bool, found: Checkpoint | None) -> Run | None:
+        """The run folder: new, or gone on with from the last numbers that the checkpoint does not hold itself."""
+        if self.folder is None:
+            return None
+        stores = {
+            name: str(digest)
+            for name, batches in (("train", stream.batches), ("valid", self.valid))
+            if (digest := getattr(getattr(batches, "store", None), "digest", None)) is not None
+        }
+        config = {**self._comparable()["config"], "epochs": epochs, **self.config, "setup": asdict(self.setup)}
+        return Run(self.folder, config=config, stores=stores, from_step=_logged_step(found) if resume else None)
+
+    def _result(self, fit: Fit, stopped: str) -> Result:
+        progress = fit.progress
+        return Result(
+            stopped=stopped,  # type: ignore[arg-type]
+            step=progress.step,
+            epoch=progress.epoch,
+            metrics=progress.last,
+            best=progress.best,
+            best_step=progress.best_step,
+            skipped=progress.skipped,
+            seconds=fit.seconds,
+            wait=fit.wait_share,
+            setup=self.setup,
+            trials=self.trials,
+            folder=self.folder,
+        )
+
+
+def _logged_step(found: Checkpoint | None) -> int:
+    """The last step whose numbers had been logged when a checkpoint was saved; those under way are logged anew."""
+    if found is None:
+        return 0
+    taken = found.parts["fit"]["taken"]
+    return int(taken[0]["step"]) - 1 if taken else found.step
+
+
+def _name_of(schedule: Schedule | None) -> str | None:
+    """A schedule as one writes it; of a function only that it is one, as its address is another each time."""
+    return None if schedule is None else repr(schedule) if is_dataclass(schedule) else "a function"
+
+
+def _device_of(model: nn.Module, wanted: str | torch.device | None) -> torch.device:
+    parameters = list(model.parameters())
+    if not parameters:
+        raise OptionError("model has no parameters, so there is nothing to train.")
+    if wanted is None:
+        return parameters[0].device
+    device = torch.device(wanted)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise OptionError(f"device is {str(wanted)!r}, but there is no GPU that torch can use. Use device='cpu'.")
+    model.to(device)
+    return next(model.parameters()).device
+
+
+def _checked(name: str, value: Any, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise OptionError(f"{name} is {value!r}; expected a whole number of at least {least}.")
+    return value
+
+
+def _checked_positive(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        raise OptionError(f"{name} is {value!r}; expected a number above 0, or None.")
+    return float(value)
+
+
+def _checked_switch(name: str, value: Any) -> bool | Auto:
+    if value is True or value is False or value == "auto":
+        return value  # type: ignore[no-any-return]
+    raise OptionError(f"{name} is {value!r}; expected True, False or 'auto'.")

@@ -1,0 +1,191 @@
+"""The run folder: it says what ran, belongs to one process, and forgets what came after the checkpoint it goes on from."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import stoker
+from stoker.errors import OptionError, TrainError
+from stoker.files import is_locked
+from stoker.testing import FaultyFiles, Zygote
+from stoker.train import machine
+from stoker.train.record import read_record
+from stoker.train.run import Run
+
+
+def record_of(folder: Path) -> dict[str, object]:
+    found = json.loads((folder / "run.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_says_what_ran_where_and_how_it_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    config = {"batch_size": 512, "lr": 1e-3, "path": Path("data"), 3: ["a", None, True]}
+    run = Run(folder, config=config, stores={"train": "0123abcd"}, command=["stoker", "train", "config.yaml"])
+    running = read_record(folder).last
+    assert (running.ended, running.how, running.last_step) == (None, None, None)
+    run.metrics.write(50, {"loss": 0.5})
+    run.end("finished", step=50)
+    record = record_of(folder)
+    assert (record["format"], record["version"]) == ("stoker-run", 1)
+    last = read_record(folder).last
+    assert last.config == {"batch_size": 512, "lr": 1e-3, "path": "data", "3": ["a", None, True]}
+    assert last.stores == {"train": "0123abcd"}
+    assert last.command == ["stoker", "train", "config.yaml"]
+    assert last.versions.items() >= {"stoker": stoker.__version__, "torch": str(torch.__version__), "numpy": np.__version__}.items()
+    assert (last.machine.cores, last.process, last.folder) == (len(os.sched_getaffinity(0)), os.getpid(), str(Path.cwd()))
+    assert (last.how, last.last_step) == ("finished", 50)
+    assert last.ended is not None
+    assert last.started <= last.ended
+    assert not is_locked(folder)
+
+
+def test_a_configuration_may_be_a_record_of_its_own(tmp_path: Path) -> None:
+    @dataclass
+    class Config:
+        lr: float = 0.1
+
+    Run(tmp_path, config=Config()).end("finished")
+    assert read_record(tmp_path).last.config == {"lr": 0.1}
+
+
+def test_a_folder_that_holds_a_run_is_refused_unless_it_is_resumed(tmp_path: Path) -> None:
+    Run(tmp_path, config={"lr": 1}).end("signal", step=7)
+    with pytest.raises(OptionError, match="holds a run already"):
+        Run(tmp_path)
+    Run(tmp_path, config={"lr": 2}, from_step=5).end("finished", step=20)
+    first, second = read_record(tmp_path).sessions
+    assert (first.config, first.how, first.from_step) == ({"lr": 1}, "signal", 0)
+    assert (second.config, second.how, second.from_step, second.last_step) == ({"lr": 2}, "finished", 5, 20)
+
+
+def train(folder: str, start: int, stop: int, from_step: int | None, die: bool) -> None:
+    run = Run(folder, from_step=from_step)
+    for step in range(start, stop):
+        run.metrics.write(step, {"loss": 1 / step})
+    if die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    run.end("finished", step=stop - 1)
+
+
+def numbers_of(folder: Path) -> list[dict[str, object]]:
+    entries = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in entry.items() if name != "time"} for entry in entries]
+
+
+def test_a_killed_and_resumed_run_has_the_numbers_of_one_that_was_not(tmp_path: Path, zygote: Zygote) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    zygote.run(train, folder=whole, start=1, stop=30, from_step=None, die=False).check()
+    assert zygote.run(train, folder=killed, start=1, stop=17, from_step=None, die=True).signal == signal.SIGKILL
+    assert read_record(killed).last.how is None
+    assert not is_locked(killed)
+    zygote.run(train, folder=killed, start=11, stop=30, from_step=10, die=False).check()
+    assert numbers_of(killed) == numbers_of(whole)
+    assert [session.how for session in read_record(killed).sessions] == [None, "finished"]
+
+
+def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.train.run.LOCK_SECONDS", 0.0)
+    with Run(tmp_path), pytest.raises(TrainError, match=rf"is being trained by process {os.getpid()}\. Wait for it"):
+        Run(tmp_path, from_step=0)
+
+
+def test_an_error_is_how_it_ended(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Run(tmp_path):
+        _ = 1 / 0
+    assert read_record(tmp_path).last.how == "ZeroDivisionError"
+
+
+def test_a_second_end_does_not_count(tmp_path: Path) -> None:
+    with Run(tmp_path) as run:
+        run.end("early", step=3)
+    assert (read_record(tmp_path).last.how, read_record(tmp_path).last.last_step) == ("early", 3)
+
+
+def test_a_full_disk_at_any_operation_leaves_the_folder_free(tmp_path: Path) -> None:
+    with FaultyFiles() as disk:
+        Run(tmp_path / "count").end("finished")
+    for k in range(disk.operations):
+        folder = tmp_path / str(k)
+        with FaultyFiles(error_at=(k, errno.ENOSPC), sticky=True), pytest.raises(OSError, match="the disk is full"):
+            Run(folder).end("finished")
+        assert not is_locked(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"{", "is damaged"),
+        (b'{"format":"stoker-run","version":1,"sessions":[]}', "has no session"),
+        (b'{"format":"stoker-run","version":1,"sessions":[],"more":1}', "unknown field `more`"),
+        (b'{"format":"stoker-run","version":2,"sessions":{}}', "has version 2, and this stoker reads up to 1"),
+        (b'{"format":"other","version":1,"sessions":[]}', "is damaged"),
+        (b"\xff\xfe", "is damaged"),
+        (b"[" * 100_000, "is damaged"),
+    ],
+)
+def test_a_record_is_read_strictly(tmp_path: Path, text: bytes, reason: str) -> None:
+    (tmp_path / "run.json").write_bytes(text)
+    with pytest.raises(TrainError, match=reason):
+        read_record(tmp_path)
+    with pytest.raises(TrainError, match=reason):
+        Run(tmp_path, from_step=3)
+    assert not is_locked(tmp_path)
+
+
+def test_a_folder_without_a_record_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match=r"holds no run\.json"):
+        read_record(tmp_path)
+
+
+# ---- what it ran on ----
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_commit_and_whether_files_differ_from_it(tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("1")
+    git(tmp_path, "init", "-q")
+    assert machine.find_commit(tmp_path) is None  # no commit yet
+    git(tmp_path, "add", "code.py")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    clean = machine.find_commit(tmp_path)
+    assert clean is not None
+    assert (len(clean.commit), clean.dirty) == (40, False)
+    (tmp_path / "notes.txt").write_text("not git's")
+    assert machine.find_commit(tmp_path) == clean
+    (tmp_path / "code.py").write_text("2")
+    assert machine.find_commit(tmp_path) == machine.Commit(commit=clean.commit, dirty=True)
+
+
+def test_without_a_repository_or_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.find_commit(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.find_commit(Path.cwd()) is None
+
+
+def test_gpus_and_driver_are_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(2):
+        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
+        (tmp_path / "gpus" / str(number) / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
+    line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\n"
+    (tmp_path / "version").write_text(line)
+    monkeypatch.setattr(machine, "NVIDIA", tmp_path)
+    found = machine.find_machine()
+    assert (found.gpus, found.driver) == (["NVIDIA H200", "NVIDIA H200"], "570.86.15")
+    assert found.cpu
+    assert found.memory_bytes > 2**28

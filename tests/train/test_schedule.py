@@ -1,0 +1,141 @@
+"""Schedules: equal to those of torch where both mean the same, and pure, so that there is nothing to resume."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from stoker.errors import OptionError
+from stoker.train.schedule import Constant, Cosine, Inverse, Linear, OneCycle, Schedule, Steps, as_schedule
+
+TOTAL = 100
+
+
+def rates_of_torch(make: Callable[[torch.optim.Optimizer], Any], total: int = TOTAL) -> list[float]:
+    """The factor of each update, as torch's own scheduler sets it."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler, rates = make(optimizer), []
+    for _ in range(total):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def warmup(optimizer: torch.optim.Optimizer, updates: int) -> lr_scheduler.LinearLR:
+    return lr_scheduler.LinearLR(optimizer, start_factor=1 / (updates + 1), end_factor=1.0, total_iters=updates)
+
+
+def in_turn(optimizer: torch.optim.Optimizer, first: Any, second: Any, at: int) -> lr_scheduler.SequentialLR:
+    return lr_scheduler.SequentialLR(optimizer, [first, second], milestones=[at])
+
+
+TWINS: dict[str, tuple[Schedule, Callable[[torch.optim.Optimizer], Any]]] = {
+    "constant": (Constant(), lambda o: lr_scheduler.ConstantLR(o, factor=1.0)),
+    "constant after warm-up": (Constant(warmup=7), lambda o: warmup(o, 7)),
+    "linear": (Linear(end=0.1), lambda o: lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.1, total_iters=TOTAL)),
+    "cosine": (Cosine(end=0.05), lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=TOTAL, eta_min=0.05)),
+    "cosine after warm-up": (
+        Cosine(warmup=0.1),
+        lambda o: in_turn(o, warmup(o, 10), lr_scheduler.CosineAnnealingLR(o, T_max=TOTAL - 10), 10),
+    ),
+    "linear after warm-up": (
+        Linear(warmup=20),
+        lambda o: in_turn(o, warmup(o, 20), lr_scheduler.LinearLR(o, start_factor=1.0, end_factor=0.0, total_iters=TOTAL - 20), 20),
+    ),
+    "one cycle": (
+        OneCycle(),
+        lambda o: lr_scheduler.OneCycleLR(o, max_lr=1.0, total_steps=TOTAL, final_div_factor=400, cycle_momentum=False),
+    ),
+    "one cycle, own shape": (
+        OneCycle(warmup=0.456, start=0.5, end=0.001),
+        lambda o: lr_scheduler.OneCycleLR(
+            o, max_lr=1.0, total_steps=TOTAL, pct_start=0.456, div_factor=2, final_div_factor=500, cycle_momentum=False
+        ),
+    ),
+    "steps": (Steps(every=30, factor=0.5), lambda o: lr_scheduler.StepLR(o, step_size=30, gamma=0.5)),
+    "inverse": (
+        Inverse(warmup=9),
+        lambda o: lr_scheduler.LambdaLR(o, lambda step: min((step + 1) / 10, math.sqrt(10 / (step + 1)))),
+    ),
+}
+
+
+@pytest.mark.parametrize(("ours", "torchs"), TWINS.values(), ids=TWINS)
+def test_equals_torch(ours: Schedule, torchs: Callable[[torch.optim.Optimizer], Any]) -> None:
+    expected = rates_of_torch(torchs)
+    assert [ours(step, TOTAL) for step in range(TOTAL)] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", [Linear(end=0.2), Cosine(end=0.2), OneCycle(end=0.2)])
+def test_past_the_end_the_rate_stays(schedule: Schedule) -> None:
+    assert [schedule(step, TOTAL) for step in (TOTAL, TOTAL + 1, 10 * TOTAL)] == pytest.approx([0.2] * 3)
+
+
+@pytest.mark.parametrize("total", [1, 2, 3])
+@pytest.mark.parametrize(
+    "schedule", [one for one, _ in TWINS.values()] + [OneCycle(warmup=0), Linear(warmup=1.0), Cosine(warmup=5)]
+)
+def test_short_trainings_have_finite_rates(schedule: Schedule, total: int) -> None:
+    assert all(0.0 <= schedule(step, total) <= 1.0 for step in range(total + 1))
+
+
+def test_the_first_update_of_a_warm_up_is_not_lost() -> None:
+    assert Linear(warmup=10)(0, 100) == 1 / 11
+    assert Linear(warmup=10)(10, 100) == 1.0
+
+
+@pytest.mark.parametrize("schedule", [Constant(), Steps(every=10), Inverse(warmup=5), Constant(warmup=3)])
+def test_some_need_no_total(schedule: Schedule) -> None:
+    assert schedule(3, None) > 0
+
+
+@pytest.mark.parametrize("schedule", [Linear(), Cosine(), OneCycle(), Constant(warmup=0.1), Steps(every=0.5)])
+def test_others_say_that_they_need_it(schedule: Schedule) -> None:
+    with pytest.raises(OptionError, match=f"{type(schedule).__name__} needs the number of all updates"):
+        schedule(3, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Linear, {"warmup": -1}),
+        (Linear, {"warmup": 1.5}),
+        (Linear, {"end": -0.1}),
+        (Cosine, {"end": math.nan}),
+        (Steps, {"every": 0}),
+        (Steps, {"every": 5, "factor": math.inf}),
+        (OneCycle, {"start": "low"}),
+        (Constant, {"warmup": True}),
+        (Inverse, {"warmup": math.nan}),
+    ],
+)
+def test_bad_parameters_are_named(kind: Any, options: dict[str, Any]) -> None:
+    name, value = list(options.items())[-1]
+    with pytest.raises(OptionError, match=f"{name} is {value!r}; expected"):
+        kind(**options)
+
+
+def test_a_plain_function_is_a_schedule_and_its_values_are_checked() -> None:
+    assert as_schedule(lambda step, total: 0.5)(3, None) == 0.5
+    assert as_schedule(None)(3, None) == 1.0
+    assert as_schedule(Cosine()) == Cosine()
+    with pytest.raises(OptionError, match="schedule gave nan for update 3"):
+        as_schedule(lambda step, total: math.nan)(3, None)
+    with pytest.raises(OptionError, match="expected Linear"):
+        as_schedule("cosine")
+    with pytest.raises(OptionError, match="expected Linear"):
+        as_schedule(Cosine)
+
+
+def test_a_scheduler_of_torch_is_refused_and_ours_is_named() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    with pytest.raises(OptionError, match=r"torch's CosineAnnealingLR, which has a state of its own\. Give Cosine\(\)"):
+        as_schedule(lr_scheduler.CosineAnnealingLR(optimizer, T_max=5))
+    with pytest.raises(OptionError, match=r"Give OneCycle\(\)"):
+        as_schedule(lr_scheduler.OneCycleLR)

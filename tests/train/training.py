@@ -1,0 +1,71 @@
+"""Small trainings: data, models and the plainest loop, which the trainer must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from stoker.train.trainer import Trainer
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+PLAIN = {"precision": "fp32", "graph": False, "compile": False, "progress": False}
+"""Options that leave nothing to be measured."""
+
+
+def pairs(num_batches: int = 12, *, rows: int = 16, seed: int = 0) -> list[Pair]:
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(num_batches):
+        x = torch.randn(rows, 6, generator=generator)
+        made.append((x, x[:, :1] - x[:, 1:2] + 0.1 * torch.randn(rows, 1, generator=generator)))
+    return made
+
+
+def network(seed: int = 0, *, norm: bool = False, dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [nn.Linear(6, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1)]
+    return nn.Sequential(nn.BatchNorm1d(6), *layers) if norm else nn.Sequential(*layers)
+
+
+def adamw(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), **{"lr": 1e-2, "fused": True, **options})
+
+
+def plain_loop(
+    model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Pair], *, epochs: int, clip: float | None = None
+) -> None:
+    """What everybody writes."""
+    for _ in range(epochs):
+        for x, y in batches:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            if clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+
+
+def trainer_of(model: nn.Module, loss: Any = None, optimizer: Any = None, **options: Any) -> Trainer:
+    return Trainer(model, loss or nn.MSELoss(), optimizer or adamw(model), **{**PLAIN, **options})
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+class Kept:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, dict[str, float]]] = []
+
+    def write(self, step: int, values: Any) -> None:
+        self.lines.append((step, dict(values)))
+
+    def close(self) -> None:
+        pass
+
+    def losses(self) -> list[float]:
+        return [values["loss"] for _, values in self.lines if "loss" in values]
