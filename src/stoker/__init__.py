@@ -5,7 +5,8 @@
     store[7]["close"]
 
 These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
-next to nothing. What makes numbers of raw values is in `stoker.encode`; what helps with tests of one's own in `stoker.testing`.
+next to nothing. What makes numbers of raw values is in `stoker.encode`, what keeps parts of the data apart in `stoker.split`, what
+goes along with a trainer in `stoker.train`, and what helps with tests of one's own in `stoker.testing`.
 """
 
 from typing import TYPE_CHECKING
@@ -51,6 +52,7 @@ __all__ = [
     "ConfigInvalid",
     "DiskError",
     "DiskFull",
+    "EarlyStopping",
     "Feed",
     "FeedError",
     "LeakFound",
@@ -76,6 +78,7 @@ __all__ = [
     "StoreNotFound",
     "TimeDisorder",
     "TrainError",
+    "Trainer",
     "Weighted",
     "Windows",
     "check",
@@ -88,12 +91,14 @@ __all__ = [
 _LAZY = {
     "BlockShuffle": "stoker.order.blocks:BlockShuffle",
     "ByLength": "stoker.order.bylength:ByLength",
+    "EarlyStopping": "stoker.train.stopping:EarlyStopping",
     "Feed": "stoker.feed.feed:Feed",
     "Segments": "stoker.order.windows:Segments",
     "Sequences": "stoker.order.sequences:Sequences",
     "Sequential": "stoker.order.order:Sequential",
     "Shuffle": "stoker.order.order:Shuffle",
     "Store": "stoker.store.store:Store",
+    "Trainer": "stoker.train.trainer:Trainer",
     "Weighted": "stoker.order.weighted:Weighted",
     "Windows": "stoker.order.windows:Windows",
     "check": "stoker.feed.audit:check",
@@ -103,11 +108,13 @@ _LAZY = {
     "verify": "stoker.store.verify:verify",
 }
 
-_MODULES = ("encode", "testing")
+_MODULES = ("encode", "split", "testing", "train")
 
 if TYPE_CHECKING:
     from stoker import encode as encode
+    from stoker import split as split
     from stoker import testing as testing
+    from stoker import train as train
     from stoker.feed.audit import check
     from stoker.feed.feed import Feed
     from stoker.order.blocks import BlockShuffle
@@ -121,6 +128,8 @@ if TYPE_CHECKING:
     from stoker.store.store import Store
     from stoker.store.store import open_store as open
     from stoker.store.verify import verify
+    from stoker.train.stopping import EarlyStopping
+    from stoker.train.trainer import Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     def __getattr__(name: str) -> object:

@@ -35,7 +35,9 @@ def test_every_type_and_shape_comes_back_to_the_bit(tmp_path: Path, rng: np.rand
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex128, torch.bool, torch.int8], ids=str)
-def test_tensors_that_are_not_contiguous_come_back_as_they_look(tmp_path: Path, rng: np.random.Generator, dtype: torch.dtype) -> None:
+def test_tensors_that_are_not_contiguous_come_back_as_they_look(
+    tmp_path: Path, rng: np.random.Generator, dtype: torch.dtype
+) -> None:
     whole = random_tensor(dtype, (6, 8), rng)
     tree = {"turned": whole.mT, "sliced": whole[::2, 1:7:3], "wide": whole[:1].expand(4, 8), "row": whole[3], "one": whole[1, 1]}
     write(tmp_path / "c", {"model": tree}, {})
@@ -183,10 +185,14 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @pytest.mark.parametrize("room", [True, False], ids=["gathered", "direct"])
 def test_a_gpu_goes_on_while_its_state_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, room: bool) -> None:
     if not room:
-        monkeypatch.setattr(images, "_free_bytes", lambda device: 0)
+        monkeypatch.setattr(images, "_has_room", lambda *_: False)
     tensors: dict[str, Any] = {f"w{i}": torch.randn(1 << 20, device="cuda") for i in range(20)}
-    tensors |= {"half": torch.randn(99, 7, device="cuda").bfloat16().mT, "step": torch.tensor(3.0), "c": torch.tensor(1 + 2j, device="cuda")}
-    expected = {name: tensor.cpu() for name, tensor in tensors.items()}
+    tensors |= {
+        "half": torch.randn(99, 7, device="cuda").bfloat16().mT,
+        "step": torch.tensor(3.0),
+        "c": torch.tensor(1 + 2j, device="cuda"),
+    }
+    expected = {name: tensor.cpu().clone() for name, tensor in tensors.items()}
     memory: dict[str, Image] = {}
     checkpoint.capture({"model": tensors}, {}, memory=memory)
     torch.cuda.synchronize()
@@ -204,7 +210,7 @@ def test_a_gpu_goes_on_while_its_state_is_copied(monkeypatch: pytest.MonkeyPatch
 
 @needs_cuda
 def test_negative_control_a_direct_copy_that_nobody_waits_for_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "_free_bytes", lambda device: 0)
+    monkeypatch.setattr(images, "_has_room", lambda *_: False)
     monkeypatch.setattr(torch.cuda.Stream, "wait_event", lambda self, event: None)
     weight = torch.zeros(1 << 28, device="cuda")
     image = Image()
@@ -213,5 +219,3 @@ def test_negative_control_a_direct_copy_that_nobody_waits_for_is_overwritten(mon
     weight.fill_(1.0)
     image.wait()
     assert image._memory.view(torch.float32).any()
-
-

@@ -111,12 +111,12 @@ def test_a_save_that_was_begun_is_finished_when_the_interpreter_ends(tmp_path: P
 def test_a_run_that_did_not_read_what_is_here_must_not_replace_it(checkpoints: Checkpoints) -> None:
     save(checkpoints, 100, 200)
     other = Checkpoints(checkpoints.folder)
-    with pytest.raises(CheckpointError, match="checkpoints of another run .*step-000000200"):
+    with pytest.raises(CheckpointError, match=r"checkpoints of another run .*step-000000200"):
         other.save(1, {}, {})
     save(checkpoints, 300)
     assert other.latest() is not None
     save(checkpoints, 400)
-    with pytest.raises(CheckpointError, match="checkpoints of another run .*step-000000400"):
+    with pytest.raises(CheckpointError, match=r"checkpoints of another run .*step-000000400"):
         other.save(301, {}, {})
 
 
@@ -149,7 +149,9 @@ def test_keeping_none_is_refused(tmp_path: Path) -> None:
 def test_training_goes_on_when_the_disk_is_full_and_the_last_good_one_stays(checkpoints: Checkpoints) -> None:
     save(checkpoints, 1)
     with FaultyFiles(error_at=(3, errno.ENOSPC), sticky=True):
-        message = r"checkpoint of step 2 \([\d,]+ bytes\) was not written, the last good one is .*step-000000001: .*bytes needed, .* free"
+        message = (
+            r"checkpoint of step 2 \([\d,]+ bytes\) was not written, the last good one is .*step-000000001: .*bytes needed, .* free"
+        )
         with pytest.warns(UserWarning, match=message):
             save(checkpoints, 2)
     assert names(checkpoints) == ["LATEST", "step-000000001"]
@@ -203,7 +205,7 @@ def test_an_error_that_is_not_the_disks_is_raised_as_it_is(checkpoints: Checkpoi
 
 
 def test_a_state_that_cannot_be_kept_is_refused_at_once(checkpoints: Checkpoints) -> None:
-    with pytest.raises(CheckpointError, match="model.x is a builtins.object"):
+    with pytest.raises(CheckpointError, match=r"model\.x is a builtins.object"):
         checkpoints.save(1, {"part": {"model": {"x": object()}}}, {})
 
 

@@ -49,11 +49,17 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     return tensor
 
 
-leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(exclude_categories=["Cs"])), st.binary())
-keys = st.one_of(st.integers(), st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["$tensor", "$", "a.b", "__metadata__"]))
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(exclude_categories=["Cs"])), st.binary()
+)
+keys = st.one_of(
+    st.integers(), st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["$tensor", "$", "a.b", "__metadata__"])
+)
 trees = st.recursive(
     st.one_of(leaves, tensors()),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(tuple), st.dictionaries(keys, inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(tuple), st.dictionaries(keys, inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -64,7 +70,8 @@ def test_a_tree_comes_back_to_the_bit(tree: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [float("inf"), -float("inf"), -0.0, 5e-324, 2**63, -(2**63) - 1, 10**50, True, 1, 1.0, "", b"", b"\xff", (), [], {}, ((),)]
+    "value",
+    [float("inf"), -float("inf"), -0.0, 5e-324, 2**63, -(2**63) - 1, 10**50, True, 1, 1.0, "", b"", b"\xff", (), [], {}, ((),)],
 )
 def test_a_value_keeps_its_type(value: Any) -> None:
     assert is_same({"x": value}, through_json({"x": value}))
@@ -199,5 +206,7 @@ def test_a_tensor_that_no_part_names_is_refused() -> None:
 def test_negative_control_without_the_mark_for_dicts_a_name_would_be_taken_for_a_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = {"t": torch.ones(2), "x": {"$tensor": "t"}}
     assert is_same(tree, through_json(tree))
-    monkeypatch.setattr(states._Flattening, "_encode_dict", lambda self, value, path: {k: self.encode(v, (*path, k)) for k, v in value.items()})
+    monkeypatch.setattr(
+        states._Flattening, "_encode_dict", lambda self, value, path, depth: {k: self.encode(v, k, 1) for k, v in value.items()}
+    )
     assert not is_same(tree, through_json(tree))

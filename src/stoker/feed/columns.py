@@ -72,6 +72,11 @@ def lengths_of(store: Store) -> Lengths:
     )
 
 
+def identity_of(store: Store) -> str:
+    """What must be the same for the number of a sample to mean the same: its digest; in memory, its shape is all there is."""
+    return store.digest or f"{len(store)} series of {store.num_steps} steps in memory"
+
+
 def choose_columns(
     store: Store, names: Sequence[str] | None, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths
 ) -> list[FedColumn]:

@@ -23,6 +23,7 @@ from stoker.feed.columns import lengths_of
 from stoker.feed.host import HostGather, as_tensors
 from stoker.feed.layout import Finish
 from stoker.feed.slots import Ring
+from stoker.order.samples import Samples
 from stoker.store.store import open_store
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._digest = feed.store.digest
         self._files = feed.shards()
         self._view = feed.view
+        self._part = feed.part
         self._samples = feed.samples
         self._columns = feed.columns
         self._has_numbers = feed.has_numbers
@@ -171,7 +173,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if store.digest != self._digest:
             raise FeedError(f"{self._path} was packed anew since the feed was made from it. Make the feed and its dataset again.")
         self._columns = [replace(column, values=store.column(column.name)) for column in self._columns]
-        self._samples = self._view.over(lengths_of(store))
+        samples: Samples = self._view.over(lengths_of(store))
+        self._samples = samples if self._part is None else self._part.over(samples)
 
 
 def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -14,9 +14,9 @@ import xxhash
 from torch.utils.data import BatchSampler
 
 from stoker.clock import Spans
-from stoker.errors import OptionError
+from stoker.errors import LeakFound, OptionError
 from stoker.feed.batches import Batches, Source, Steps
-from stoker.feed.columns import choose_columns, lengths_of
+from stoker.feed.columns import choose_columns, identity_of, lengths_of
 from stoker.feed.cursor import Cursor, check_state
 from stoker.feed.device import DeviceGather
 from stoker.feed.host import Encode, HostGather
@@ -28,6 +28,8 @@ from stoker.feed.residency import choose_residency
 from stoker.feed.scales import Method
 from stoker.feed.slots import Ring
 from stoker.order.order import Order, Sequential
+from stoker.order.part import Part
+from stoker.order.samples import Samples
 from stoker.order.sequences import Sequences
 from stoker.order.windows import Segments, Windows
 from stoker.store.store import Store
@@ -48,7 +50,8 @@ class Feed:
     A batch has an entry for each column, `[batch, steps]` (and its width); with a target also `<column>_target`. Where
     samples are padded there are `mask` (and `target_mask`) and `lengths`: the steps of each sample, with its target.
     `last` says what becomes of a short last batch: "mask" fills it up with zero rows that `valid` marks as False, "short"
-    leaves it short, "drop" drops it. `batch_size` is that of one rank.
+    leaves it short, "drop" drops it. `batch_size` is that of one rank. `part` is a part that `stoker.split` made: the feed then
+    has its samples only, numbered from 0.
 
     `columns` defaults to all columns of numbers; `dtype` is the type that floats become; `normalize` centres and scales by
     the whole series. `encode` maps the arrays of a gathered batch to those of the batch; it runs in the background threads.
@@ -62,6 +65,7 @@ class Feed:
         view: AnyView,
         *,
         batch_size: int,
+        part: Part | None = None,
         order: Order | None = None,
         device: str | torch.device = "cpu",
         columns: Sequence[str] | None = None,
@@ -95,6 +99,8 @@ class Feed:
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
         if encode is not None and not callable(encode):
             raise OptionError(f"encode is {encode!r}; expected a function from a dict of arrays to one.")
+        _check_part(part, store, view, normalize)
+        self.part = part
         lengths = lengths_of(store)
         compat = not isinstance(view, Sequences) and view.compat is not None
         self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
@@ -102,10 +108,12 @@ class Feed:
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
         if encode is not None and brief:
             raise OptionError(f"encode gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
-        self.samples = view.over(lengths)
-        if not self.samples.num_samples:
-            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(self.samples.notes()) or 'it has no series.'}")
+        samples: Samples = view.over(lengths)
+        if not samples.num_samples:
+            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+        self.samples = samples if part is None else part.over(samples)
         self.column_bytes = sum(column.values.nbytes for column in self.columns)
+        self._sample_bytes = self.column_bytes / samples.num_samples  # as stored: windows share steps, padding is not read
         self.residency = choose_residency(
             residency,
             self.column_bytes,
@@ -135,8 +143,8 @@ class Feed:
 
     def _set_order(self, order: Order) -> None:
         self.order = order
-        sample_bytes = self.column_bytes / self.samples.num_samples  # as stored: windows share steps, padding is not read
-        self.plan = order.over(self.samples, batch_size=self.batch_size * self.ranks.world_size, sample_bytes=sample_bytes)
+        global_batch = self.batch_size * self.ranks.world_size
+        self.plan = order.over(self.samples, batch_size=global_batch, sample_bytes=self._sample_bytes)
 
     @property
     def _row_bytes(self) -> int:
@@ -293,11 +301,28 @@ class Feed:
         self._set_order(self._given_order.adopt(seed, shape))
         self._move(cursor)
 
+    def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
+        """The state of a pass that began at `state`, once it has handed out so many batches."""
+        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        steps = self._steps(cursor.epoch, cursor.position)
+        if not batches:
+            return dict(state)
+        is_over = batches >= len(steps)
+        return {**state, "epoch": cursor.epoch + is_over, "position": 0 if is_over else steps.end(batches - 1)}
+
+    def origin(self, state: Mapping[str, Any], first: int, count: int = 1) -> str:
+        """Where some batches of a pass that began at `state` come from, in words; samples that hold no numbers before others."""
+        from stoker.feed.origin import describe
+
+        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        steps = self._steps(cursor.epoch, cursor.position)
+        numbers = np.concatenate([steps.numbers(step) for step in range(first, min(first + count, len(steps)))])
+        return describe(self.samples, self.columns, numbers, name=self.store.name, first_steps=self.store.offsets)
+
     def _fingerprint(self) -> str:
-        """What must be the same for a position to mean the same: the data, the view, and the kind of order."""
-        store = self.store
-        data = store.digest or f"{len(store)} series of {store.num_steps} steps in memory"
-        what = f"{data} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
+        """What must be the same for a position to mean the same: the data, the view, the part, and the kind of order."""
+        what = f"{identity_of(self.store)} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
+        what += "" if self.part is None else f" {self.part.fingerprint}"
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
 
     def as_dataset(self) -> SampleDataset:
@@ -327,6 +352,19 @@ def _checked(name: str, value: int, *, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise OptionError(f"{name} is {value!r}; expected a whole number from {least}.")
     return int(value)
+
+
+def _check_part(part: Part | None, store: Store, view: AnyView, normalize: Method | None) -> None:
+    if part is None:
+        return
+    if not isinstance(part, Part):
+        raise OptionError(f"part is {part!r}; expected a part of a split, like stoker.split.chronological(store, view).train.")
+    part.check(view, identity_of(store))
+    if normalize is not None and not part.whole_series:
+        raise LeakFound(
+            f"normalize={normalize!r} scales by whole series, so the {part.name} part would tell of the steps of the others. "
+            f"Leave it out, and let the model begin with stoker.split.Scaler.fit(store, split.train, …)."
+        )
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

@@ -54,15 +54,15 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
     with torch.no_grad():
         answers = [(part, _answer(model(part))) for part in (entries, {name: tensor[:1] for name, tensor in entries.items()})]
     data, run = (_onnx if onnx else _program)(model, entries)
-    difference, allowed = 0.0, TOLERANCE
+    difference = 0.0
     for part, answer in answers:
         found = run(part)
         if found.shape != answer.shape:
             raise TrainError(f"the program answers {tuple(found.shape)}, the model {tuple(answer.shape)}. It was not written.")
-        difference = max(difference, (found - answer).abs().max().item())
-        allowed = max(allowed, TOLERANCE * answer.abs().max().item())
-    if not difference <= allowed:  # not a number is not equal either
-        raise TrainError(f"the program is {difference:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
+        apart, allowed = (found - answer).abs().max().item(), TOLERANCE * max(1.0, answer.abs().max().item())
+        if not apart <= allowed:  # what is not a number is not equal either
+            raise TrainError(f"the program is {apart:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
+        difference = max(difference, apart)
     golden = path.with_name(path.name + ".golden.safetensors")
     files.make_folder(path.parent)
     files.write_file(golden, _golden({**entries, ANSWER: answers[0][1]}))
@@ -95,8 +95,8 @@ def _program(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entri
 
 def _onnx(model: nn.Module, entries: Entries) -> tuple[bytes, Callable[[Entries], torch.Tensor]]:
     try:
-        import onnxruntime  # type: ignore[import-not-found,unused-ignore]
-        import onnxscript  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+        import onnxruntime
+        import onnxscript  # noqa: F401
     except ImportError as error:
         raise OptionError(f"--onnx needs the package {error.name}. Install it: pip install 'stoker[onnx]'.") from None
     with _quiet(), _told():

@@ -175,17 +175,14 @@ class Fit:
             self.save()
         self._log.draw(step, self._readout.latest(), wait=self._share(now))
         self._plan()
-        if self._signals.asked is not None:
-            return self._leave("signal")
-        if trainer.max_seconds is not None and self.seconds >= trainer.max_seconds:
-            return self._leave("budget")
-        return None
+        return self._asked_to_leave()
 
     def _plan(self) -> None:
         """When to look again: at the step that ends a window or is saved, or a moment from now."""
         trainer, step = self._trainer, self.progress.step
         self._next_step = min(step - step % every + every for every in (trainer.log_every, trainer.save_every) if every is not None)
-        self._next_look_ns = now_ns() + LOOK_NS
+        left = LOOK_NS if trainer.max_seconds is None else int(min(LOOK_NS, 1e9 * (trainer.max_seconds - self.seconds)))
+        self._next_look_ns = now_ns() + left
 
     def _share(self, now: int) -> float:
         return (self.wait_ns - self._window_wait_ns) / max(1, now - self._window_ns)
@@ -280,9 +277,14 @@ class Fit:
         is_due = trainer.save_every is None or progress.step % trainer.save_every == 0
         if verdict.improved or is_over or is_due:
             self.save(best=verdict.improved)
-        if verdict.stop:
-            return "early"
-        return self._leave("signal") if self._signals.asked is not None else None
+        return "early" if verdict.stop else self._asked_to_leave()
+
+    def _asked_to_leave(self) -> Stopped | None:
+        if self._signals.asked is not None:
+            return self._leave("signal")
+        if self._trainer.max_seconds is not None and self.seconds >= self._trainer.max_seconds:
+            return self._leave("budget")
+        return None
 
     def _leave(self, why: Stopped) -> Stopped:
         """End before the end: nothing that has been done is lost."""

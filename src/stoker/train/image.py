@@ -31,6 +31,7 @@ class Image:
         self._views: list[list[Tensor]] = []  # of each run
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._events: list[torch.cuda.Event] = []
+        self._has_room: dict[torch.device, bool] = {}
 
     @property
     def num_bytes(self) -> int:
@@ -70,6 +71,7 @@ class Image:
             self._memory = torch.empty(0, dtype=torch.uint8)  # first give back the old
             self._memory = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=pinned)
         self._views = [self._views_of(run) for run in layout.runs]
+        self._has_room = {run.device: _has_room(run.device, layout) for run in layout.runs if run.device.type == "cuda"}
         self._signature = found
 
     def _views_of(self, run: Run) -> list[Tensor]:
@@ -80,7 +82,7 @@ class Image:
         if stream is None:
             stream = self._streams[run.device] = torch.cuda.Stream(run.device)  # type: ignore[no-untyped-call]
         training = torch.cuda.current_stream(run.device)
-        gathered = _gather(run, sources)
+        gathered = self._gather(run, sources)
         stream.wait_stream(training)
         done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         with torch.cuda.stream(stream):
@@ -95,18 +97,19 @@ class Image:
             training.wait_event(done)
         self._events.append(done)
 
+    def _gather(self, run: Run, sources: list[Tensor]) -> Tensor | None:
+        """All tensors of a run end to end in device memory, by one kernel; None where there is no room for them."""
+        if not self._has_room[run.device]:
+            return None
+        try:
+            return torch.cat([source.reshape(-1).view(run.carrier) for source in sources])
+        except torch.OutOfMemoryError:
+            self._has_room[run.device] = False
+            return None
 
-def _gather(run: Run, sources: list[Tensor]) -> Tensor | None:
-    """All tensors of a run end to end in device memory, by one kernel; None where there is no room for them."""
-    if run.end - run.begin > _SPARE_SHARE * _free_bytes(run.device):
-        return None
-    try:
-        return torch.cat([source.reshape(-1).view(run.carrier) for source in sources])
-    except torch.OutOfMemoryError:
-        return None
 
-
-def _free_bytes(device: torch.device) -> int:
-    """Device memory that could be had: what the driver has, and what torch holds without using it."""
+def _has_room(device: torch.device, layout: Layout) -> bool:
+    """Whether a second copy of the tensors fits on their device beside what training needs; slow to ask."""
+    needed = sum(run.end - run.begin for run in layout.runs if run.device == device)
     held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + held
+    return needed <= _SPARE_SHARE * (torch.cuda.mem_get_info(device)[0] + held)

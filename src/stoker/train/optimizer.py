@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from stoker.errors import OptionError
 
@@ -49,16 +50,45 @@ def set_fused(optimizer: torch.optim.Optimizer, fused: bool) -> None:
             state["step"] = state["step"].to(weight.device if fused else "cpu")
 
 
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """The optimizer's step without the frame that torch puts around it for hooks and the profiler, as long as there are none.
+
+    The frame opens a range of the profiler at each step, which takes a third of the time of a small fused step.
+    """
+    framed = type(optimizer).step
+    bare = getattr(framed, "__wrapped__", None)
+    if bare is None or not getattr(framed, "hooked", False) or "step" in vars(optimizer):
+        return optimizer.step
+    hooks = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    is_profiled = torch.autograd._profiler_enabled
+
+    def step() -> Any:
+        if is_profiled() or any(hooks):
+            return optimizer.step()
+        return bare(optimizer)
+
+    return step
+
+
 class LearningRate:
     """The learning rate of each group: what the user set, times what a schedule says."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        self._groups = optimizer.param_groups
+        self._optimizer = optimizer
         self._given = [{name: group[name] for name in ("lr", "capturable") if name in group} for group in self._groups]
         self._rates = [float(group["lr"]) for group in self._groups]
         self._on_device = False
         self.first = self._rates[0]
         """Of the first group, as it is now."""
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups  # other ones after a state has been loaded
 
     def to_device(self, device: torch.device) -> None:
         """Keep it in tensors: a graph reads it from there, and would not see a number that changes."""

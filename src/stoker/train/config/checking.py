@@ -141,7 +141,7 @@ class _Check:
 
     def _expected(self, value: object, path: Path_, what: str) -> NoReturn:
         where = self._document.place(path)
-        found = f"list {value}" if isinstance(value, list) else describe(value)
+        found = f"the list {value}" if isinstance(value, list) else describe(value)
         raise ConfigInvalid(f"{where}: {_dotted(path)} is {found[:200]}; expected {what}.")
 
     def _unknown(self, path: Path_, siblings: list[str]) -> NoReturn:
@@ -173,7 +173,8 @@ def default_tag(field: Field) -> str | None:
     """The choice that a field has where none is named."""
     if field.default is not NODEFAULT and isinstance(field.default, msgspec.Struct):
         return str(field.default.__struct_config__.tag)
-    return None
+    # A section that may be left out, but is there, is of its first kind.
+    return str(structs_of(field.type)[0].tag) if field.default is None else None
 
 
 def expected(info: Type) -> str:

@@ -46,7 +46,7 @@ def explain(config: StructType, indent: str = "") -> Iterator[str]:
 def _default(field: Field) -> str:
     if structs_of(field.type):
         is_off = isinstance(field.type, UnionType) and any(isinstance(one, NoneType) for one in field.type.types)
-        return default_tag(field) or ("null" if is_off else "")
+        return "null" if is_off else default_tag(field) or ""
     value: Any = field.default_factory() if field.default_factory is not NODEFAULT else field.default
     if value is NODEFAULT or isinstance(value, Struct):
         return "…"

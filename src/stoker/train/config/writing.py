@@ -24,7 +24,7 @@ def to_yaml(config: msgspec.Struct) -> bytes:
         """Quotes every text that would be read as something else."""
 
     def text(dumper: Any, value: str) -> Any:
-        style = None if scalar(value) == value else '"'
+        style = None if value.isprintable() and scalar(value) == value else '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Dumper.add_representer(str, text)

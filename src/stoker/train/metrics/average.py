@@ -82,7 +82,8 @@ class Average(ABC):
 
     def _on(self, device: torch.device) -> Tensor:
         if self._sums is None:
-            self._sums = torch.zeros(2, dtype=sum_dtype(device), device=device)
+            with torch.inference_mode(False):  # or what is made in inference mode could not be changed outside of it
+                self._sums = torch.zeros(2, dtype=sum_dtype(device), device=device)
         return self._sums
 
 

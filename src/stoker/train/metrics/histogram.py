@@ -22,7 +22,8 @@ class Histogram:
     def on(self, device: torch.device) -> Tensor:
         """The counts, made on a device where there are none: negatives, positives, then one bin of nan."""
         if self._counts is None:
-            self._counts = torch.zeros(2 * 2**self.bits + 2, dtype=torch.int64, device=device)
+            with torch.inference_mode(False):
+                self._counts = torch.zeros(2 * 2**self.bits + 2, dtype=torch.int64, device=device)
         return self._counts
 
     def to(self, device: torch.device) -> None:
@@ -40,7 +41,7 @@ class Histogram:
         pattern = (scores.float() + 0.0).view(torch.int32)  # -0.0 becomes 0.0, its equal
         ordered = pattern ^ ((pattern >> 31) & 0x7FFFFFFF)  # integers in the order of the floats
         number: Tensor = (ordered >> (32 - self.bits)).long()
-        return number + 2 ** (self.bits - 1)
+        return number.add(2 ** (self.bits - 1))
 
     def clear(self) -> None:
         """Forget all samples."""

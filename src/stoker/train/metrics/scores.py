@@ -28,7 +28,8 @@ class Scores:
         dtype = torch.promote_types(kept.dtype, scores.dtype)
         if end > kept.numel() or dtype != kept.dtype:
             room = max(kept.numel(), 2 * end)
-            grown, grown_marks = kept.new_empty(room, dtype=dtype), marks.new_empty(room)
+            with torch.inference_mode(False):
+                grown, grown_marks = kept.new_empty(room, dtype=dtype), marks.new_empty(room)
             grown[: self.count], grown_marks[: self.count] = kept[: self.count], marks[: self.count]
             kept, marks = self._buffers = grown, grown_marks
         kept[self.count : end] = scores
@@ -37,8 +38,9 @@ class Scores:
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor]:
         if self._buffers is None:
-            empty = torch.empty(LEAST_ROOM, dtype=torch.float32, device=device)
-            self._buffers = empty, torch.empty_like(empty, dtype=torch.uint8)
+            with torch.inference_mode(False):  # or what is made in inference mode could not be changed outside of it
+                empty = torch.empty(LEAST_ROOM, dtype=torch.float32, device=device)
+                self._buffers = empty, torch.empty_like(empty, dtype=torch.uint8)
         return self._buffers
 
     def clear(self) -> None:

@@ -56,6 +56,7 @@ class Lines:
     curves: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
     """For each name its steps and values, in the order of the file."""
     last_step: int | None = None
+    last_time: str | None = None
     damaged: int = 0
     """Whole lines that cannot be read; a torn last line is not one of them."""
 
@@ -63,20 +64,21 @@ class Lines:
 def read_lines(path: Path) -> Lines:
     """Read a metrics.jsonl, also one that is being written. A file that is not there has no lines."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
-    last_step, damaged = None, 0
+    last_step, last_time, damaged = None, None, 0
     for line in _whole_lines(path):
         entry = _decoded(line)
         if entry is None:
             damaged += 1
             continue
-        last_step = entry.pop("step")
+        last_step, time = entry.pop("step"), entry.pop("time", None)
+        last_time = time if isinstance(time, str) else last_time
         for name, value in entry.items():
             number = _WORDS.get(value) if isinstance(value, str) else value
             if isinstance(number, int | float) and not isinstance(number, bool):
                 steps, values = curves.setdefault(name, ([], []))
                 steps.append(last_step)
                 values.append(float(number))
-    return Lines(curves=curves, last_step=last_step, damaged=damaged)
+    return Lines(curves=curves, last_step=last_step, last_time=last_time, damaged=damaged)
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

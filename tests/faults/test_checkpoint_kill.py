@@ -1,0 +1,177 @@
+"""A save that is killed: the latest checkpoint is the old one or the new one, and the next run goes on and cleans up."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, record_save, save, save_and_die
+from tests.train.trees import is_same, state
+
+from stoker import files
+from stoker.errors import CheckpointInvalid
+from stoker.files import AppendFile
+from stoker.testing import FaultyFiles, Zygote, take_snapshot
+from stoker.train import checkpoints as folders
+from stoker.train.checkpoints import Checkpoints
+
+
+@pytest.fixture(scope="module")
+def save_zygote() -> Iterator[Zygote]:
+    with Zygote(imports=["tests.faults.saving"]) as zygote:
+        yield zygote
+
+
+def count_operations(folder: Path, kind: str) -> int:
+    prepare(folder, kind)
+    return len(record_save(folder, kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path, kind: str) -> None:
+    num_operations = count_operations(quick_path / "count", kind)
+    prepare(quick_path / "before", kind)
+    before = take_snapshot(quick_path / "before") if kind != "first" else None
+    seen: Counter[int | None] = Counter()
+    for kill_at in range(num_operations):
+        folder = quick_path / str(kill_at)
+        if before is not None:
+            before.write_to(folder)
+        outcome = save_zygote.run(save_and_die, folder=folder, kind=kind, kill_at=kill_at)
+        assert outcome.signal == signal.SIGKILL, f"operation {kill_at}: {outcome}"
+        seen[found(folder)] += 1
+        go_on(folder)
+        files.remove_folder(folder)
+    assert set(seen) == {None if kind == "first" else OLD, NEW}
+    assert all(count >= 3 for count in seen.values()), "there is work before the commit, and cleaning behind it"
+
+
+def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Zygote, quick_path: Path) -> None:
+    num_operations = count_operations(quick_path / "count", "best")
+    for kill_at in range(1, num_operations):
+        folder = quick_path / str(kill_at)
+        prepare(folder, "best")
+        save_zygote.run(save_and_die, folder=folder, kind="best", kill_at=kill_at, short_write_at=kill_at - 1)
+        assert found(folder) in (OLD, NEW)
+        go_on(folder)
+        files.remove_folder(folder)
+
+
+# ---- negative controls: the tests above can fail ----
+
+
+def name_then_write(self: Checkpoints, step: int, captured: Any, best: bool) -> None:
+    """The order that does not keep the law."""
+    path = self._new_path(step)
+    files.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
+    folders.checkpoint.write_captured(path, captured)
+
+
+def save_named_first_and_die(folder: str, kill_at: int) -> None:
+    with mock.patch.object(Checkpoints, "_write", name_then_write):
+        save_and_die(folder, "replacing", kill_at)
+
+
+def write_in_place(path: Path, data: bytes, **_: Any) -> None:
+    files.remove_file(path)
+    file = AppendFile.create(path)
+    file.append(data[: len(data) // 2])
+    file.append(data[len(data) // 2 :])
+    file.close()
+
+
+def save_in_place_and_die(folder: str, kill_at: int) -> None:
+    with mock.patch.object(files, "write_file", write_in_place):
+        save_and_die(folder, "replacing", kill_at)
+
+
+def clean_then_name(self: Checkpoints, step: int, captured: Any, best: bool) -> None:
+    path = self._new_path(step)
+    folders.checkpoint.write_captured(path, captured)
+    self._line = [path.name]
+    self._remove_old()
+    files.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
+
+
+def save_cleaned_first_and_die(folder: str, kill_at: int) -> None:
+    with mock.patch.object(Checkpoints, "_write", clean_then_name):
+        save_and_die(folder, "replacing", kill_at)
+
+
+@pytest.mark.parametrize("wrong", [save_named_first_and_die, save_in_place_and_die, save_cleaned_first_and_die])
+def test_negative_control_another_order_is_found(save_zygote: Zygote, quick_path: Path, wrong: Any) -> None:
+    torn, kill_at, alive = 0, 0, False
+    while not alive:
+        folder = quick_path / str(kill_at)
+        prepare(folder, "replacing")
+        outcome = save_zygote.run(wrong, folder=folder, kill_at=kill_at)
+        alive = outcome.exit == 0
+        try:
+            found(folder)
+        except CheckpointInvalid:
+            torn += 1
+        files.remove_folder(folder)
+        kill_at += 1
+    assert torn > 0
+
+
+def test_negative_control_without_cleaning_debris_is_found(save_zygote: Zygote, quick_path: Path) -> None:
+    folder = quick_path / "run"
+    prepare(folder, "replacing")
+    save_zygote.run(save_and_die, folder=folder, kind="replacing", kill_at=5)
+    with mock.patch.object(Checkpoints, "_remove_old"), pytest.raises(AssertionError):
+        go_on(folder)
+
+
+# ---- random moments, a real file system ----
+
+
+def save_on_and_on(folder: str, num_steps: int) -> None:
+    """A training of which only the saves are left."""
+    with Checkpoints(folder) as checkpoints:
+        latest = checkpoints.latest()
+        first = 0 if latest is None else latest.step + 1
+        for step in range(first, num_steps):
+            checkpoints.save(step, state(step), {}, best=step % 3 == 0)
+
+
+def kill_at_random(zygote: Zygote, folder: Path, rng: np.random.Generator, kills: int) -> None:
+    killed, newest = 0, -1
+    while killed < kills:
+        case = zygote.start(save_on_and_on, folder=folder / "run", num_steps=1_000_000)
+        time.sleep(rng.uniform(0, 0.15))
+        case.kill(signal.SIGKILL)
+        assert case.wait().signal == signal.SIGKILL
+        killed += 1
+        step = found(folder / "run")
+        assert step is None or step >= newest
+        newest = -1 if step is None else step
+    print(f"{killed} kills, {newest + 1} saves")
+
+
+def test_some_random_kills_on_a_real_file_system(save_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
+    kill_at_random(save_zygote, tmp_path, rng, kills=30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_thousand_random_kills_on_a_real_file_system(save_zygote: Zygote, tmp_path: Path, rng: np.random.Generator) -> None:
+    kill_at_random(save_zygote, tmp_path, rng, kills=1000)
+
+
+def test_short_writes_make_the_same_checkpoint(quick_path: Path) -> None:
+    save(quick_path / "whole", NEW)
+    expected = take_snapshot(quick_path / "whole").files
+    log = record_save(quick_path / "log", "first")
+    for k in (k for k, operation in enumerate(log) if operation.kind == "write"):
+        with FaultyFiles(short_write_at=k):
+            save(quick_path / str(k), NEW)
+        assert take_snapshot(quick_path / str(k)).files == expected
+        assert is_same(found(quick_path / str(k)), NEW)

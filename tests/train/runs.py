@@ -1,0 +1,97 @@
+"""One training with everything in it that a checkpoint must hold; also run in children that die."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tests.train.training import adamw, trainer_of
+from torch import nn
+
+import stoker
+from stoker.train import Cosine, EarlyStopping
+from stoker.train.result import Result
+
+TIMES = ("time", "rate", "wait")
+"""What differs between two runs that are the same."""
+
+
+class Crash(Exception):
+    """The end of a process, for tests that stay in one."""
+
+
+class Net(nn.Module):
+    """Has weights, running statistics and random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layers(x)
+        return out
+
+
+def make_store() -> stoker.Store:
+    rng = np.random.default_rng(0)
+    return stoker.Store.from_arrays(x=[np.cumsum(rng.standard_normal(int(n))).astype(np.float32) for n in rng.integers(20, 60, 6)])
+
+
+def train(
+    folder: Path, *, epochs: int = 3, crash_at: int | None = None, resume: bool = False, save_every: int | None = 3, **options: Any
+) -> tuple[Result, dict[str, torch.Tensor]]:
+    """Train in a folder; `crash_at` is the batch, counted over the whole call, in which it ends."""
+    torch.manual_seed(0)
+    model = Net()
+    count = 0
+    mean_loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+
+    def loss(model: nn.Module, batch: Any) -> Any:
+        nonlocal count
+        if model.training:
+            count += 1
+            if count - 1 == crash_at:
+                raise Crash
+        return mean_loss(model, batch)
+
+    store = make_store()
+    feed = stoker.Feed(store, stoker.Windows(8, horizon=1), batch_size=32, order=stoker.Shuffle(7))
+    valid = stoker.Feed(store, stoker.Windows(8, stride=4, horizon=1), batch_size=32)
+    given = {"accumulate": 2, "clip": 1.0, "ema": 0.9, "schedule": Cosine(warmup=2), "log_every": 2, **options}
+    trainer = trainer_of(
+        model,
+        loss,
+        adamw(model),
+        folder=folder,
+        save_every=save_every,
+        early_stopping=EarlyStopping("val_loss", patience=2),
+        **given,
+    )
+    result = trainer.fit(feed, valid=valid, epochs=epochs, resume=resume)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    if trainer.ema is not None:
+        state |= {f"ema {i}": tensor.clone() for i, tensor in enumerate(trainer.ema.tensors())}
+    return result, state
+
+
+def train_in_child(*, folder: str, resume: bool = True, epochs: int = 3) -> dict[str, Any]:
+    """The same in a process that somebody kills, or that ends with what it reached."""
+    torch.set_num_threads(1)
+    result, state = train(Path(folder), resume=resume, epochs=epochs)
+    return {"step": result.step, "stopped": result.stopped, "bits": bits(state)}
+
+
+def bits(state: dict[str, torch.Tensor]) -> str:
+    """All of a state, as text that two equal states share."""
+    import xxhash
+
+    return "".join(xxhash.xxh3_64_hexdigest(tensor.numpy().tobytes()) for tensor in state.values())
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log without its times."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]

@@ -1,0 +1,112 @@
+"""Exports: the program answers as the model does, for any number of rows, or it is not written."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.train.models.tasks import NETWORKS, TASKS, model, store, task_and_batch
+from torch import nn
+
+from stoker.errors import OptionError, TrainError
+from stoker.split.scaler import Scaler
+from stoker.train import export
+from stoker.train.export import export_model
+from stoker.train.models.predictor import Predictor
+
+HAS_ONNX = all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnxscript"))
+
+
+def load(path: Path) -> Callable[[dict[str, torch.Tensor]], torch.Tensor]:
+    module: Any = torch.export.load(path).module()
+    return lambda batch: module(batch)
+
+
+@pytest.mark.parametrize(("kind", "name"), [*((kind, "transformer") for kind in TASKS), ("series", "gru"), ("series", "mlp")])
+def test_a_program_answers_as_the_model_does(tmp_path: Path, kind: str, name: str) -> None:
+    task, batch = task_and_batch(kind)
+    entries = {key: batch[key] for key in task.entries}
+    trained = model(name, task)
+    done = export_model(trained, entries, tmp_path / "m.pt2")
+    assert done.difference <= 1e-5
+    run = load(tmp_path / "m.pt2")
+    for rows in (1, 5, 32):
+        part = {key: values[:rows] for key, values in entries.items()}
+        torch.testing.assert_close(run(part), trained(part), rtol=1e-5, atol=1e-6)
+
+
+def test_the_golden_batch_can_be_checked_by_others(tmp_path: Path) -> None:
+    task, batch = task_and_batch("horizon")
+    scaler = Scaler.fit(store(), None, columns=["a", "b"])
+    trained = Predictor(task, model("gru", task).network, scaler=scaler)
+    done = export_model(trained, {key: batch[key] for key in task.entries}, tmp_path / "m.pt2")
+    assert done.golden == tmp_path / "m.pt2.golden.safetensors"
+    golden = load_file(done.golden)
+    answer = golden.pop("prediction")
+    torch.testing.assert_close(load(done.path)(golden), answer)
+
+
+def test_a_program_that_answers_otherwise_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, batch = task_and_batch("horizon")
+    entries = {key: batch[key] for key in task.entries}
+    real = export._program
+
+    def off(model: nn.Module, entries: dict[str, torch.Tensor]) -> Any:
+        data, run = real(model, entries)
+        return data, lambda part: run(part) + 0.01
+
+    monkeypatch.setattr(export, "_program", off)
+    with pytest.raises(TrainError, match=r"the program is 0.01 off from the model; expected at most 0.000\d+. It was not written."):
+        export_model(model("mlp", task), entries, tmp_path / "m.pt2")
+    monkeypatch.setattr(export, "_program", lambda *_: (b"", lambda part: torch.full((len(part["a"]), 3, 1), torch.nan)))
+    with pytest.raises(TrainError, match="the program is nan off"):
+        export_model(model("mlp", task), entries, tmp_path / "m.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Fixed(nn.Module):
+    """Holds for one number of rows only."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return batch["a"].reshape(32, 8) if batch["a"].shape[0] == 32 else batch["a"][:, :8]
+
+
+class Pair(nn.Module):
+    """Has two answers."""
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        return batch["a"], batch["a"]
+
+
+def test_models_that_cannot_be_exported(tmp_path: Path) -> None:
+    task, batch = task_and_batch("horizon")
+    entries = {key: batch[key] for key in task.entries}
+    with pytest.raises(TrainError, match="the model cannot be exported: "):
+        export_model(Fixed(), entries, tmp_path / "m.pt2")
+    with pytest.raises(OptionError, match="returned a tuple; expected one tensor"):
+        export_model(Pair(), entries, tmp_path / "m.pt2")
+    with pytest.raises(OptionError, match="the golden batch has 1 rows; expected at least 2"):
+        export_model(model("mlp", task), {key: values[:1] for key, values in entries.items()}, tmp_path / "m.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(HAS_ONNX, reason="onnx is here")
+def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+    task, batch = task_and_batch("horizon")
+    with pytest.raises(OptionError, match=r"--onnx needs the package onnx\w+. Install it: pip install 'stoker\[onnx\]'."):
+        export_model(model("mlp", task), {key: batch[key] for key in task.entries}, tmp_path / "m.onnx", onnx=True)
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("kind", ["horizon", "series"])
+def test_onnx_answers_as_the_model_does(tmp_path: Path, name: str, kind: str) -> None:
+    task, batch = task_and_batch(kind)
+    done = export_model(model(name, task), {key: batch[key] for key in task.entries}, tmp_path / "m.onnx", onnx=True)
+    assert done.difference < 1e-4
+    assert done.path.stat().st_size == done.num_bytes > 1000

@@ -1,0 +1,146 @@
+"""Exact resume: a run that ends anywhere and goes on is, bit for bit, one that never ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.train.runs import Crash, log_of, train
+from tests.train.training import adamw, network, pairs, same_weights, trainer_of
+from torch import nn
+
+from stoker.errors import CheckpointError, CheckpointInvalid, FeedError, OptionError
+from stoker.train import fit as fit_module
+from stoker.train.result import Result
+
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, State, list[dict[str, Any]], int]:
+    """The run that is never stopped, its log, and how many batches it takes."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    result, state = train(folder)
+    return result, state, log_of(folder), result.step * 2
+
+
+def assert_same(state: State, expected: State) -> None:
+    for name, tensor in expected.items():
+        assert torch.equal(state[name], tensor), name
+
+
+@pytest.mark.parametrize("save_every", [1, 3, None])
+def test_a_run_that_crashes_in_any_batch_ends_as_if_it_had_not(
+    whole: tuple[Result, State, list[dict[str, Any]], int], save_every: int | None, tmp_path: Path
+) -> None:
+    result, state, log, num_batches = whole
+    for crash_at in range(0, num_batches, 1 if save_every == 3 else 5):
+        folder = tmp_path / str(crash_at)
+        try:
+            train(folder, crash_at=crash_at, save_every=save_every)
+        except Crash:
+            again, found = train(folder, resume=True, save_every=save_every)
+            assert again.step == result.step
+            assert_same(found, state)
+            kept = (
+                [{k: v for k, v in line.items() if k not in ("loss", "norm")} for line in log_of(folder)] if save_every == 3 else []
+            )
+            assert not kept or kept == [{k: v for k, v in line.items() if k not in ("loss", "norm")} for line in log]
+
+
+def test_the_log_of_a_resumed_run_is_that_of_one_that_never_ended(
+    whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path
+) -> None:
+    with pytest.raises(Crash):
+        train(tmp_path / "run", crash_at=17)
+    train(tmp_path / "run", resume=True)
+    assert log_of(tmp_path / "run") == whole[2]
+
+
+def test_several_crashes_one_after_the_other(whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path) -> None:
+    for crash_at in (7, 5, 3, 6):
+        with pytest.raises(Crash):
+            train(tmp_path / "run", crash_at=crash_at, resume=True)
+    assert_same(train(tmp_path / "run", resume=True)[1], whole[1])
+
+
+def test_a_run_that_is_done_stays_as_it_is(whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    result, state = train(tmp_path / "run", resume=True)
+    assert result.step == whole[0].step
+    assert_same(state, whole[1])
+
+
+def test_a_run_can_be_made_longer(tmp_path: Path) -> None:
+    """Without a schedule that looks at the end, two epochs and then two more are four."""
+    train(tmp_path / "short", epochs=2, schedule=None)
+    longer, state = train(tmp_path / "short", epochs=4, schedule=None, resume=True)
+    at_once, expected = train(tmp_path / "long", epochs=4, schedule=None)
+    assert longer.step == at_once.step
+    assert_same(state, expected)
+
+
+@pytest.mark.parametrize("lost", ["random", "stream"])
+def test_what_is_left_out_of_a_checkpoint_is_seen(
+    lost: str, whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: a resume that forgets random numbers, or where the feed was."""
+    if lost == "random":
+        monkeypatch.setattr(fit_module.rng, "restore", lambda state: torch.manual_seed(99))
+    else:
+        monkeypatch.setattr("stoker.train.stream.Stream.resume", lambda self, state, taken: None)
+    with pytest.raises(Crash):
+        train(tmp_path / "run", crash_at=17)
+    _, state = train(tmp_path / "run", resume=True)
+    assert not all(torch.equal(state[name], tensor) for name, tensor in whole[1].items())
+
+
+def test_an_iterable_without_a_state_is_resumed_by_leaving_out_what_was_seen(tmp_path: Path) -> None:
+    count = 0
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == 20:
+            raise Crash
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    expected = network()
+    trainer_of(expected, folder=tmp_path / "whole", save_every=5).fit(pairs(), epochs=3)
+    with pytest.raises(Crash):
+        trainer_of(network(), loss, folder=tmp_path / "run", save_every=5).fit(pairs(), epochs=3)
+    resumed = network(seed=1)
+    trainer_of(resumed, loss, folder=tmp_path / "run", save_every=5).fit(pairs(), epochs=3, resume=True)
+    assert same_weights(resumed, expected)
+
+
+def test_another_configuration_is_refused_unless_allowed(tmp_path: Path) -> None:
+    train(tmp_path / "run", epochs=1)
+    with pytest.raises(CheckpointInvalid, match=r"config\.clip: 1\.0 saved, 0\.5 now"):
+        train(tmp_path / "run", clip=0.5, resume=True)
+
+
+def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Crash):
+        train(tmp_path / "run", crash_at=17)
+    import tests.train.runs as runs
+
+    store = runs.make_store()
+    monkeypatch.setattr(runs, "make_store", lambda: type(store).from_arrays(x=[store[i]["x"] for i in range(5)]))
+    with pytest.raises(FeedError, match="other data"):
+        train(tmp_path / "run", resume=True)
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    trainer_of(network(), folder=tmp_path / "run").fit(pairs())
+    other = nn.Linear(6, 1)
+    with pytest.raises(CheckpointError, match="another model or optimizer"):
+        trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(pairs(), epochs=2, resume=True)
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:
+    trainer_of(network(), folder=tmp_path / "run").fit(pairs())
+    with pytest.raises(OptionError, match="holds a run already"):
+        trainer_of(network(), folder=tmp_path / "run").fit(pairs())

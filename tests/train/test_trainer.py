@@ -1,0 +1,218 @@
+"""The trainer: epochs, validation, early stopping, budget, schedule, logs and options."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.train.training import Kept, adamw, network, pairs, same_weights, trainer_of
+from torch import nn
+
+import stoker
+from stoker.errors import NonFinite, OptionError, TrainError
+from stoker.train.stopping import EarlyStopping
+
+
+def test_trains_validates_and_tells() -> None:
+    kept, model = Kept(), network()
+    trainer = trainer_of(model, writers=[kept], log_every=5, clip=1.0)
+    before = trainer.evaluate(pairs(4, seed=9))["loss"]
+    result = trainer.fit(pairs(), valid=pairs(4, seed=9), epochs=4)
+    assert (result.stopped, result.step, result.epoch) == ("finished", 48, 4)
+    assert result.metrics["val_loss"] < before / 2
+    assert result.best == result.metrics["val_loss"] == pytest.approx(trainer.evaluate(pairs(4, seed=9))["loss"])
+    windows = [step for step, values in kept.lines if "rate" in values]
+    assert windows == [5, 10, 12, 15, 20, 24, 25, 30, 35, 36, 40, 45, 48]
+    assert [step for step, values in kept.lines if "val_loss" in values] == [12, 24, 36, 48]
+    assert {"loss", "norm", "skipped", "lr", "rate", "wait", "epoch"} <= kept.lines[0][1].keys()
+    assert "finished after 48 steps" in str(result)
+
+
+def test_the_loss_of_an_epoch_is_the_mean_of_its_updates() -> None:
+    seen: list[float] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        value = nn.functional.mse_loss(model(batch[0]), batch[1])
+        seen.append(float(value.detach()))
+        return value
+
+    result = trainer_of(network(), loss, log_every=5).fit(pairs())
+    assert result.metrics["loss"] == pytest.approx(sum(seen) / len(seen), rel=1e-6)
+
+
+def test_metrics_are_those_of_all_samples() -> None:
+    valid = pairs(3, seed=4)
+    model = network()
+    trainer = trainer_of(model, metrics={"mae": stoker.train.MAE()})
+    found = trainer.evaluate([*valid, (valid[0][0][:3], valid[0][1][:3])])
+    x, y = (torch.cat([*(pair[i] for pair in valid), valid[0][i][:3]]) for i in (0, 1))
+    with torch.no_grad():
+        assert found["mae"] == pytest.approx(float((model(x) - y).abs().mean()), rel=1e-6)
+        assert found["loss"] == pytest.approx(float(nn.functional.mse_loss(model(x), y)), rel=1e-6)
+
+
+def test_metrics_need_predictions() -> None:
+    trainer = trainer_of(network(), lambda model, batch: model(batch[0]).mean(), metrics={"mae": stoker.train.MAE()})
+    with pytest.raises(TrainError, match=r"metrics .mae. need what the model predicts"):
+        trainer.evaluate(pairs(1))
+
+
+def test_early_stopping_stops() -> None:
+    model = network()
+    stopping = EarlyStopping("val_loss", patience=2)
+    result = trainer_of(model, optimizer=adamw(model, lr=0.0), early_stopping=stopping).fit(pairs(), valid=pairs(2), epochs=50)
+    assert (result.stopped, result.epoch, result.best_step) == ("early", 3, 12)
+
+
+def test_early_stopping_of_a_metric_that_is_not_there_is_told() -> None:
+    with pytest.raises(OptionError, match="early stopping watches 'val_auc', but an epoch has loss, val_loss"):
+        trainer_of(network(), early_stopping=EarlyStopping("val_auc")).fit(pairs(), valid=pairs(2))
+
+
+def test_a_budget_ends_the_run() -> None:
+    result = trainer_of(network(), max_seconds=1e-9).fit(pairs(), epochs=1_000_000)
+    assert result.stopped == "budget"
+    assert result.step <= 12
+
+
+def test_a_schedule_moves_the_rate_of_each_group() -> None:
+    model, kept = network(), Kept()
+    groups = [{"params": model[0].parameters(), "lr": 1.0}, {"params": model[3].parameters(), "lr": 0.5}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, fused=False)
+    seen: list[tuple[float, float]] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        seen.append((optimizer.param_groups[0]["lr"], optimizer.param_groups[1]["lr"]))
+        return 0 * nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    trainer_of(model, loss, optimizer, schedule=lambda step, total: step / total, writers=[kept], log_every=6).fit(pairs())
+    assert seen == [(k / 12, 0.5 * (k / 12)) for k in range(12)]
+    assert [values["lr"] for _, values in kept.lines if "lr" in values] == [5 / 12, 11 / 12]
+    assert [group["lr"] for group in optimizer.param_groups] == [1.0, 0.5], "the optimizer is given back as it was"
+
+
+def test_the_average_is_what_is_evaluated() -> None:
+    model = network()
+    trainer = trainer_of(model, ema=0.9)
+    trainer.fit(pairs(), epochs=2)
+    assert trainer.ema is not None
+    with trainer.ema.applied(), torch.no_grad():
+        averaged = float(nn.functional.mse_loss(model(pairs(1)[0][0]), pairs(1)[0][1]))
+    assert trainer.evaluate(pairs(1))["loss"] == pytest.approx(averaged)
+
+
+def test_recomputed_activations_change_nothing() -> None:
+    def model() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)], nn.Linear(6, 1))
+
+    plain, saving = model(), model()
+    trainer_of(plain).fit(pairs())
+    trainer_of(saving, recompute=True).fit(pairs())
+    assert same_weights(plain, saving)
+    assert all("forward" not in vars(layer) for layer in saving), "the model is given back as it was"
+    with pytest.raises(OptionError, match="recompute=True needs layers that repeat"):
+        trainer_of(network(), recompute=True).fit(pairs())
+
+
+def test_measured_choices_are_told_and_leave_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    """The run is that of a trainer which was told the same setup from the start."""
+    ours, told = network(dropout=0.3), network(dropout=0.3)
+    torch.manual_seed(5)
+    result = trainer_of(
+        ours, optimizer=torch.optim.AdamW(ours.parameters()), precision="auto", graph="auto", compile="auto", progress=True
+    ).fit(pairs(), epochs=20)
+    assert {trial.name for trial in result.trials} == {"fused", "graph", "bf16", "compile"}
+    assert "there is no GPU" in capsys.readouterr().out
+    torch.manual_seed(5)
+    trainer_of(told, optimizer=adamw(told, lr=1e-3, fused=result.setup.fused or None), precision=result.setup.precision).fit(
+        pairs(), epochs=20
+    )
+    assert same_weights(ours, told)
+
+
+def test_a_short_run_is_not_measured() -> None:
+    model = network()
+    result = trainer_of(model, optimizer=torch.optim.AdamW(model.parameters()), precision="auto").fit(pairs())
+    assert "12 updates are over before it has paid off" in result.trials[0].reason
+
+
+def test_an_iterator_loses_no_batch_to_measurements() -> None:
+    seen: list[float] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        seen.append(float(batch[0][0, 0]))
+        return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+    batches = pairs(300)
+    trainer_of(network(), loss, precision="auto").fit(iter(batches))
+    assert seen[-300:] == [float(x[0, 0]) for x, _ in batches]
+
+
+def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    series = [rng.standard_normal(60).astype(np.float32) for _ in range(4)]
+    series[2][37] = np.nan
+    store = stoker.Store.from_arrays(x=series)
+    feed = stoker.Feed(store, stoker.Windows(8, horizon=1), batch_size=16, order=stoker.Shuffle(3))
+
+    class Line(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line = nn.Linear(8, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.line(x)
+            return out
+
+    model = Line()
+    loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+    with pytest.raises(NonFinite, match=r"the loss is nan at update \d+ of epoch 0 \(batch .*x of series 2 is nan at step 37"):
+        trainer_of(model, loss, folder=tmp_path / "run").fit(feed)
+    assert all(torch.isfinite(weight).all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp64"}, "precision is 'fp64'; expected one of auto, fp32, tf32, bf16, fp16"),
+        ({"precision": "fp16"}, "precision 'fp16' needs a GPU"),
+        ({"graph": True}, "graph=True needs a GPU"),
+        ({"graph": 1.5}, "graph is 1.5; expected True, False or 'auto'"),
+        ({"accumulate": 0}, "accumulate is 0; expected a whole number of at least 1"),
+        ({"clip": -1.0}, "clip is -1.0; expected a number above 0"),
+        ({"clip": math.inf}, "clip is inf"),
+        ({"ema": 1.0}, "ema is 1.0"),
+        ({"guard": "warn"}, "guard is 'warn'; expected 'stop' or 'skip'"),
+        ({"max_seconds": 0}, "max_seconds is 0"),
+        ({"log_every": 0}, "log_every is 0"),
+        ({"device": "cuda"}, "there is no GPU"),
+    ],
+    ids=str,
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="messages of a machine without a GPU")
+def test_options_that_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        trainer_of(network(), **options)
+
+
+def test_bad_arguments_are_told() -> None:
+    model = network()
+    with pytest.raises(OptionError, match="model is 3"):
+        stoker.Trainer(3, nn.MSELoss(), adamw)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="loss is <class"):
+        stoker.Trainer(model, nn.MSELoss, adamw)
+    with pytest.raises(OptionError, match="optimizer is 'adam'; expected one of"):
+        stoker.Trainer(model, nn.MSELoss(), "adam")
+    with pytest.raises(OptionError, match="epochs is 0"):
+        trainer_of(model).fit(pairs(), epochs=0)
+    with pytest.raises(OptionError, match="resume=True needs folder="):
+        trainer_of(model).fit(pairs(), resume=True)
+    with pytest.raises(OptionError, match="the batches are 7"):
+        trainer_of(model).fit(7)  # type: ignore[arg-type]
+    with pytest.raises(TrainError, match="there is no batch to evaluate"):
+        trainer_of(model).evaluate([])
