@@ -57,9 +57,10 @@ def main() -> None:
         answer["all 32 operators"] = matrix(bars, spec_of_all(), builder, max(2, rounds // 3))
     answer["stream"] = {mode or "exact": stream(bars, mode, pushes, rounds) for mode in (None, "sentio")}
     answer["series of 100 bars over one long series"] = short_series(bars, rounds)
-    answer["CPU seconds of the first use on a machine, and in a later process"] = {
-        mode or "exact": first_use(mode) for mode in (None, "sentio")
-    }
+    if not options.small:  # it takes longer than all the rest
+        answer["CPU seconds of the first use on a machine, and in a later process"] = {
+            mode or "exact": first_use(mode) for mode in (None, "sentio")
+        }
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_indicators", QUESTION, answer)
 
 

@@ -15,24 +15,48 @@ import stoker
 from stoker.order.lengths import Lengths
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-def test_every_test_that_a_promise_names_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs" / "promises.md").read_text())
-    assert len(named) > 30
-    for path, name in named:
-        text = (ROOT / path).read_text()
-        assert not name or f"def {name}(" in text, f"{path}::{name}"
+def named_tests(text: str) -> list[tuple[str, str]]:
+    """The files of tests that a text names, each with one of its tests or none."""
+    return re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_links_and_named_results_exist(document: Path) -> None:
-    text = document.read_text()
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (document.parent / target).exists(), target
-    for target in re.findall(r"`(benchmarks/[\w/]+\.(?:json|py))`", text):
-        assert (ROOT / target).exists(), target
+def missing(document: Path, text: str) -> list[str]:
+    """What a text links to or names, and is not there."""
+    links = [link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if not (document.parent / link).exists()]
+    paths = [path for path in re.findall(r"`((?:benchmarks|src)/[\w/]+\.(?:json|py))`", text) if not (ROOT / path).exists()]
+    tests = [
+        f"{path}::{name}"
+        for path, name in named_tests(text)
+        if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text())
+    ]
+    return [*links, *paths, *tests]
+
+
+def test_every_promise_names_tests_and_most_have_controls() -> None:
+    promises = re.split(r"^## ", (ROOT / "docs" / "promises.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(promises) >= 15
+    assert [promise.split()[0] for promise in promises] == [f"P{number}" for number in range(1, len(promises) + 1)]
+    assert all(named_tests(promise) for promise in promises)
+    assert sum("control" in promise for promise in promises) >= 12
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_and_what_is_named_exist(document: Path) -> None:
+    assert missing(document, document.read_text()) == []
+
+
+def test_negative_control_what_is_not_there_is_found() -> None:
+    text = "[a](nowhere.md) [b](encoding/digits.md#cost) `benchmarks/nothing.py` `src/stoker/kernel.py` "
+    text += "`tests/test_docs.py::test_links_and_what_is_named_exist` `tests/test_docs.py::test_of_tomorrow` `tests/none.py`"
+    found = missing(ROOT / "docs" / "promises.md", text)
+    assert found == ["nowhere.md", "benchmarks/nothing.py", "tests/test_docs.py::test_of_tomorrow", "tests/none.py::"]
+
+
+def test_the_manual_of_the_encoders_is_looked_at() -> None:
+    assert {"digits.md", "indicators.md", "sequences.md", "statistics.md"} <= {document.name for document in DOCUMENTS}
 
 
 def run_examples(document: str) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """How mostlyai-engine analyses a column today: pandas throughout, each number printed twice, each statistic a pass of its own.
 
 Written anew after `analyze_numeric`, `analyze_categorical` and `analyze_datetime` of release 2.7.3 (2.5.0 differs in that digits
-end at E-8), with the same steps of pandas and the same results. Each row is its own subject, as it is for target tables.
+end at E-8), with the same steps of pandas and the same results. Unless keys are given, each row is its own subject, as it is
+for target tables.
 """
 
 from __future__ import annotations
@@ -85,13 +86,17 @@ def analyze_numeric(values: Values, keys: Values | None = None, encoding: str = 
     }
 
 
-def analyze_categorical(values: Values) -> Json:
-    """Counts of texts, in the order of the texts."""
+def analyze_categorical(values: Values, keys: Values | None = None) -> Json:
+    """Counts of texts, in the order of the texts; by subject where rows have one."""
     texts = values.astype("string")
     escaped = texts.str.startswith(ESCAPE, na=False)
     texts.loc[escaped] = ESCAPE + texts.loc[escaped]
     texts = texts.replace({token: ESCAPE + token for token in RESERVED})
-    return {"has_nan": bool(sum(texts.isna()) > 0), "cnt_values": texts.value_counts().sort_index().to_dict()}
+    if keys is None:
+        counts = texts.value_counts().sort_index().to_dict()
+    else:
+        counts = pd.concat([keys, texts.rename("values")], axis=1).groupby("values")[keys.name].nunique().to_dict()
+    return {"has_nan": bool(sum(texts.isna()) > 0), "cnt_values": counts}
 
 
 def analyze_datetime(values: Values, keys: Values | None = None) -> Json:

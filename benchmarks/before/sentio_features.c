@@ -1,6 +1,7 @@
 /* Sentio's feature builder as its operators are defined: one column at a time, float32 except where it has a double.
  *
- * Plain C, one loop an operator, to be compiled with -O2 (never -ffast-math: the definition has NaN in it). Every operator
+ * Plain C, one loop an operator, to be compiled with -O2 (never -ffast-math: the definition has NaN in it). What a missing value
+ * does to SMA, EMA, RSI, ZWIN and VOLATILITY is part of the definition; in the others it does what C makes of it. Every operator
  * fills a column that begins as zeros. The result is row-major. `by_row` keeps all columns and writes the rows at the end;
  * otherwise each column goes into the matrix as soon as it is there. A source is made once and shared by its features.
  */

@@ -330,6 +330,39 @@ def draw_ranks() -> Picture:
     return picture
 
 
+def draw_split() -> Picture:
+    """The samples around a boundary: which are kept, and why the others are not."""
+    steps, warm_up, left, top = 26, 2, 16, 64
+    view = stoker.Windows(4, horizon=2, tail="drop")
+    store = stoker.Store.from_arrays(x=[np.arange(steps)])
+    split = stoker.split.chronological(store, view, fractions=(0.5, 0.5), warm_up=warm_up)
+    kept = {int(number): name for name, part in split.parts.items() for number in part.runs.resolve(np.arange(len(part)))}
+    picture = Picture(850, 442, "Samples before, over and after a boundary")
+    for i in range(steps):
+        picture.cell(left + i * STEP, 24, PLAIN, i)
+    boundary = left + steps // 2 * STEP - 1.5
+    picture.text(boundary - 8, 16, "train", anchor="end", bold=True)
+    picture.text(boundary + 8, 16, "valid", bold=True)
+    notes = left + steps * STEP + 14
+    numbers = range(max(n for n in kept if kept[n] == "train") - 1, min(n for n in kept if kept[n] == "valid") + 2)
+    for row, number in enumerate(numbers):
+        y = top + row * (HEIGHT + 8)
+        is_kept = number in kept
+        for step in range(number - warm_up, number + view.span):
+            color = THIRD if step < number else INPUT if step < number + view.length else TARGET
+            if is_kept:
+                picture.cell(left + step * STEP, y, color, step)
+            else:
+                picture.cell(left + step * STEP, y + 7, color, height=8)
+        purged = number + view.length <= steps // 2
+        words = f"{kept[number]}" if is_kept else "purged" if purged else "embargoed"
+        picture.text(notes, y + 16, words, bold=is_kept)
+    picture.line(boundary, 4, boundary, top + len(numbers) * (HEIGHT + 8), dashed=True)
+    picture.legend(left, 414, [(THIRD, "warm-up of its features"), (INPUT, "window"), (TARGET, "target")])
+    picture.text(left + 430, 426.5, "thin: the sample is in no part")
+    return picture
+
+
 PICTURES = {
     "windows": draw_windows,
     "segments": draw_segments,
@@ -337,6 +370,7 @@ PICTURES = {
     "batch": draw_batch,
     "orders": draw_orders,
     "ranks": draw_ranks,
+    "split": draw_split,
 }
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 now_ns = time.perf_counter_ns
+
+
+def now_utc() -> str:
+    """The time of day for records, to the millisecond: 2026-11-15T16:20:00.123Z. Never for measurements: it may jump."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Spans:

@@ -42,7 +42,7 @@ class OptionError(StokerError, ValueError):
 
 
 class SourceError(StokerError):
-    """Raw input that cannot be packed."""
+    """Raw input that cannot be used."""
 
 
 class SourceNotFound(SourceError, FileNotFoundError):

@@ -1,7 +1,8 @@
 """THE writer and THE path check: every byte that stoker puts on a disk goes through this file.
 
 The law: a reader sees the old state or the new one, never a part. A file is written under a temporary name, synced,
-renamed, and its folder is synced; nothing that has its final name is ever written to again.
+renamed, and its folder is synced; nothing that has its final name is ever written to again. The one exception is a log: it
+grows under its name, line by line, and a reader may find its last line torn.
 
 All operations that change a disk are methods of `Disk`. Tests replace `disk` by one that fails, kills or records
 (`stoker.testing.FaultyFiles`), which is how every promise about crashes is tested without a crash.
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stoker.errors import DiskError, DiskFull, StoreDamaged, StoreLocked
+from stoker.errors import DiskError, DiskFull, StokerError, StoreDamaged, StoreLocked
 
 Buffer = bytes | bytearray | memoryview
 
@@ -157,6 +158,17 @@ class AppendFile:
         with naming(self.path, needed_bytes=view.nbytes):
             _write_all(lambda rest, done: disk.pwrite(self._fd, rest, offset + done), view)
 
+    def cut(self) -> None:
+        """Take away what a failed write left beyond `num_bytes`."""
+        with naming(self.path):
+            disk.truncate(self._fd, self.num_bytes)
+            os.lseek(self._fd, self.num_bytes, os.SEEK_SET)
+
+    def sync(self) -> None:
+        """Return only when what was appended would survive a power loss."""
+        with naming(self.path, needed_bytes=self.num_bytes):
+            disk.sync(self._fd)
+
     def start_writeback(self, offset: int, num_bytes: int) -> None:
         """Ask the kernel to begin writing a range to the disk, so that `publish` has less to wait for."""
         # On dirty pages DONTNEED only starts the write; it drops nothing that is not yet on the disk.
@@ -181,6 +193,53 @@ class AppendFile:
     def __del__(self) -> None:
         # A pack that fails while it makes its many files has no list of those it made.
         self.close()
+
+
+class LogFile:
+    """A file of lines that only grows, under its final name. A killed process leaves every whole line, and at most one torn.
+
+    Opening cuts a torn last line off, and with `keep` everything from the first whole line on that it does not want.
+    """
+
+    def __init__(self, path: Path, *, keep: Callable[[bytes], bool] = lambda line: True) -> None:
+        self.path = path
+        if path.exists():
+            with naming(path):
+                self._file = AppendFile.reopen(path, _kept_bytes(path, keep))
+        else:
+            self._file = AppendFile.create(path)
+            with naming(path):
+                disk.sync_folder(path.parent)
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Add one line, given with its newline. After an error the file ends with the line before it."""
+        if self._torn:
+            self._file.cut()
+        self._torn = True
+        self._file.append(line)
+        self._torn = False
+
+    def sync(self) -> None:
+        """Return only when all lines would survive a power loss."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Give the descriptor back; a line that an error tore is cut off."""
+        if self._torn:
+            with contextlib.suppress(DiskError):  # the next process that opens it will do so
+                self._file.cut()
+        self._file.close()
+
+
+def _kept_bytes(path: Path, keep: Callable[[bytes], bool]) -> int:
+    kept = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n") or not keep(line):
+                break
+            kept += len(line)
+    return kept
 
 
 def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> None:
@@ -248,7 +307,11 @@ def open_inside(folder: Path, name: str) -> int:
     """Open a shard for reading: its name has the one allowed shape, and it is a plain file, not a link or device."""
     if not SHARD_NAME.fullmatch(name):
         raise StoreDamaged(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
-    path = folder / name
+    return open_plain(folder / name, StoreDamaged)
+
+
+def open_plain(path: Path, refusal: type[StokerError]) -> int:
+    """Open a file for reading; what is there but is a link, a device or a folder raises `refusal`."""
     # NONBLOCK: opening a FIFO that somebody put there must not wait for a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -256,11 +319,26 @@ def open_inside(folder: Path, name: str) -> int:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StoreDamaged(f"{path}: cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
+        raise refusal(f"{path}: cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise StoreDamaged(f"{path}: is not a plain file.")
+        raise refusal(f"{path}: is not a plain file.")
     return fd
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the `Lock` of a folder at this moment."""
+    try:
+        fd = os.open(folder / ".lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 class Lock:

@@ -11,9 +11,9 @@ import click
 import pytest
 from tests.cli.calling import Done
 
-from stoker import encode
 from stoker.cli import main as cli
 from stoker.cli.encode import command
+from stoker.encode import Statistics, analyze
 from stoker.encode.sequences import store as sequences_store
 from stoker.errors import OptionError
 from stoker.store.store import open_store
@@ -120,32 +120,15 @@ def test_key_and_out_are_needed(stoker: Stoker, missing: str) -> None:
     assert f"Missing option '{missing}'" in done.err
 
 
-class Found:
-    """Statistics that only say what they were asked for."""
-
-    def __init__(self, source: Any, **options: Any) -> None:
-        self.asked = {"source": source, **options}
-
-    def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.asked))
-
-
-def test_statistics_are_written_beside_the_store(
-    stoker: Stoker, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encode, "analyze", Found, raising=False)
+def test_statistics_are_written_beside_the_store(stoker: Stoker, events: Path, tmp_path: Path) -> None:
+    contexts = tmp_path / "users.csv"
+    contexts.write_text("user_id\n7\n99\n")
     arguments = ["--key", "user_id", "--out", tmp_path / "out", "--stats", tmp_path / "stats.json", "--columns", "item"]
-    done = stoker("encode", events, *arguments)
-    assert done.out.endswith(f"statistics: {tmp_path / 'stats.json'}\n")
-    assert json.loads((tmp_path / "stats.json").read_text()) == {"source": [str(events)], "columns": "item", "threads": None}
-    assert list(open_store(tmp_path / "out").schema) == ["user_id", "item"]
-
-
-def test_statistics_that_are_not_there_are_said_before_the_work(
-    stoker: Stoker, events: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encode, "analyze", None, raising=False)
-    done = stoker("encode", events, "--key", "user_id", "--out", tmp_path / "out", "--stats", tmp_path / "stats.json")
-    line = "stoker: --stats needs stoker.encode.analyze, which this installation of stoker has not. Leave --stats out.\n"
-    assert done == Done(2, "", line)
-    assert not (tmp_path / "out").exists()
+    done = stoker("encode", events, *arguments, "--contexts", contexts)
+    assert done.out.splitlines()[1] == f"statistics: {tmp_path / 'stats.json'}"
+    found = Statistics.load(tmp_path / "stats.json")
+    store = open_store(tmp_path / "out")
+    assert found.names == ["item"]
+    assert found.to_json() == analyze([str(events)], columns="item").with_lengths("user_id", store.lengths).to_json()
+    assert found.cnt_lengths == {"0": 1, "2": 1}
+    assert list(store.schema) == ["user_id", "item"]

@@ -15,6 +15,7 @@ from tests.encode.indicators.markets import market
 from stoker.cli import main as cli
 from stoker.encode.indicators import saving
 from stoker.encode.indicators.batch import features
+from stoker.order.windows import Windows
 from stoker.store.pack import pack
 from stoker.store.store import open_store
 
@@ -60,13 +61,27 @@ def test_a_store_of_bars_gives_the_same(stoker: Stoker, folder: Path) -> None:
 
 
 def test_json_for_programs(stoker: Stoker) -> None:
-    done = stoker("features", "bars.csv", "--spec", "features.json", "--out", "out", "--json", "--compat", "sentio", "--name", "x")
+    asked = ("--series", "symbol", "--json", "--compat", "sentio", "--name", "x")
+    done = stoker("features", "bars.csv", "--spec", "features.json", "--out", "out", *asked)
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     assert (found["features"], found["emit_from"]) == (["ema", "atr"], 0)
     assert found["spec_hash"].startswith("sha256:")
     assert found["columns"][-1]["name"] == "x"
-    assert open_store("out").column("x").tobytes() == features(market(20), SPEC, compat="sentio").values.tobytes()
+    bars: dict[str, Any] = {**market(20), "symbol": np.arange(20) % 2}
+    expected = features(bars, SPEC, series="symbol", compat="sentio").values
+    assert open_store("out").column("x").tobytes() == np.concatenate([expected[::2], expected[1::2]]).tobytes()
+
+
+def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path) -> None:
+    feed = pytest.importorskip("stoker.feed.feed")
+    bars = market(100)
+    rows = [",".join(str(values[i]) for values in bars.values()) for i in range(100)]
+    (folder / "one.csv").write_text("\n".join(["ts," + ",".join(bars), *(f"{60 * i},{row}" for i, row in enumerate(rows))]) + "\n")
+    done = stoker("features", "one.csv", "--spec", "features.json", "--out", "features.stoker")
+    assert done == Done(0, "computed 2 features from bar 2 on for 100 bars in 1 series: features.stoker\n", "")
+    batches = list(feed.Feed(open_store("features.stoker"), Windows(48), batch_size=16, device="cpu"))
+    assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(48, 2)}
 
 
 @pytest.mark.parametrize(
@@ -80,10 +95,16 @@ def test_json_for_programs(stoker: Stoker) -> None:
         (["packed", "--series", "symbol"], "stoker: packed is a store: --series, --time and --sort are for raw bars.\n"),
         (["bars.csv", "--out", "packed.copy"], "stoker: packed.copy.bars is in the way: give it as the source if it holds these "),
         (["bars.csv", "--compat", "talib"], "Usage: "),
+        (["bars.csv"], "stoker: column 'symbol' of the bars holds several series: B in bar 2 comes after A. Pass --series symbol "),
+        (["late.csv"], "stoker: the time 'ts' of the bars falls: 1 in bar 3 comes after 5. Pass --time ts --sort when the bars "),
+        (["late.csv", "--time", "ts"], "stoker: the time 'ts' does not rise: 1 in row 3 of late.csv is before 5 in row 2 of late."),
+        (["words.csv"], "stoker: column 'close' of the bars holds text: 'foo' in bar 2, but numbers are needed.\n"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line_and_leaves_nothing(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
     (folder / "close.csv").write_text("close\n1\n2\n")
+    (folder / "late.csv").write_text("ts,high,low,close\n3,1,1,1\n5,1,1,1\n1,1,1,1\n")
+    (folder / "words.csv").write_text("high,low,close\n1,1,1\n1,1,foo\n")
     (folder / "bad.json").write_text('{"features": [{"op": "EMAA"}]}')
     pack("bars.csv", "packed")
     pack("bars.csv", "packed.copy.bars")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ FLOATS = np.round(np.random.default_rng(1).normal(size=ROWS) * 1e4, 3)
 FLOATS[:: ROWS // 7] = np.nan
 WHOLE = np.arange(ROWS, dtype=np.int64) * 977 - 12_345
 GAPS = [None if np.isnan(value) else value for value in FLOATS.tolist()]
+DECIMALS = [None if value is None else Decimal(repr(value)) for value in GAPS]
 CHUNKS = [0, 1, 0, BLOCK - 3, 7, ROWS - BLOCK - 5]
 
 
@@ -42,7 +44,13 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "float32": (FLOATS.astype(np.float32), FLOATS.astype(np.float32)),
     "long double": (FLOATS.astype(np.longdouble), FLOATS),
     "int64": (WHOLE, WHOLE),
-    "uint16": (WHOLE.astype(np.uint16), WHOLE.astype(np.uint16)),
+    **{
+        name: (column := np.array([np.iinfo(name).min, 0, 1, 99, np.iinfo(name).max - 1, np.iinfo(name).max], dtype=name), column)
+        for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+    },
+    "uint64 with gaps": (pd.Series([2**64 - 1, None, 2**63 + 1025], dtype="UInt64"), np.array([2.0**64, np.nan, 2.0**63 + 2048])),
+    "uint64 of arrow": (pa.array([2**64 - 1, None, 2**63], pa.uint64()), np.array([2.0**64, np.nan, 2.0**63])),
+    "many uint16": (WHOLE.astype(np.uint16), WHOLE.astype(np.uint16)),
     "masked": (np.ma.masked_array(WHOLE, mask=np.isnan(FLOATS)), np.where(np.isnan(FLOATS), np.nan, WHOLE)),
     "masked nowhere": (np.ma.masked_array(WHOLE), WHOLE),
     "objects": (np.array(GAPS, dtype=object), FLOATS),
@@ -67,6 +75,10 @@ KINDS: dict[str, tuple[Any, Any]] = {
     "arrow chunks": (chunked(pa.array(FLOATS)), FLOATS),
     "arrow chunks with gaps": (chunked(pa.array(GAPS)), FLOATS),
     "arrow int8 chunks": (chunked(pa.array(WHOLE.astype(np.int8))), WHOLE.astype(np.int8)),
+    "arrow decimals": (chunked(pa.array(DECIMALS)), FLOATS),
+    "arrow wide decimals": (pa.array(DECIMALS, pa.decimal256(60, 3))[7:], FLOATS[7:]),
+    "pandas decimals": (pd.Series(DECIMALS, dtype=pd.ArrowDtype(pa.decimal128(12, 3))), FLOATS),
+    "polars decimals": (pl.Series(DECIMALS, dtype=pl.Decimal(12, 3)), FLOATS),
     "arrow nulls": (pa.nulls(3), np.full(3, np.nan)),
     "arrow no chunks": (pa.chunked_array([], type=pa.float64()), np.empty(0)),
     "empty list": ([], np.empty(0)),
@@ -91,7 +103,7 @@ NOT_NUMBERS: list[tuple[Any, str]] = [
     (pl.Series("price", [None, "x"]), r"column 'price' holds 'x' \(str\) in row 2, and its type is (large_)?string"),
     (pl.Series("price", [True]), r"column 'price' holds True \(bool\) in row 1"),
     (pa.array(["x"]), r"the column holds 'x' \(str\) in row 1"),
-    (pa.array([1, 2]).cast(pa.decimal128(21, 2)), r"the column holds Decimal\('1.00'\) \(Decimal\) in row 1"),
+    ([Decimal("1.00")], r"the column holds Decimal\('1.00'\) \(Decimal\) in row 1"),
     (np.array(["x"]), r"the column holds 'x' \(str_\) in row 1"),
     (np.array([1j]), r"the column holds 1j \(complex128\) in row 1"),
     (np.array([], dtype="datetime64[s]"), r"the column has the type datetime64\[s\]"),

@@ -72,6 +72,7 @@ def test_views_and_empty_tensors_split() -> None:
 def test_a_frame_of_a_tensor_is_that_of_its_values() -> None:
     frame = split_digits(torch.tensor([1.5]), frame=True)
     assert frame["E0"].tolist() == [1]
+    assert frame.equals(split_digits(torch.tensor([1.5], dtype=torch.bfloat16), frame=True))
 
 
 @pytest.mark.parametrize("values", [torch.zeros(2, 2), torch.tensor(1.0)])

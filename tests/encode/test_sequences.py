@@ -59,6 +59,11 @@ def test_contexts_are_told_and_rows_of_others_are_counted() -> None:
     assert repr(some) == ("<PaddedSequences of 2 contexts, 5 rows left out; x: float64 [2, 2, 1], n: int16 [2, 2, 1]>")
 
 
+def test_a_range_of_contexts() -> None:
+    found = pad_sequences({"k": [7, 3, 7], "v": [1, 2, 3]}, key="k", contexts=range(3, 8, 2))
+    assert (found.contexts.tolist(), found.lengths.tolist()) == ([3, 5, 7], [1, 0, 2])
+
+
 def test_the_mask_marks_rows() -> None:
     found = pad_sequences(table(), key="user", max_length=3, contexts=[7, 1, 5])
     assert found.mask.tolist() == [[True, True, True], [True, False, False], [False, False, False]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import click
 
 from stoker.cli.printable import printable
 from stoker.cli.progress import progress
-from stoker.errors import OptionError
 from stoker.units import readable_bytes
 
 
@@ -19,7 +17,7 @@ from stoker.units import readable_bytes
 @click.argument("source", nargs=-1, required=True)
 @click.option("--key", required=True, metavar="COL", help="Column that says whose each row is; its rows are one sequence.")
 @click.option("--out", required=True, metavar="STORE", help="Folder of the store.")
-@click.option("--stats", metavar="FILE", help="Also analyse the columns, and write that as JSON.")
+@click.option("--stats", metavar="FILE", help="Also analyse the columns and the lengths, and write that as JSON.")
 @click.option("--columns", metavar="A,B,…", help="Columns to encode (default: all).")
 @click.option("--contexts", metavar="FILE", help="Table with a column like --key: these sequences, empty where they have no rows.")
 @click.option("--time", metavar="COL", help="Column that orders the rows of a sequence; it must rise strictly.")
@@ -49,12 +47,15 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
     from stoker.encode.sequences.store import pack_sequences
     from stoker.store.inspect import inspect
 
-    analyze = _find_analyze() if stats is not None else None
-    statistics = analyze(list(source), columns=options["columns"], threads=options["threads"]) if analyze is not None else None
+    statistics = None
+    if stats is not None:
+        from stoker.encode.statistics.analyze import analyze  # brings the compiler, of which a pack has no need
+
+        statistics = analyze(list(source), columns=options["columns"], threads=options["threads"])
     with progress(unit="rows", enabled=not quiet and not as_json) as show:
         store = pack_sequences(list(source), out, key=key, progress=show, **options)
     if statistics is not None and stats is not None:
-        statistics.save(Path(stats))
+        statistics.with_lengths(key, store.lengths).save(Path(stats))
     if as_json:
         click.echo(json.dumps(inspect(store).to_dict()))
         return
@@ -66,13 +67,3 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
         click.echo(f"statistics: {printable(stats)}")
     for note in store.manifest.notes if store.manifest else []:
         click.echo(f"note: {printable(note)}")
-
-
-def _find_analyze() -> Callable[..., Any]:
-    """Statistics are a part of their own, which an installation may lack."""
-    import stoker.encode
-
-    found: Callable[..., Any] | None = getattr(stoker.encode, "analyze", None)
-    if found is None:
-        raise OptionError("--stats needs stoker.encode.analyze, which this installation of stoker has not. Leave --stats out.")
-    return found

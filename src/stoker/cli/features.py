@@ -45,7 +45,8 @@ def command(
     series, and are NaN where they are not ready.
 
     \b
-    stoker features bars.csv --spec features.json --out features.stoker --time ts
+    stoker features bars.csv --spec features.json --out features.stoker
+    stoker features bars.csv --spec features.json --out features.stoker --series symbol --time ts
     stoker features bars.stoker --spec features.json --out features.stoker
     """
     from stoker.encode.indicators.raw_bars import packed_bars

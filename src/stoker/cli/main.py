@@ -22,6 +22,9 @@ COMMANDS = {
     "features": "Compute the indicators of bars into a store.",
     "order": "Say how good a shuffle is and what it costs to read.",
     "check": "Audit the batches of a script.",
+    "train": "Train a model as a configuration says.",
+    "export": "Export the model of a run as a program.",
+    "runs": "Show the runs of a folder side by side.",
 }
 
 

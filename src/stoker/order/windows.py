@@ -190,7 +190,7 @@ def _locate_uniform(
 
 
 @kernel
-def _find_group(number: Any, firsts: Array) -> Any:
+def find_group(number: Any, firsts: Array) -> Any:
     """The last entry of the index that is at most `number`; the guess is exact where all series are alike."""
     last = len(firsts) - 2
     total = firsts[last + 1]
@@ -229,7 +229,7 @@ def _locate_ragged(
         if group == 0:
             series[i] = numbers[i]
         else:
-            series[i] = _find_group(numbers[i], firsts) * group
+            series[i] = find_group(numbers[i], firsts) * group
         prefetch(offsets, series[i] * 8)  # the next loop reads all of them: their misses may overlap
     for i in range(len(numbers)):
         one, left = series[i], np.int64(0)

@@ -8,12 +8,14 @@
 
     assert_resumes_exactly    a feed (or any loader with a state) goes on where it was stopped, bit for bit
     assert_exactly_once       its epochs have every sample once, in one order, for any number of ranks
+    assert_no_future          what is computed for a step (features, predictions) does not change when later steps do
 
 All randomness comes from the generator that is passed in, so a failure is replayed by its seed.
 """
 
 from stoker.testing.corruption import CORRUPTIONS, corrupt
 from stoker.testing.faulty import FaultyFiles, Operation
+from stoker.testing.future import assert_no_future
 from stoker.testing.once import assert_exactly_once
 from stoker.testing.powerloss import crash_states
 from stoker.testing.resuming import assert_resumes_exactly
@@ -32,6 +34,7 @@ __all__ = [
     "TinyStore",
     "Zygote",
     "assert_exactly_once",
+    "assert_no_future",
     "assert_resumes_exactly",
     "corrupt",
     "crash_states",

@@ -136,7 +136,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read parts and facts, and verify every byte; anything that is not exactly right raises `CheckpointInvalid`."""
     index = _read_index(folder)
     expected = {INDEX_NAME, *(part.name + _SUFFIX for part in index.parts if part.file is not None)}
-    with files.naming(folder):
+    with _reading(folder):
         strange = sorted({entry.name for entry in folder.iterdir()} - expected)
     if strange:
         raise CheckpointInvalid(f"{folder} holds {strange[0]!r}, which is not part of the checkpoint. Remove it.")
@@ -236,13 +236,12 @@ def _hash(fd: int, size: int, path: Path) -> str:
     digest = xxhash.xxh3_128()
     buffer = memoryview(bytearray(min(CHUNK_BYTES, size)))
     done = 0
-    with files.naming(path):
-        while done < size:
-            count = os.preadv(fd, [buffer[: size - done]], done)
-            if count == 0:
-                raise CheckpointInvalid(f"{path} became shorter while it was read.")
-            digest.update(buffer[:count])
-            done += count
+    while done < size:
+        count = os.preadv(fd, [buffer[: size - done]], done)
+        if count == 0:
+            raise CheckpointInvalid(f"{path} became shorter while it was read.")
+        digest.update(buffer[:count])
+        done += count
     return digest.hexdigest()
 
 
@@ -253,9 +252,19 @@ def _opened(path: Path) -> Iterator[int]:
     except FileNotFoundError:
         raise CheckpointInvalid(f"{path} is missing.") from None
     try:
-        yield fd
+        with _reading(path):
+            yield fd
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """What the disk refuses to read is as good as damaged: an older checkpoint may still be whole."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointInvalid(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
 
 
 @contextlib.contextmanager

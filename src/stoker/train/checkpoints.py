@@ -79,7 +79,7 @@ class Checkpoints:
             raise OptionError(f"step={step!r}: expected a whole number from 0 on.")
         self.wait()
         self._refuse_other_runs()
-        captured = checkpoint.capture(parts, {"step": step, **facts}, memory=self._memory)
+        captured = checkpoint.capture(parts, {**facts, "step": step}, memory=self._memory)
         if self._writer is None:
             # Its thread is waited for when the interpreter ends, so a save that was begun is not lost.
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="stoker-checkpoint")
@@ -146,7 +146,8 @@ class Checkpoints:
         if failed:
             warnings.warn(f"{' '.join(map(str, failed))} Falling back to {found.path}, of step {found.step:,}.", stacklevel=2)
         self.last = found.path
-        self._line = [*(name for name in reversed(candidates) if _number(name) < _number(found.path.name)), found.path.name]
+        untried = (name for name in candidates[len(failed) + 1 :] if _number(name) < _number(found.path.name))
+        self._line = [*sorted(untried, key=_number), found.path.name]
         return found
 
     def best(self) -> Checkpoint | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker.errors import CheckpointInvalid, OptionError, TrainError
+from stoker.train.shards import local
 
 
 class Ema:
@@ -41,9 +42,9 @@ class Ema:
         for name, weight in self._weights.items():
             kinds.setdefault((weight.device, weight.dtype), []).append(name)
         for names in kinds.values():
-            averages, weights = [self._average[name] for name in names], [self._weights[name] for name in names]
+            averages, weights = ([local(kept[name]) for name in names] for kept in (self._average, self._weights))
             narrow = averages[0].dtype != weights[0].dtype
-            yield averages, list(weights), [torch.empty_like(one) for one in averages] if narrow else []
+            yield averages, weights, [torch.empty_like(one) for one in averages] if narrow else []
 
     @torch.no_grad()
     def update(self, flag: Tensor | None = None) -> None:
@@ -120,4 +121,4 @@ def _wide(weight: Tensor) -> Tensor:
 @torch.no_grad()
 def _copy(targets: list[Any], sources: list[Tensor]) -> None:
     if targets:
-        torch._foreach_copy_(targets, sources)
+        torch._foreach_copy_([local(one) for one in targets], [local(one) for one in sources])

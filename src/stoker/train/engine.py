@@ -20,6 +20,8 @@ from stoker.train.graph import Eager, Gathering, Graphs, Work
 from stoker.train.optimizer import FUSED, LearningRate, may_be_fused, set_fused
 from stoker.train.precision import Precision, Scale, set_matmul_flags
 from stoker.train.readout import Readout
+from stoker.train.replicas import Replicas
+from stoker.train.shards import Shards
 from stoker.train.snapshot import Snapshot
 from stoker.train.step import Step, takes_flag
 
@@ -57,7 +59,7 @@ class Engine:
         """The work of a training in this setup."""
         self._tried.clear()
         self.scale = Scale(self._trainer.device) if setup.precision == "fp16" else None
-        step, work, self.readout = self._make(setup, self.scale)
+        step, work, self.readout = self._make(setup, self.scale, joint=self._join(setup))
         if setup.graph and hasattr(self._stream.batches, "captured"):
             with contextlib.suppress(ValueError):  # where the feed says that it cannot be captured, batches are copied
                 return Gathering(
@@ -65,22 +67,32 @@ class Engine:
                 )
         return work
 
-    def _make(self, setup: Setup, scale: Scale | None) -> tuple[Step, Work, Readout]:
+    def _join(self, setup: Setup) -> Replicas | Shards | None:
+        """What steps do together with other ranks."""
+        trainer = self._trainer
+        if not trainer.ranks.together:
+            return None
+        if trainer.ranks.shards:
+            return Shards(trainer.ranks, trainer.loss)
+        return Replicas(trainer.ranks, self._model(setup), trainer.loss, accumulate=trainer.accumulate)
+
+    def _make(self, setup: Setup, scale: Scale | None, *, joint: Replicas | Shards | None = None) -> tuple[Step, Work, Readout]:
         trainer = self._trainer
         self._activate(setup)
         readout = Readout(trainer.device, capacity=max(trainer.log_every, 64))
         step = Step(
             self._model(setup),
-            trainer.loss,
+            trainer.loss if joint is None else joint.loss,
             trainer.optimizer,
             readout,
             device=trainer.device,
             precision=setup.precision,
-            weighted=trainer.accumulate > 1,
+            weighted=trainer.accumulate > 1 or joint is not None,
             clip=trainer.clip,
             ema=trainer.ema,
             scale=scale,
             skips=trainer.guard == "skip",
+            joint=joint,
         )
         if not setup.graph:
             return step, Eager(step, readout), readout
@@ -134,6 +146,8 @@ class Engine:
         setup = Setup(precision=fixed, fused=fused, graph=trainer.graph is True, compile=trainer.compile is True)
         if setup.graph and self._may_be_fused:
             setup = replace(setup, fused=True)
+        if trainer.ranks.shards and self._is_open():
+            return setup, (Trial(name="choice", chosen=False, reason="not measured: the weights are on several ranks"),)
         if not self._is_open():
             return setup, ()
         if self._total_updates is not None and self._total_updates < WORTH_MEASURING:
@@ -174,7 +188,7 @@ class Engine:
         on_gpu = trainer.device.type == "cuda"
         if self._may_be_fused and not setup.fused:
             setup = chooser.better("fused", setup, replace(setup, fused=True))
-        if trainer.graph == "auto":
+        if trainer.graph == "auto" and not trainer.ranks.together:
             if on_gpu:
                 candidate = replace(setup, graph=True, fused=setup.fused or self._may_be_fused)
                 setup = chooser.better("graph", setup, candidate)

@@ -102,6 +102,10 @@ class Fit:
         self._checkpoints = checkpoints
         self._log = log
         self._signals = signals
+        self._ranks = trainer.ranks
+        self._reads_late = trainer.ranks.together and trainer.device.type == "cuda"
+        self._agreed = (0, now_ns())
+        self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
         self._total_updates = train.num_updates(trainer.accumulate, epochs)
         self._taken: deque[_Taken] = deque()
         self._overflows = 0
@@ -116,6 +120,8 @@ class Fit:
         """Train to the end, or until something stops it."""
         self._trainer.model.train()
         self._plan()
+        self._agreed = (self.progress.step, now_ns())
+        self._look_step = self.progress.step + 1 if self._ranks.together else 0
         while self.progress.epoch < self._epochs:
             stopped = None if self.progress.is_epoch_done else self._run_epoch()
             stopped = stopped or self._end_epoch()
@@ -159,7 +165,11 @@ class Fit:
         self.progress.step += 1
         if not is_good and self._trainer.guard == "stop" and not self._trainer.uses_scale:
             self._judge(self._readout.window())  # others are judged when their window is read
-        if self.progress.step < self._next_step and now_ns() < self._next_look_ns and self._signals.asked is None:
+        if self.progress.step < self._next_step and (
+            self.progress.step < self._look_step
+            if self._look_step
+            else now_ns() < self._next_look_ns and self._signals.asked is None
+        ):
             return None
         return self._look()
 
@@ -167,9 +177,11 @@ class Fit:
         trainer, step = self._trainer, self.progress.step
         now = now_ns()
         saves = self._checkpoints is not None and trainer.save_every is not None and step % trainer.save_every == 0
+        # A GPU's numbers arrive at their own time, but all ranks must judge the same ones: those of the looks before.
+        windows = self._readout.ready(wait=True) if self._reads_late else []
         if step >= self._next_step:
             self._take()
-        for window in self._readout.ready():
+        for window in windows if self._reads_late else self._readout.ready():
             self._report(window)
         if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
             self.save()
@@ -235,7 +247,10 @@ class Fit:
         row = window.rows[step - window.first]
         what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else "a gradient is not finite"
         first = (step - self._pass.step) * self._trainer.accumulate
-        blamed = self._train.blame(self._pass.state, first, self._trainer.accumulate)
+        own = self._train.blame(self._pass.state, first, self._trainer.accumulate)
+        blamed = own
+        if self._ranks.together:
+            blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(own)))
         return f"{what} at update {step:,} of epoch {self.progress.epoch:,} ({blamed})."
 
     def _stop_at(self, step: int, window: Window) -> None:
@@ -263,6 +278,7 @@ class Fit:
         if trainer.valid is not None:
             values |= {f"val_{name}": value for name, value in trainer.evaluate(trainer.valid).items()}
         self._window_ns, self._window_wait_ns = now_ns(), self.wait_ns
+        values = self._ranks.share(values)  # nothing that decides may differ by a bit
         verdict = trainer.judge(values, progress.epoch)
         self._log.write(
             progress.step,
@@ -280,11 +296,24 @@ class Fit:
         return "early" if verdict.stop else self._asked_to_leave()
 
     def _asked_to_leave(self) -> Stopped | None:
-        if self._signals.asked is not None:
+        asked = self._signals.asked
+        is_over = self._trainer.max_seconds is not None and self.seconds >= self._trainer.max_seconds
+        if self._ranks.together:
+            asked, is_over = self._agree(asked, is_over)
+        if asked is not None:
             return self._leave("signal")
-        if self._trainer.max_seconds is not None and self.seconds >= self._trainer.max_seconds:
-            return self._leave("budget")
-        return None
+        return self._leave("budget") if is_over else None
+
+    def _agree(self, asked: int | None, is_over: bool) -> tuple[int | None, bool]:
+        """What any rank was asked, and whether its time is over; they look again together, when the first one's clock would."""
+        step, now = self.progress.step, now_ns()
+        pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
+        number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
+        self._agreed = (step, now)
+        self._look_step = step + max(1, ahead)
+        if number:
+            self._signals.asked = number
+        return number or None, bool(over)
 
     def _leave(self, why: Stopped) -> Stopped:
         """End before the end: nothing that has been done is lost."""
@@ -317,9 +346,10 @@ class Fit:
             "readout": self._readout.state_dict(),
             "taken": [asdict(taken) for taken in self._taken],
             "overflows": self._overflows,
-            "stream": stream_state if stream_state is not None else self._train.state(),
-            "random": rng.capture(),
         }
+        own = {"stream": stream_state if stream_state is not None else self._train.state(), "random": rng.capture()}
+        first, *others = self._ranks.collect(own)
+        parts["fit"] |= {**first, "others": others}
         self._checkpoints.save(self.progress.step, parts, self._trainer.facts(self.progress), best=best, wait=wait)
         self._saved_step = self.progress.step
 
@@ -331,9 +361,15 @@ class Fit:
         self._readout.load_state_dict(state["readout"])
         self._taken = deque(_Taken(**taken) for taken in state["taken"])
         self._overflows = state["overflows"]
-        self._train.resume(state["stream"], taken=self.progress.batches)
+        states = [state, *state["others"]]
+        is_known = self._ranks.rank < len(states)
+        own = states[self._ranks.rank] if is_known else state
+        self._train.resume(own["stream"], taken=self.progress.batches)
         self._saved_step = self.progress.step
-        rng.restore(state["random"])
+        if is_known:
+            rng.restore(own["random"])
+        else:
+            rng.derive(state["random"], self._ranks.rank)
 
 
 def deliver(number: int) -> None:

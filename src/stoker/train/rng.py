@@ -45,6 +45,15 @@ def restore(state: dict[str, Any]) -> None:
         )
 
 
+def derive(state: dict[str, Any], number: int) -> None:
+    """Give this process random numbers of its own, that follow from the captured state of another one and a number."""
+    restore(state)
+    seed = (int(torch.empty((), dtype=torch.int64).random_()) + number) % 2**63
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
 def _restore(state: dict[str, Any]) -> None:
     python = state["python"]
     numbers = tuple(np.frombuffer(python["numbers"], dtype="<u4").tolist())

@@ -68,7 +68,7 @@ class Stream:
 
     def place(self, batch: Any) -> Any:
         """The batch on the device of the model."""
-        if all(tensor.device.type == self._device.type for tensor in tensors_of(batch)):
+        if all(tensor.device == self._device for tensor in tensors_of(batch)):
             return batch
         return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
 
@@ -76,7 +76,7 @@ class Stream:
     def needs_placing(self) -> bool:
         """Whether batches may be elsewhere than the model: a feed on the same device never is."""
         found = getattr(self.batches, "device", None)
-        return not isinstance(found, torch.device) or found.type != self._device.type
+        return found != self._device
 
     def state(self) -> Any:
         """Where the iterable is, if it can tell."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from stoker.errors import CheckpointError, OptionError
-from stoker.train import facts
+from stoker.train import facts, rng
 from stoker.train.checkpoints import Checkpoint, Checkpoints
 from stoker.train.choice import Setup, Trial
 from stoker.train.ema import Ema
@@ -33,10 +33,12 @@ from stoker.train.metrics import Metric
 from stoker.train.optimizer import check_optimizer
 from stoker.train.precision import autocast, check_precision, kept_matmul_flags
 from stoker.train.progress import Progress as Bar
+from stoker.train.ranks import Elsewhere, Ranks
 from stoker.train.recompute import recomputed
 from stoker.train.result import Result
 from stoker.train.run import Run
 from stoker.train.schedule import Schedule, as_schedule
+from stoker.train.shards import parts_of, shard, whole
 from stoker.train.signals import Signals
 from stoker.train.stopping import EarlyStopping
 from stoker.train.stream import Stream
@@ -65,6 +67,9 @@ class Trainer:
 
     With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed.
     `max_seconds` ends the run with its time. `config` is what the run folder keeps of the user's own settings.
+
+    Started by torchrun, all processes train together, each on its own batches (a feed deals them out): an update is that of all
+    their samples. With `ranks="fsdp"` each keeps a part of the weights, else ("ddp", "auto") all of them; rank 0 writes.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class Trainer:
         log_every: int = 50,
         writers: Sequence[Writer] = (),
         device: str | torch.device | None = None,
+        ranks: Literal["auto", "ddp", "fsdp"] = "auto",
         seed: int | None = None,
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
@@ -100,7 +106,11 @@ class Trainer:
         if seed is not None:
             torch.manual_seed(_checked("seed", seed, least=0))
         self.model = model
-        self.device = _device_of(model, device)
+        self.ranks = Ranks.find(ranks, _device_of(model, device), has_place=":" in str(device))
+        self.device = _device_of(model, self.ranks.device if self.ranks.together else None)
+        self.ranks.align(model)
+        if self.ranks.shards:
+            shard(model, optimizer, self.ranks)
         self.loss = as_loss(loss)
         self.optimizer = check_optimizer(optimizer, model.parameters())
         check_precision(precision, self.device)
@@ -109,6 +119,8 @@ class Trainer:
         self.compile = _checked_switch("compile", compile)
         if graph is True and self.device.type != "cuda":
             raise OptionError(f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.")
+        if graph is True and self.ranks.together:
+            raise OptionError(f"graph=True is for one process, but {self.ranks.world_size} ranks train together. Use graph='auto'.")
         self.accumulate = _checked("accumulate", accumulate, least=1)
         self.clip = _checked_positive("clip", clip)
         self.ema = Ema(model, ema) if ema is not None else None
@@ -124,9 +136,9 @@ class Trainer:
         self.keep = keep
         self.max_seconds = _checked_positive("max_seconds", max_seconds)
         self.log_every = _checked("log_every", log_every, least=1)
-        self.writers = tuple(writers)
+        self.writers = tuple(writers) if self.ranks.is_first else ()
         self.config = dict(config or {})
-        self.shows_progress = progress
+        self.shows_progress = progress and self.ranks.is_first
         self.valid: Iterable[Any] | None = None
         self.setup = Setup()
         self.trials: tuple[Trial, ...] = ()
@@ -154,10 +166,12 @@ class Trainer:
         if resume and self.folder is None:
             raise OptionError("resume=True needs folder=, where the checkpoints are.")
         stream = Stream(train, self.device)
+        self.ranks.check_same("updates of the training", stream.num_updates(self.accumulate, epochs))
         self.valid = valid
         self._stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
         with contextlib.ExitStack() as stack:
-            checkpoints = stack.enter_context(Checkpoints(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
+            folder_of = Checkpoints if self.ranks.is_first else Elsewhere
+            checkpoints = stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
             found = self._find(checkpoints, resume=resume, allow=allow, strict=strict)
             stack.enter_context(kept_matmul_flags())
             if self.recompute:
@@ -167,7 +181,13 @@ class Trainer:
             )
             self._choose(engine, found)
             work = engine.work(self.setup)
-            run = self._open_run(stream, epochs, resume=resume, found=found)
+            run: Run | None = None
+
+            def open_run() -> None:
+                nonlocal run
+                run = self._open_run(stream, epochs, resume=resume, found=found)
+
+            self.ranks.first(open_run)
             if run is not None:
                 stack.enter_context(run)
             log = Log(
@@ -189,9 +209,12 @@ class Trainer:
             )
             if found is not None:
                 fit.load(found.parts)
+            elif self.ranks.together:
+                self._part_random()
             stopped = fit.run()
             if checkpoints is not None:
                 checkpoints.wait()
+            self.ranks.meet()  # so that nobody leaves, and is missed, before all is saved
             result = self._result(fit, stopped)
             log.close()
             if run is not None:
@@ -204,19 +227,41 @@ class Trainer:
         """The checkpoint to go on from."""
         if checkpoints is None or not resume:
             return None
-        found = checkpoints.latest(strict=strict)
-        if found is not None:
+
+        def read() -> dict[str, Any] | None:
+            found = checkpoints.latest(strict=strict)
+            if found is None:
+                return None
             facts.check(found.facts, self._comparable(), where=str(found.path), allow=allow)
-        return found
+            return {**vars(found), "path": str(found.path)}
+
+        found = self.ranks.first(read)
+        return None if found is None else Checkpoint(**{**found, "path": Path(found["path"])})
 
     def _choose(self, engine: Engine, found: Checkpoint | None) -> None:
         """How steps are done; a run that goes on does them as before, as other kernels give other bits."""
         if found is not None:
             self.setup, self.trials = Setup(**found.facts["setup"]), ()
         else:
-            self.setup, self.trials = engine.choose()
+
+            def choose() -> list[Any]:
+                setup, trials = engine.choose()
+                return [asdict(setup), [asdict(trial) for trial in trials]]
+
+            setup, trials = self.ranks.first(choose)
+            self.setup, self.trials = Setup(**setup), tuple(Trial(**trial) for trial in trials)
+        if self.ranks.together:
+            self.setup = replace(self.setup, graph=False)
+            reason = f"{self.ranks.world_size} ranks train together, and a graph is of one process"
+            self.trials = (*self.trials, Trial(name="graph", chosen=False, reason=reason))
         for trial in self.trials:
             self._say(str(trial))
+
+    def _part_random(self) -> None:
+        """Let each rank draw random numbers of its own, all of which follow from those of the first."""
+        state = self.ranks.share(rng.capture())
+        if not self.ranks.is_first:
+            rng.derive(state, self.ranks.rank)
 
     def _say(self, line: str) -> None:
         if self.shows_progress:
@@ -235,6 +280,8 @@ class Trainer:
     def evaluate(self, batches: Iterable[Any]) -> dict[str, float]:
         """The mean loss and the metrics over all samples, with the average of the weights where there is one."""
         stream = Stream(batches, self.device)
+        if self.ranks.shards:  # layers wait for each other
+            self.ranks.check_same("batches to evaluate", stream.num_updates(1, 1))
         with self.ema.applied() if self.ema is not None else contextlib.nullcontext():
             return evaluate(
                 self.model,
@@ -243,6 +290,7 @@ class Trainer:
                 metrics=self.metrics,
                 context=autocast(self.setup.precision, self.device),
                 place=stream.place if stream.needs_placing else lambda batch: batch,
+                gather=self.ranks.gather if self.ranks.together else None,
             )
 
     @cached_property
@@ -265,10 +313,12 @@ class Trainer:
             parts["scale"] = self._engine.scale.state_dict()
         if self._stopping is not None:
             parts["stopping"] = self._stopping.state_dict()
-        return parts
+        return whole(parts, kept=self.ranks.is_first) if self.ranks.shards else parts
 
     def load_parts(self, parts: Mapping[str, Any]) -> None:
         """Take over what a checkpoint holds of the model and the optimizer."""
+        if self.ranks.shards:
+            parts = self._parts_of(parts)
         try:
             self.model.load_state_dict(parts["model"])
             groups = self.optimizer.state_dict()["param_groups"]
@@ -281,6 +331,17 @@ class Trainer:
             self._engine.scale.load_state_dict(parts["scale"])
         if self._stopping is not None and "stopping" in parts:
             self._stopping.load_state_dict(parts["stopping"])
+
+    def _parts_of(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a whole state what is this rank's."""
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        mine = {**parts, "model": parts_of(parts["model"], self.model.state_dict())}
+        mine["optimizer"] = {
+            number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in parts["optimizer"].items()
+        }
+        if self.ema is not None:
+            mine["ema"] = {**parts["ema"], "average": parts_of(parts["ema"]["average"], self.ema.state_dict()["average"])}
+        return mine
 
     def _comparable(self) -> dict[str, Any]:
         """What must be the same for a run to go on as if it had not been stopped."""

@@ -33,7 +33,7 @@ def larger(a: np.float32, b: np.float32) -> np.float32:
 
 
 def ratio(a: np.float32, b: np.float32, otherwise: float, limit: float = 0.0) -> np.float32:
-    return F((a - a) + F(otherwise)) if b <= F(limit) else a / b
+    return F(F(otherwise) - (a - a)) if b <= F(limit) else a / b
 
 
 def zeros(x: Array) -> Array:
@@ -232,7 +232,7 @@ class SentioTwin:
     def williams_r(self, x: Array, w: int, on: Settings) -> Array:
         def r(i: int) -> np.float32:
             high, low = self._extremes(i, w)
-            return ratio(high - self.c[i], high - low, 0) * F(-100)
+            return ratio(high - self.c[i], high - low, -0.0) * F(-100)
 
         return self.each(w, r)
 

@@ -92,6 +92,23 @@ def test_where_nothing_moves() -> None:
             assert value == pytest.approx(50.25 if name in level else middle.get(name, 0)), name
 
 
+def test_what_float32_cannot_hold_is_not_ready() -> None:
+    bars = {"close": np.array([1e-30, 1e30, 2e30, 2.0, 3.0]), "volume": np.full(5, 1e38)}
+    spec = {"features": [{"name": op, "op": op} for op in ("VPT", "PRICE_IMPACT")] + [{"name": "r", "op": "ROC", "window": 1}]}
+    frame = features(bars, spec)
+    assert not np.isinf(frame.values).any()
+    assert not frame.ready[1].any()
+    assert frame.ready[2:, frame.names.index("r")].all()
+
+
+@pytest.mark.parametrize("num_bars", [1, 2, 13])
+def test_a_window_that_is_longer_than_the_series_is_never_ready(num_bars: int) -> None:
+    frame = features(market(num_bars), all_operators(window=14))
+    too_long = frame.first >= num_bars
+    assert too_long.sum() > 20
+    assert np.isnan(frame.values[:, too_long]).all()
+
+
 def test_a_window_of_equal_values_deviates_by_exactly_nothing_wherever_the_price_was_before() -> None:
     close = np.concatenate([np.linspace(10, 3000.7, 500), np.full(60, 2718.28)])
     spec = {"features": [{"name": op, "op": op, "window": 20} for op in ("VOLATILITY", "ZWIN", "SMA")]}

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.encode.indicators.markets import market
@@ -21,6 +25,13 @@ def test_the_numbers_of_instructions_are_those_of_the_shared_ones(kernels: objec
     shared = {value for name, value in vars(instructions).items() if name.isupper() and isinstance(value, int)}
     assert min(own - {instructions.HIGHEST, instructions.DISTANCE}) > max(shared)
     assert max(shared - {instructions.HIGHEST, instructions.DISTANCE}) < instructions.HIGHEST
+
+
+@pytest.mark.parametrize("kernels", [exact_kernel, sentio_kernel])
+def test_a_kernel_changes_when_the_shared_text_does(kernels: Any) -> None:
+    """Else a machine that has compiled it before would go on with the old one."""
+    text = Path(instructions.__file__).read_bytes()
+    assert hashlib.sha256(text).hexdigest()[:16] == kernels.SHARED_TEXT, "write this into SHARED_TEXT of the kernel"
 
 
 @pytest.mark.parametrize("compat", [None, "sentio"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -78,7 +79,8 @@ def refused(change: Any) -> str:
         ({"k": 2.0}, "the spec at $.features[1].k: found 2, expected nothing: EMA takes window."),
         ({"op": "OBV", "window": 3}, "the spec at $.features[1].window: found 3, expected nothing: OBV takes no number."),
         ({"name": "a"}, "the spec at $.features[1].name: found 'a', expected a name of its own: features[0] has this one."),
-        ({"name": ""}, "the spec at $.features[1].name: found an empty text, expected a name."),
+        ({"name": ""}, "the spec at $.features[1].name: found an empty text, expected a name that can be printed."),
+        ({"name": "a\nb"}, r"the spec at $.features[1].name: found 'a\nb', expected a name that can be printed."),
         ({"name": 7}, "the spec is not a spec of features: Expected str | null, got int - at $.features[1].name."),
         ({"windwo": 3}, "the spec is not a spec of features: Object contains unknown field windwo - at $.features[1]."),
         ({"features": []}, "the spec at $.features: found 0 features, expected 1 to 4,096."),
@@ -94,7 +96,7 @@ def refused(change: Any) -> str:
         ),
         (
             {"features": [EMA], "alignment_policy": {"emit_from_index": -1}},
-            "the spec at $.alignment_policy.emit_from_index: found -1, expected a row from 0 on.",
+            "the spec at $.alignment_policy.emit_from_index: found -1, expected a row from 0 to 2,147,483,647.",
         ),
         (
             {"features": [{"op": "BOLLINGER_UPPER", "k": float("inf")}]},
@@ -125,6 +127,40 @@ def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
         parse_spec(path)
     with pytest.raises(OptionError, match="a spec is a mapping, JSON text, or the path of a file; found int"):
         parse_spec(7)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the spec is not JSON: "),
+        ("[1]", 'the spec holds a list, but a spec is an object with "features".'),
+        ("features:\n  - op: EMA\n", "the spec is not JSON: "),
+        ('{"features": [{"op": "EMA"}], "features": []}', "the spec has the field 'features' twice in one object."),
+        ('{"features": [{"op": "EMA", "window": 3, "window": 4}]}', "the spec has the field 'window' twice in one object."),
+        ('{"features": ' + "[" * 100_000, "the spec is not JSON: "),
+        ('{"features": [{"op": "EMA", "window": ' + "9" * 5000 + "}]}", "the spec "),
+        ("a" * 5000, "a" * 200 + " cannot be read as a spec: File name too long."),
+        ("a\0b", "a\0b cannot be read as a spec: "),
+    ],
+)
+def test_text_that_is_no_spec_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(OptionError) as error:
+        parse_spec(text)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_spec(tmp_path: Path) -> None:
+    text = "\ufeff" + json.dumps(minimal_spec())
+    (tmp_path / "spec.json").write_text(text, encoding="utf-8")
+    assert (
+        parse_spec(text).content_hash == parse_spec(tmp_path / "spec.json").content_hash == parse_spec(minimal_spec()).content_hash
+    )
+
+
+def test_mappings_of_any_kind(tmp_path: Path) -> None:
+    given = MappingProxyType({"features": (MappingProxyType(EMA),)})
+    assert parse_spec(given).content_hash == parse_spec({"features": [EMA]}).content_hash
 
 
 def test_sentio_ignores_numbers_that_an_operator_does_not_take() -> None:

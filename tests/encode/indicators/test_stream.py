@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,7 +119,7 @@ def test_a_state_of_another_spec_is_refused() -> None:
     stream, other = FeatureStream(SPEC), FeatureStream(minimal_spec())
     with pytest.raises(OptionError, match="the state belongs to another spec: its spec is 'sha256:"):
         other.restore(stream.state())
-    with pytest.raises(OptionError, match="the state belongs to another spec: its compat is None, expected 'sentio'"):
+    with pytest.raises(OptionError, match="the state belongs to another spec: its compat is 'exact', expected 'sentio'"):
         FeatureStream(SPEC, compat="sentio").restore(stream.state())
 
 
@@ -128,12 +129,27 @@ def test_a_state_of_another_spec_is_refused() -> None:
         ({"sums": np.zeros((1, 1))}, "the state is not one of this spec: sums is float64 of shape"),
         ({"lanes": np.zeros(3, dtype=np.int8)}, "lanes is int8 of shape"),
         ({"registers": None}, "registers is object of shape"),
+        ({"last": None}, r"the state is damaged: last is object of shape \(\), expected float32 of \(1, 32\)"),
     ],
 )
 def test_a_state_that_is_damaged_is_refused(change: Any, message: str) -> None:
     stream = FeatureStream(SPEC)
     with pytest.raises(OptionError, match=message):
         stream.restore({**stream.state(), **change})
+
+
+@pytest.mark.parametrize("compat", [None, "sentio"])
+def test_a_state_is_kept_in_a_file(tmp_path: Path, compat: str | None) -> None:
+    bars = market(300)
+    whole = features(bars, SPEC, compat=compat).values
+    stream = FeatureStream(SPEC, compat=compat)
+    stream.extend({name: values[:200] for name, values in bars.items()})
+    np.savez(tmp_path / "state.npz", **stream.state())
+    later = FeatureStream(SPEC, compat=compat)
+    with np.load(tmp_path / "state.npz", allow_pickle=False) as kept:
+        later.restore(kept)
+    assert (later.num_bars, later.ready.tolist()) == (200, stream.ready.tolist())
+    assert later.extend({name: values[200:] for name, values in bars.items()}).tobytes() == whole[200:].tobytes()
 
 
 def test_a_state_with_an_impossible_place_is_refused() -> None:

@@ -157,17 +157,38 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
         (pa.table({"o": [{"a": 1}]}), {}, SourceInvalid, "column 'o' of <Table> is struct<a: int64>, which has no statistics"),
         (pa.table([[1], [2]], names=["a", "a"]), {}, SourceInvalid, "<Table> has 2 columns named 'a'"),
         ({"a": [1]}, {"exact": 1000}, OptionError, "exact is 1,000, but a multiple of 16 is needed"),
+        ({"a": [1]}, {"exact": "16"}, OptionError, "exact is '16', but a whole number is needed"),
+        ({"a": [1]}, {"categories": True}, OptionError, "categories is True, but a whole number is needed"),
         ({"a": [1]}, {"categories": 0}, OptionError, "categories is 0"),
+        ({"a": [1]}, {"columns": []}, OptionError, "columns names no column"),
+        ({"o": np.array([1, "x"], dtype=object)}, {}, BadValue, r"column 'o' holds 'x' \(str\) in row 2"),
+        ({"o": np.array([1, True], dtype=object)}, {}, BadValue, r"column 'o' holds True \(bool\) in row 2"),
         ({"a": [1]}, {"kinds": {"b": "category"}}, OptionError, "kinds names 'b', but <dict> has the columns a"),
         ({"a": [1]}, {"kinds": {"a": "text"}}, OptionError, "kinds takes column 'a' for 'text'; expected one of number, category"),
         ({"a": ["x"]}, {"kinds": {"a": "number"}}, OptionError, "kinds takes column 'a' of <dict> for a number, but it is string"),
         ("nothing-here.csv", {}, SourceNotFound, "nothing-here.csv does not exist"),
-        (5, {}, OptionError, "int is not"),
+        (5, {}, OptionError, "int is no data: give a path"),
     ],
 )
 def test_bad_input_is_named(source: Any, options: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         analyze(source, **options)
+
+
+def test_columns_of_a_mapping_keep_what_numpy_would_lose() -> None:
+    large = 2**53 + 1
+    mapping = {
+        "nullable": pd.array([large, None], dtype="Int64"),
+        "arrow": pd.Series([large, None], dtype="int64[pyarrow]"),
+        "polars": pl.Series([large, None]),
+        "category": pd.Categorical(["a", None]),
+        "zone": pd.Series(pd.to_datetime(["2020-01-01", None])).dt.tz_localize("Europe/Vienna"),
+    }
+    found: Any = analyze(mapping)
+    assert [found[name].max for name in ("nullable", "arrow", "polars")] == [large] * 3
+    assert found["category"].cnt_values == {"a": 1}
+    assert found["zone"].max == "2019-12-31 23:00:00"
+    assert [column.num_null for column in found.columns] == [1] * 5
 
 
 def test_files_that_disagree_are_named(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "encoding" / "statistics.md"
 def test_the_examples_run_and_give_what_their_comments_say() -> None:
     names: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     told = 0
     for block in blocks:
         exec(compile(block, str(PAGE), "exec"), names)
         for code, comment in re.findall(r"^(stats\S.*?)\s+# (.+)$", block, re.MULTILINE):
             assert repr(eval(code, names)) == comment
             told += 1
-    assert told == 3
+    assert told == 6

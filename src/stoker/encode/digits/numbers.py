@@ -166,7 +166,7 @@ def _from_arrow(given: Any, name: str | None, index: Any = None) -> Numbers:
         chunks, kind = chunked.chunks, chunked.type
     if isinstance(kind, pa.BaseExtensionType):
         chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
         raise _wrong_type(name, kind, (value.as_py() for chunk in chunks for value in chunk))
     ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
 
@@ -190,6 +190,12 @@ def _arrow_values(chunk: Any, start: int, block: Array) -> Array:
     """As many values as the block has, from `start` on: where they lie if they are float64 without gaps."""
     import pyarrow as pa
 
+    if pa.types.is_decimal(chunk.type):
+        from stoker.store.decimals import decimals_as_floats
+        from stoker.store.sharing import to_numpy
+
+        block[:] = to_numpy(decimals_as_floats(chunk.slice(start, len(block))).fill_null(np.nan))
+        return block
     validity, data = chunk.buffers() if not pa.types.is_null(chunk.type) else (None, None)
     if data is None:
         block[:] = np.nan

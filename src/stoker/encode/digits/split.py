@@ -108,11 +108,11 @@ def split_digits(
     Raises `BadValue` for what is not a number or infinite.
     """
     if type(values).__module__.partition(".")[0] == "torch":
-        from stoker.encode.digits.tensor import split_tensor
+        from stoker.encode.digits.tensor import as_array, split_tensor
 
         if not frame:
             return split_tensor(values, max_decimal, min_decimal, name)
-        values = values.detach().cpu().numpy()
+        values = as_array(values.detach())
     numbers = Numbers.of(values, name=name)
     window = derive_window(numbers, max_decimal, min_decimal)
     if frame:

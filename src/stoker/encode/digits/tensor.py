@@ -32,12 +32,13 @@ def split_tensor(values: Tensor, max_decimal: int | None, min_decimal: int | Non
     """Split a tensor into digits, as a tensor on the same device."""
     values = values.detach()
     if values.device.type == "cpu" or values.dtype == torch.bool or values.is_complex() or values.ndim != 1:
-        made = split_digits(_as_array(values), max_decimal=max_decimal, min_decimal=min_decimal, name=name)
+        made = split_digits(as_array(values), max_decimal=max_decimal, min_decimal=min_decimal, name=name)
         return Digits(matrix=torch.from_numpy(made.matrix), window=made.window, num_cut=made.num_cut, name=name)
     return split_on_device(values, max_decimal, min_decimal, name)
 
 
-def _as_array(values: Tensor) -> np.ndarray:
+def as_array(values: Tensor) -> np.ndarray:
+    """A tensor as a NumPy array, which has no bfloat16."""
     return (values.double() if values.dtype == torch.bfloat16 else values).cpu().numpy()
 
 

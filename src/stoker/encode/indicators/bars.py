@@ -1,18 +1,19 @@
 """Bars as they come: pandas, polars, Arrow, mappings of arrays or a store become columns of numbers and where each series lies.
 
 It stands between what the user has and the engine. Nothing is copied that is numbers already. Law: what cannot be read names
-column, row and value, and what is missing names the feature that needs it.
+column, row and value, what is missing names the feature that needs it, and bars that are out of order are refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.encode.indicators.disorder import place_in_store, refuse_disorder, refuse_disorder_of_store, time_and_key_columns
 from stoker.encode.indicators.spec import Spec
 from stoker.errors import BadValue, OptionError
 from stoker.store.store import Store
@@ -52,13 +53,14 @@ def read_bars(given: Any, spec: Spec, *, series: str | None = None) -> Bars:
         shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
         raise OptionError(f"the columns of the bars have different lengths: {shown}.")
     num_rows = next(iter(lengths.values()))
-    if series is None:
-        return Bars(columns=taken, offsets=np.array([0, num_rows], dtype=np.int64))
-    if series not in names:
-        raise OptionError(f"series names {series!r}, but the bars have the columns {_listed(names)}.")
-    offsets, order = _group(series, given[series])
+    offsets, order = np.array([0, num_rows], dtype=np.int64), None
+    if series is not None:
+        if series not in names:
+            raise OptionError(f"series names {series!r}, but the bars have the columns {_listed(names)}.")
+        offsets, order = _group(series, given[series])
     if offsets[-1] != num_rows:
         raise OptionError(f"column {series!r} has {offsets[-1]:,} rows, but {next(iter(taken))!r} has {num_rows:,}.")
+    refuse_disorder(_told(given, names), offsets=offsets, order=order)
     return Bars(columns=taken, offsets=offsets, order=order)
 
 
@@ -67,10 +69,30 @@ def _store_bars(store: Store, spec: Spec) -> Bars:
     columns = {}
     for name, found in _found(spec, steps, store.name).items():
         column = store.schema[found]
+        if column.kind == "category":
+            _refuse_text(store, found)
         if column.kind != "number" or column.width is not None:
             raise OptionError(f"column {found!r} of {store.name} holds {column.label}, but a number a bar is needed.")
         columns[name] = store.column(found)
+    refuse_disorder_of_store(store)
     return Bars(columns=columns, offsets=store.offsets)
+
+
+def _refuse_text(store: Store, name: str) -> NoReturn:
+    """One text among numbers makes a whole column text: find it."""
+    texts = list(store.texts(name))
+    words = [code for code, text in enumerate(texts) if not _is_number(text)] or range(len(texts))
+    rows = np.flatnonzero(np.isin(store.column(name), np.array(words)))
+    place = f": {texts[int(store.column(name)[rows[0]])][:60]!r} in {place_in_store(store, int(rows[0]))}" if len(rows) else ""
+    raise BadValue(f"column {name!r} of the bars holds text{place}, but numbers are needed.")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _found(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
@@ -98,6 +120,8 @@ def _names(given: Any) -> list[str]:
     """The columns of a table, whatever it is."""
     if isinstance(given, Mapping):
         return [str(name) for name in given]
+    if type(given).__name__ == "LazyFrame":
+        raise OptionError("a LazyFrame holds no bars yet: give what its collect() returns.")
     if isinstance(given, np.ndarray) and given.dtype.names:
         return list(given.dtype.names)
     names = getattr(given, "column_names", None) or getattr(given, "columns", None)
@@ -106,6 +130,13 @@ def _names(given: Any) -> list[str]:
             f"{type(given).__name__} is no table of bars: give a DataFrame, an Arrow table, a mapping of arrays, or a store."
         )
     return [str(name) for name in names]
+
+
+def _told(given: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The columns that say which bar a row is, with the times that pandas may have as its index."""
+    told = {name: given[name] for name in time_and_key_columns(names)}
+    index = getattr(given, "index", None)
+    return told if type(index).__name__ != "DatetimeIndex" else {**told, "timestamp": index}
 
 
 def _numbers(name: str, column: Any) -> Array:

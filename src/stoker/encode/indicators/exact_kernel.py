@@ -23,6 +23,10 @@ from stoker.kernel import kernel
 
 Array = npt.NDArray[Any]
 
+SHARED_TEXT = "f1e1176e8d515231"
+"""The hash of instructions.py, which is compiled into this kernel: the cache is renewed when this file changes, so it must change
+when that one does (a test says what to write here)."""
+
 _HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
 LOAD, SUMS, BAND, SCORE, TOTAL, SMOOTH, EMA, RSI, WRITE = range(20, 29)
 SUM_ROWS = 5
@@ -250,6 +254,6 @@ def advance(
             elif op == RSI:
                 registers[r] = rsi_lanes(x, lanes, row, w, runs, run, count, registers[r], block)
             else:
-                write_columns(columns, p, runs, run, count, block)
+                write_columns(columns, p, runs, run, count, _MOST, block)
         registers[0], registers[1] = index + n, p + n
         done += n

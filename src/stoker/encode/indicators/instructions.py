@@ -41,7 +41,7 @@ def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Ar
         # One loop for both: a quotient is a ratio for which only 0 is too little.
         for t in range(n):
             too_little = b[t] <= limit and (b[t] == limit or op == RATIO)
-            y[t] = (a[t] - a[t]) + otherwise if too_little else a[t] / b[t]
+            y[t] = otherwise - (a[t] - a[t]) if too_little else a[t] / b[t]
     elif op == LARGER:
         for t in range(n):
             y[t] = a[t] if a[t] > b[t] or a[t] != a[t] else b[t]
@@ -106,10 +106,11 @@ def keep_history(rows: Array, count: int, place: int, history: int, before: floa
 
 
 @part
-def write_columns(columns: Array, place: int, runs: Array, first: int, count: int, out: Array) -> None:
+def write_columns(columns: Array, place: int, runs: Array, first: int, count: int, most: Number, out: Array) -> None:
     """Copy finished columns into the rows of the result, 16 rows at a time so that both sides stay in the nearest cache.
 
-    A NaN is written as the one that NumPy has: which one an operation gives depends on the machine.
+    What is larger than `most` is missing. A NaN is written as the one that NumPy has: which one an operation gives depends on
+    the machine.
     """
     for top in range(0, len(out), 16):
         n = min(16, len(out) - top)
@@ -117,4 +118,4 @@ def write_columns(columns: Array, place: int, runs: Array, first: int, count: in
             column = columns[runs[i, 0], place + top : place + top + n]
             feature = runs[i, 1]
             for t in range(n):
-                out[top + t, feature] = column[t] if column[t] == column[t] else np.nan
+                out[top + t, feature] = column[t] if abs(column[t]) <= most else np.nan

@@ -17,6 +17,10 @@ from stoker.kernel import kernel
 
 Array = npt.NDArray[Any]
 
+SHARED_TEXT = "f1e1176e8d515231"
+"""The hash of instructions.py, which is compiled into this kernel: the cache is renewed when this file changes, so it must change
+when that one does (a test says what to write here)."""
+
 _HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
 LOAD, LOAD_WHOLE, SUMS, SCORE, MEAN, DEVIATION, WINDOW_SUM, TOTAL, SMOOTH, WILDER, DECAY, EMA, RSI, WRITE = range(40, 54)
 SUM_ROWS = 2
@@ -25,6 +29,7 @@ SUM_ROWS = 2
 _TINY = np.float32(1e-12)
 _FLAT = np.float32(1e-8)
 _ZERO, _ONE, _HUNDRED = np.float32(0), np.float32(1), np.float32(100)
+_ANY = np.float32(np.inf)
 
 
 @part
@@ -228,7 +233,7 @@ def advance(
             elif op == RSI:
                 rsi_lanes(x, lanes, row, w, index, runs, run, count, block)
             else:
-                write_columns(columns, p, runs, run, count, block)
+                write_columns(columns, p, runs, run, count, _ANY, block)
             for t in range(min(n, program[i, 7] - index)):
                 y[t] = _ZERO
         for t in range(min(n, emit_from - index)):

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -29,6 +30,7 @@ MEANING_CLOSE = ("hlc", "hl", "ohlc", "ohlcv", "close_volume", "hlcv")
 """Sources that are accepted and mean the close: operators that need more columns read them anyway."""
 MAX_WINDOW = 65_536
 MAX_FEATURES = 4096
+MAX_ROW = 2**31 - 1
 _WINDOWS = ("window", "fast", "slow", "signal", "d_period")
 _FIELDS = (*_WINDOWS, "k")
 
@@ -98,7 +100,7 @@ class Spec:
     def content_hash(self) -> str:
         """SHA-256 of the spec without the hash that it may contain: equal specs have equal hashes, whatever wrote them."""
         content = {name: value for name, value in self.content.items() if name != "content_hash"}
-        return "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True, default=dict).encode()).hexdigest()
 
 
 def parse_spec(given: Any, *, compat: str | None = None) -> Spec:
@@ -118,8 +120,8 @@ def parse_spec(given: Any, *, compat: str | None = None) -> Spec:
     checker = _Checker(where, mode)
     features = checker.features(read.features)
     align = read.alignment_policy
-    if align.emit_from_index < 0:
-        checker.refuse("alignment_policy.emit_from_index", f"{align.emit_from_index}", "a row from 0 on")
+    if not 0 <= align.emit_from_index <= MAX_ROW:
+        checker.refuse("alignment_policy.emit_from_index", f"{align.emit_from_index}", f"a row from 0 to {MAX_ROW:,}")
     derived = max(feature.first for feature in features)
     return Spec(
         features=features,
@@ -136,22 +138,42 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
     where = "the spec"
     if isinstance(given, Mapping):
         return given, where
-    if isinstance(given, os.PathLike) or (isinstance(given, str) and not given.lstrip().startswith("{")):
+    given = given.removeprefix("\ufeff") if isinstance(given, str) else given
+    if isinstance(given, os.PathLike) or (isinstance(given, str) and _is_path(given)):
         path = Path(given)
         where = str(path)
         try:
-            given = path.read_bytes()
-        except OSError as error:
-            raise OptionError(f"{where} cannot be read as a spec: {os.strerror(error.errno or 0)}.") from error
+            given = path.read_bytes().removeprefix("\ufeff".encode())
+        except (OSError, ValueError) as error:
+            why = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+            raise OptionError(f"{where!s:.200} cannot be read as a spec: {why}.") from error
     if not isinstance(given, str | bytes):
         raise OptionError(f"a spec is a mapping, JSON text, or the path of a file; found {type(given).__name__}.")
     try:
-        content = msgspec.json.decode(given)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        msgspec.json.decode(given)  # says what is wrong, and where
+        content = json.loads(given, object_pairs_hook=partial(_once, where))
+    except OptionError:
+        raise
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise OptionError(f"{where} is not JSON: {error}.") from None
     if not isinstance(content, dict):
         raise OptionError(f'{where} holds a {type(content).__name__}, but a spec is an object with "features".')
     return content, where
+
+
+def _is_path(text: str) -> bool:
+    """What is neither JSON nor a page of something else."""
+    return bool(text.strip()) and "\n" not in text and not text.lstrip().startswith(("{", "[", '"'))
+
+
+def _once(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; which of two fields with one name is meant cannot be known."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise OptionError(f"{where} has the field {twice!r} twice in one object.")
+    return fields
 
 
 class _Checker:
@@ -187,8 +209,8 @@ class _Checker:
         own = 1 if source == "logret" and not operator.reads else 0  # the bar that the source itself lacks
         first = operator.sentio_first(settings) if self._compat else operator.first(settings) + own
         name = one.name if one.name is not None else _default_name(one, operator)
-        if not name:
-            self.refuse(f"{field}.name", "an empty text", "a name")
+        if not name or not name.isprintable():
+            self.refuse(f"{field}.name", repr(name) if name else "an empty text", "a name that can be printed")
         return Feature(name=name, operator=operator, settings=settings, first=first)
 
     def _numbers(self, field: str, one: _Feature, operator: Operator) -> dict[str, float]:

@@ -118,13 +118,25 @@ class FeatureStream:
         self._last = np.full(self._shape, np.nan, dtype=np.float32)
 
     def state(self) -> dict[str, Any]:
-        """All that later features depend on: arrays, and the hash of the spec that they belong to."""
-        return {"spec": self.spec.content_hash, "compat": self.spec.compat, "last": self._last.copy(), **self._engine.state()}
+        """All that later features depend on: arrays, and the texts that say which spec they belong to.
+
+        `np.savez(path, **stream.state())` keeps it, and `restore(np.load(path))` takes it up.
+        """
+        return {**self._identity(), "last": self._last.copy(), **self._engine.state()}
+
+    def _identity(self) -> dict[str, str]:
+        return {"spec": self.spec.content_hash, "compat": self.spec.compat or "exact"}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state, also one of another process; it must be one of the same spec."""
-        for name, own in (("spec", self.spec.content_hash), ("compat", self.spec.compat)):
-            if state.get(name) != own:
-                raise OptionError(f"the state belongs to another spec: its {name} is {state.get(name)!r}, expected {own!r}.")
+        for name, own in self._identity().items():
+            found = str(state.get(name))  # from a file it is an array of one text
+            if found != own:
+                raise OptionError(f"the state belongs to another spec: its {name} is {found!r}, expected {own!r}.")
+        last = np.asarray(state.get("last"))
+        if last.shape != self._shape or last.dtype != np.float32:
+            raise OptionError(
+                f"the state is damaged: last is {last.dtype} of shape {last.shape}, expected float32 of {self._shape}."
+            )
         self._engine.restore(state)
-        self._last = np.array(state["last"], dtype=np.float32).reshape(self._shape)
+        self._last = last.copy()

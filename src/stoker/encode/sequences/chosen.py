@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.encode.sequences.columns import TableColumn, read_column
-from stoker.encode.sequences.contexts import number_contexts
+from stoker.encode.sequences.listed import find_listed
 from stoker.encode.sequences.store import lay_texts
 from stoker.errors import OptionError
 from stoker.store.column import Column
@@ -33,11 +33,11 @@ def choose_series(store: Store, listed: TableColumn) -> Store:
     manifest, key = store.manifest, store.key
     if manifest is None or key is None:
         raise OptionError(f"{store.name} has no key to choose series by.")
-    numbered = number_contexts(_store_keys(store, key), listed=listed, keeps_missing=False)
-    series = np.flatnonzero(numbered.rows >= 0)
-    found = np.full(numbered.num_contexts, -1)
-    found[numbered.rows[series]] = series
-    keys = numbered.keys if isinstance(numbered.keys, pa.Array) else from_numpy(numbered.keys)
+    rows, wanted = find_listed(_store_keys(store, key), listed)
+    series = np.flatnonzero(rows >= 0)
+    found = np.full(len(wanted), -1)
+    found[rows[series]] = series
+    keys = wanted if isinstance(wanted, pa.Array) else from_numpy(wanted)
     order = pc.array_sort_indices(keys)  # as keys stand in a store: numbers by value, texts by their bytes
     found, keys = found[to_numpy(order)], keys.take(order)
     starts, lengths = store.offsets[found], np.where(found >= 0, store.lengths[found], 0)

@@ -140,8 +140,12 @@ def _refuse_doubles(names: Sequence[str]) -> None:
 def read_column(name: str, given: Any) -> TableColumn:
     """See one column as parts."""
     module = type(given).__module__.partition(".")[0]
+    if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
+        raise OptionError(f"column {name!r} is a table ({type(given).__name__}), but one column is needed. Take one of it.")
     if module == "torch":
         given = given.detach().numpy()
+    elif isinstance(given, range):
+        given = np.arange(given.start, given.stop, given.step)
     elif module == "pandas":
         given = _from_pandas(given)
     elif isinstance(given, list | tuple):

@@ -1,6 +1,6 @@
 """Contexts: the keys of a table, numbered by first appearance or as they are listed, and the number of each row's.
 
-Here are keys that are numbers: whole ones, times and floats. Texts and categories are in `sequences_texts`.
+Here are keys that are numbers: whole ones, times and floats. Texts and categories are in `texts`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.encode.sequences.columns import TableColumn
-from stoker.encode.sequences.numbering import Numbering
 from stoker.encode.sequences.numbers import BLOCK_ROWS, number_blocks, number_type, plain_gaps, plain_values
-from stoker.encode.sequences.places import NO_PLACE
 from stoker.errors import BadValue, OptionError
 
 Array = npt.NDArray[Any]
+
+NO_PLACE = -1
+"""The context of a row that is left out, and the place of one that is cut off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,26 +82,28 @@ def refuse_repeats(listed: TableColumn, numbers: Array) -> None:
 
 
 def _number_numbers(column: TableColumn, listed: TableColumn | None, keeps_missing: bool) -> tuple[Array, Any]:
+    from stoker.encode.sequences.numbering import Numbering  # brings the compiler, which takes much memory
+
     dtype = number_type(column)
     rows = np.empty(column.num_rows, dtype=np.int32)
     if listed is not None:
-        wanted = _listed_words(column, listed, dtype)
+        wanted = listed_words(column, listed, dtype)
         numbering = Numbering(*_span([wanted]), len(wanted))
         numbers = np.empty(len(wanted), dtype=np.int32)
         numbering.add(wanted, numbers)
         refuse_repeats(listed, numbers)
     else:
-        numbering = Numbering(*_span(words for _, words, _ in _words(column, keeps_missing)), len(rows))
-    for block, words, gaps in _words(column, keeps_missing):
+        numbering = Numbering(*_span(words for _, words, _ in key_words(column, keeps_missing)), len(rows))
+    for block, words, gaps in key_words(column, keeps_missing):
         numbers = rows[block] if gaps is None else np.empty(len(words), dtype=np.int32)
         numbering.add(words, numbers, frozen=listed is not None)
         if gaps is not None:
             rows[block] = NO_PLACE
             rows[block][~gaps] = numbers
-    return rows, _keys(numbering.keys, column, dtype)
+    return rows, as_keys(numbering.keys, column, dtype)
 
 
-def _words(column: TableColumn, keeps_missing: bool) -> Iterator[tuple[slice, Array, Array | None]]:
+def key_words(column: TableColumn, keeps_missing: bool) -> Iterator[tuple[slice, Array, Array | None]]:
     """Some rows, their keys as int64 that are equal where the keys are, and which rows are missing: those have no key there."""
     start = 0
     for part in column.parts:
@@ -143,7 +146,7 @@ def _span(blocks: Any) -> tuple[int, int]:
     return (low, high) if low <= high else (0, 0)
 
 
-def _listed_words(column: TableColumn, listed: TableColumn, dtype: np.dtype[Any]) -> Array:
+def listed_words(column: TableColumn, listed: TableColumn, dtype: np.dtype[Any]) -> Array:
     """The listed contexts as the words of the key's column."""
     if not listed.num_rows:
         return np.empty(0, dtype=np.int64)
@@ -174,7 +177,7 @@ def _unit(column: TableColumn) -> str | None:
     return unit
 
 
-def _keys(words: Array, column: TableColumn, dtype: np.dtype[Any]) -> Any:
+def as_keys(words: Array, column: TableColumn, dtype: np.dtype[Any]) -> Any:
     """Words as the keys they stand for."""
     if dtype.kind == "f":
         return words.view(np.float64).astype(dtype)

@@ -28,7 +28,7 @@ class Options:
     def __post_init__(self) -> None:
         length = self.max_length
         if length is not None and not (_is_whole(length) and 1 <= length < MAX_NARROW):
-            raise OptionError(f"max_length is {length!r}; expected a whole number from 1.")
+            raise OptionError(f"max_length is {length!r}; expected a whole number from 1 to {MAX_NARROW - 1:,}.")
         if self.layout not in get_args(Layout):
             raise OptionError(f"layout is {self.layout!r}; expected 'padded' or 'packed'.")
         if self.compat not in (None, *get_args(Compat)):

@@ -105,7 +105,9 @@ def pad_sequences(
 
 
 def _is_on_device(table: Any) -> bool:
-    return isinstance(table, Mapping) and any(isinstance(one, torch.Tensor) and one.device.type != "cpu" for one in table.values())
+    """Whether a table is laid out by torch: where it lies on a device, or holds numbers of a type that NumPy lacks."""
+    tensors = [one for one in table.values() if isinstance(one, torch.Tensor)] if isinstance(table, Mapping) else []
+    return any(one.device.type != "cpu" or one.dtype == torch.bfloat16 for one in tensors)
 
 
 def _by_lengths(given: Any, column: TableColumn) -> Contexts:

@@ -17,8 +17,6 @@ from stoker.kernel import kernel
 
 Array = npt.NDArray[Any]
 
-NO_PLACE = -1
-"""The context of a row that is left out, and the place of one that is cut off."""
 MAX_NARROW = 2**31 - 1
 _NO_STARTS = np.empty(0, dtype=np.int32)
 

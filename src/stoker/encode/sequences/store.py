@@ -106,14 +106,17 @@ def pack_sequences(
 
     if contexts is None:
         return pack_to(target)
-    from stoker.encode.sequences.chosen import choose_series  # brings the compiler, of which a plain pack has no need
-    from stoker.encode.sequences.contexts import number_contexts
+    from stoker.encode.sequences.chosen import choose_series
+    from stoker.encode.sequences.listed import find_listed
 
     listed = _listed(contexts, key)
-    number_contexts(listed, listed=listed, keeps_missing=False)  # so that a context that is there twice is found at once
+    find_listed(listed, listed)  # so that a context that is there twice is found at once
+    pa.default_memory_pool().release_unused()  # what that took, or it would come on top of what the pack takes
     packed = pack_to(target.with_name(f".{target.name}.all-keys"))  # which refuses a folder that is no store
     try:
-        return choose_series(packed, listed).save(target)
+        chosen = choose_series(packed, listed)
+        pa.default_memory_pool().release_unused()
+        return chosen.save(target)
     finally:
         files.remove_folder(Path(packed.name))
 

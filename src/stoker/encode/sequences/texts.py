@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.encode.sequences.columns import TableColumn
-from stoker.encode.sequences.contexts import missing_key, refuse_gaps, refuse_repeats
-from stoker.encode.sequences.numbering import Numbering
+from stoker.encode.sequences.contexts import NO_PLACE, missing_key, refuse_gaps, refuse_repeats
 from stoker.encode.sequences.numbers import BLOCK_ROWS, plain_values
-from stoker.encode.sequences.places import NO_PLACE
 from stoker.store.sharing import from_numpy, to_numpy
 
 Array = npt.NDArray[Any]
@@ -68,18 +66,25 @@ def _number_categories(
     if not keeps_missing and categories.null_count:
         _refuse_nameless(column, keys, categories)
     rows = np.empty(column.num_rows, dtype=np.int32)
-    distinct = encoded.dictionary
-    appearing = Numbering(0, max(len(distinct) - 1, 0), len(distinct))
     start = 0
     for chunk in keys.chunks:
         for begin in range(0, len(chunk), BLOCK_ROWS):
             codes, gaps = plain_values(chunk.indices[begin : begin + BLOCK_ROWS])
             block = rows[start : start + len(codes)]
             block[:] = table[codes if gaps is None else np.where(gaps, len(categories), codes)]
-            if wanted is None:
-                appearing.add(block.astype(np.int64), block)
             start += len(codes)
-    return rows, _plain(distinct.take(from_numpy(appearing.keys))) if wanted is None else _plain(wanted)
+    return rows, _plain(_by_appearance(rows, encoded.dictionary) if wanted is None else wanted)
+
+
+def _by_appearance(rows: Array, distinct: pa.Array) -> pa.Array:
+    """Number the distinct texts anew as they first appear in the rows."""
+    from stoker.encode.sequences.numbering import Numbering  # brings the compiler, which takes much memory
+
+    appearing = Numbering(0, max(len(distinct) - 1, 0), len(distinct))
+    for begin in range(0, len(rows), BLOCK_ROWS):
+        block = rows[begin : begin + BLOCK_ROWS]
+        appearing.add(block.astype(np.int64), block)
+    return distinct.take(from_numpy(appearing.keys))
 
 
 def _refuse_nameless(column: TableColumn, keys: pa.ChunkedArray, categories: pa.Array) -> None:

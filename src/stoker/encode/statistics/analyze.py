@@ -21,6 +21,7 @@ from stoker.encode.statistics.gathering import ColumnGatherer
 from stoker.encode.statistics.kinds import Asked, kind_of
 from stoker.encode.statistics.limits import CATEGORIES, EXACT, Limits
 from stoker.encode.statistics.result import Statistics
+from stoker.encode.statistics.subjects import Subjects
 from stoker.encode.statistics.tables import settled_schema, sources_of
 from stoker.errors import OptionError, SourceChanged, SourceInvalid
 from stoker.store.packing.options import Options, default_threads, parse_names
@@ -41,6 +42,7 @@ def analyze(
     kinds: Mapping[str, Asked] | None = None,
     exact: int = EXACT,
     categories: int = CATEGORIES,
+    key: str | None = None,
     dialect: Dialect | None = None,
     threads: int | None = None,
 ) -> Statistics:
@@ -49,7 +51,8 @@ def analyze(
     `source` is a table in memory (pandas, polars, Arrow, NumPy, a mapping of columns, a store), a path, a pattern, or a list of
     paths. `kinds` takes columns for what their type does not say: whole numbers or truth values for a `category` or `number`.
     Quantiles are exact for columns with at most `exact` different values, counts of texts for at most `categories`; beyond,
-    the result states its error. `dialect` is for tables in text.
+    the result states its error. `key` is a column that says whose each row is: then keys are counted by their number of rows, and
+    counts and extremes of the other columns take each key once. `dialect` is for tables in text.
     """
     limits = Limits(exact=exact, categories=categories)
     limits.check()
@@ -58,21 +61,25 @@ def analyze(
         raise OptionError(f"threads is {threads}, but at least 1 is needed.")
     sources = sources_of(source, dialect or Dialect())
     names, asked = parse_names(columns), dict(kinds or {})
+    if names is not None and not names:
+        raise OptionError("columns names no column. Name some, or leave it out.")
+    if names is not None and key is not None and key not in names:
+        names = (*names, key)
     if len(sources) == 1 and isinstance(sources[0], TableSource):
-        return _of_table(sources[0], names, asked, limits, threads)
+        return _of_table(sources[0], names, asked, limits, threads, key)
     plan = make_plan(sources, Options(columns=names, dialect=dialect or Dialect(), threads=threads))
     try:
-        return _of_files(plan, asked, limits)
+        return _of_files(plan, asked, limits, key)
     except Unfit:
         plan = replace(plan, schema=settled_schema(plan))
     try:
-        return _of_files(plan, asked, limits)
+        return _of_files(plan, asked, limits, key)
     except Unfit as error:
         raise SourceChanged(f"{error}: its values differ between two looks. Do not change files while they are read.") from None
 
 
 def _of_table(
-    source: TableSource, names: Sequence[str] | None, asked: Mapping[str, str], limits: Limits, threads: int
+    source: TableSource, names: Sequence[str] | None, asked: Mapping[str, str], limits: Limits, threads: int, key: str | None
 ) -> Statistics:
     """Column by column, so that only those at work take memory."""
     whole = source.schema()
@@ -80,7 +87,7 @@ def _of_table(
         if name not in whole.names:
             raise OptionError(f"columns names {name!r}, but {source.label} has the columns {', '.join(whole.names[:20])}.")
     schema = whole if names is None else pa.schema([whole.field(name) for name in names])
-    gatherers = _gatherers(schema, asked, limits, source.label)
+    gatherers, subjects = _gatherers(schema, asked, limits, source.label, key)
     chunks = [task().table for task in source.read(schema, start=Place(), chunk_bytes=max(source.num_bytes, 1))]
 
     def gather(number: int) -> AnyColumn:
@@ -91,13 +98,17 @@ def _of_table(
 
     with _threads(min(threads, len(gatherers))) as spread:
         columns = spread(gather, list(gatherers))
-    return Statistics(num_rows=sum(chunk.num_rows for chunk in chunks), limits=limits, columns=columns)
+    if subjects is not None:
+        for chunk in chunks:
+            subjects.add(chunk)
+    return _result(sum(chunk.num_rows for chunk in chunks), limits, columns, subjects)
 
 
-def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits) -> Statistics:
+def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
     """Chunk by chunk: while the columns of one go by, the next ones are read."""
     options = plan.options
-    gatherers = list(_gatherers(plan.schema, asked, limits, plan.sources[0].label).values())
+    found, subjects = _gatherers(plan.schema, asked, limits, plan.sources[0].label, key)
+    gatherers = list(found.values())
     num_rows = 0
     with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.threads) as readers:
         for source in plan.sources:
@@ -105,22 +116,38 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits) -> Statistic
             for chunk in read_ahead(tasks, readers, depth=options.threads + 1):
                 table = chunk.table
                 spread(lambda gatherer, table=table: gatherer.add(table.column(gatherer.name)), gatherers)  # type: ignore[misc]
+                if subjects is not None:
+                    subjects.add(table)
                 num_rows += table.num_rows
         columns = spread(ColumnGatherer.column, gatherers)
-    return Statistics(num_rows=num_rows, limits=limits, columns=columns)
+    return _result(num_rows, limits, columns, subjects)
 
 
-def _gatherers(schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str) -> dict[int, ColumnGatherer]:
+def _result(num_rows: int, limits: Limits, columns: list[AnyColumn], subjects: Subjects | None) -> Statistics:
+    counted = columns if subjects is None else [subjects.counted(column) for column in columns]
+    statistics = Statistics(num_rows=num_rows, limits=limits, columns=counted)
+    return statistics if subjects is None else statistics.with_lengths(subjects.key, subjects.lengths())
+
+
+def _gatherers(
+    schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str, key: str | None
+) -> tuple[dict[int, ColumnGatherer], Subjects | None]:
+    """What takes in each column, by its number, and what counts by key."""
     name, count = max(Counter(schema.names).items(), key=itemgetter(1), default=("", 0))
     if count > 1:
         raise SourceInvalid(f"{where} has {count} columns named {name!r}. Rename them, so that each has a name of its own.")
     unknown = next((name for name in asked if name not in schema.names), None)
     if unknown is not None:
         raise OptionError(f"kinds names {unknown!r}, but {where} has the columns {', '.join(schema.names[:20])}.")
-    return {
-        number: ColumnGatherer(field.name, kind_of(field.name, field.type, asked.get(field.name), where), field.type, limits)
+    if key is not None and key not in schema.names:
+        raise OptionError(f"key is {key!r}, but {where} has the columns {', '.join(schema.names[:20])}.")
+    kinds = {field.name: kind_of(field.name, field.type, asked.get(field.name), where) for field in schema if field.name != key}
+    gatherers = {
+        number: ColumnGatherer(field.name, kinds[field.name], field.type, limits)
         for number, field in enumerate(schema)
+        if field.name != key
     }
+    return gatherers, None if key is None else Subjects(key, schema, kinds, limits)
 
 
 @contextmanager

@@ -45,6 +45,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Missing values; NaN is one."""
     cnt_lengths: dict[str, int] | None = None
     """For columns of lists: how many lists have which length."""
+    num_keys: int | None = None
+    """Where rows have keys: how many. Then `min_n`, `max_n` and `cnt_values` count each key once: one value of it, a value once."""
 
     @property
     def num_present(self) -> int:
@@ -112,6 +114,8 @@ class NumberColumn(Column, frozen=True, kw_only=True, forbid_unknown_fields=True
         if encoding in ("binned", "digit"):
             return None
         if self.cnt_values is None and encoding == "discrete":
+            if self.num_keys is not None:
+                raise OptionError(f"column {self.name!r} has {MAX_DISCRETE} values or more, which are not counted by key.")
             from stoker.encode.statistics.numbers import count_values
 
             return count_values(self)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.encode.statistics.categories import CategoryGatherer
-from stoker.encode.statistics.columns import AnyColumn, CategoryColumn, DateColumn, EmptyColumn, NumberColumn
+from stoker.encode.statistics.columns import MAX_DISCRETE, AnyColumn, CategoryColumn, DateColumn, EmptyColumn, NumberColumn
 from stoker.encode.statistics.dates import DateGatherer
 from stoker.encode.statistics.kinds import Kind, value_type
 from stoker.encode.statistics.limits import Limits
@@ -114,7 +114,27 @@ def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn
     gatherer: Any = _resumed(one, limits)
     gatherer.merge(_resumed(other, limits))
     merged: AnyColumn = gatherer.column(name=one.name, type=one.type, cnt_lengths=_merged_lengths(one, other))
-    return merged
+    return _with_keys(one, other, merged)
+
+
+def _with_keys(one: AnyColumn, other: AnyColumn, merged: AnyColumn) -> AnyColumn:
+    """Parts have different keys, so that what is counted by key adds up."""
+    if one.num_keys is None or other.num_keys is None:
+        return merged
+    known: dict[str, Any] = {"num_keys": one.num_keys + other.num_keys}
+    if isinstance(one, NumberColumn) and isinstance(other, NumberColumn):
+        known["cnt_values"] = _added_counts(one, other)
+    return msgspec.structs.replace(merged, **known)
+
+
+def _added_counts(one: NumberColumn, other: NumberColumn) -> dict[str, int] | None:
+    if one.cnt_values is None or other.cnt_values is None:
+        return None
+    counts = dict(one.cnt_values)
+    for text, count in other.cnt_values.items():
+        counts[text] = counts.get(text, 0) + count
+    number = float if one.form == "float" else int
+    return {text: counts[text] for text in sorted(counts, key=number)} if len(counts) < MAX_DISCRETE else None
 
 
 def _resumed(column: AnyColumn, limits: Limits) -> Gatherer:
@@ -135,17 +155,28 @@ def _with_missing(one: AnyColumn, other: AnyColumn) -> AnyColumn:
     if full.cnt_lengths is not None and empty.cnt_lengths is None:
         return full  # missing lists hold no values
     added = empty.num_values
-    known = {"num_values": full.num_values + added, "num_null": full.num_null + added, "cnt_lengths": _merged_lengths(one, other)}
+    known: dict[str, Any] = {
+        "num_values": full.num_values + added,
+        "num_null": full.num_null + added,
+        "cnt_lengths": _merged_lengths(one, other),
+    }
     if isinstance(full, NumberColumn) and full.first_infinite is not None and empty is one:
         known["first_infinite"] = full.first_infinite + added
+    if one.num_keys is not None and other.num_keys is not None:
+        known["num_keys"] = one.num_keys + other.num_keys
     return msgspec.structs.replace(full, **known)
 
 
 def _merged_lengths(one: AnyColumn, other: AnyColumn) -> dict[str, int] | None:
-    if one.cnt_lengths is None:
+    return merge_lengths(one.cnt_lengths, other.cnt_lengths or {})
+
+
+def merge_lengths(one: dict[str, int] | None, other: dict[str, int] | None) -> dict[str, int] | None:
+    """Counts of lengths, added up; None where one is not known."""
+    if one is None or other is None:
         return None
-    lengths = dict(one.cnt_lengths)
-    for length, count in (other.cnt_lengths or {}).items():
+    lengths = dict(one)
+    for length, count in other.items():
         lengths[length] = lengths.get(length, 0) + count
     return {length: lengths[length] for length in sorted(lengths, key=int)}
 

@@ -21,6 +21,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check(self) -> None:
         """Raise `OptionError` for limits that cannot be meant."""
+        for name, given in (("exact", self.exact), ("categories", self.categories)):
+            if not isinstance(given, int) or isinstance(given, bool):
+                raise OptionError(f"{name} is {given!r}, but a whole number is needed.")
         if self.exact < GROUP or self.exact % GROUP or self.exact > 1 << 40:
             raise OptionError(f"exact is {self.exact:,}, but a multiple of {GROUP} is needed, like {EXACT:,}.")
         if self.categories < 1:

@@ -21,6 +21,7 @@ from stoker.encode.statistics.runs import Run
 from stoker.encode.statistics.states import distribution_of, state_of
 from stoker.encode.statistics.waiting import Waiting
 from stoker.errors import OptionError
+from stoker.store.decimals import decimals_as_floats
 from stoker.store.sharing import to_numpy
 
 Array = npt.NDArray[Any]
@@ -124,7 +125,9 @@ class NumberGatherer:
         )
 
     def _float_keys(self, values: pa.Array) -> Keys:
-        if not pa.types.is_float64(values.type):
+        if pa.types.is_decimal(values.type):
+            values = decimals_as_floats(values)
+        elif not pa.types.is_float64(values.type):
             values = values.cast(pa.float64())
         if values.null_count:
             values = values.fill_null(float("nan"))

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from stoker import files
 from stoker.encode.statistics.columns import AnyColumn, DateColumn, NumberColumn
 from stoker.encode.statistics.limits import Limits
-from stoker.encode.statistics.rules import check_statistics
+from stoker.encode.statistics.rules import check_lengths, check_statistics
 from stoker.errors import OptionError, SchemaDrift, SourceInvalid, SourceNotFound
 
 VERSION = 1
@@ -35,6 +36,10 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     num_rows: int
     limits: Limits
     columns: list[AnyColumn]
+    key: str | None = None
+    """The column that says whose each row is."""
+    cnt_lengths: dict[str, int] | None = None
+    """How many keys have how many rows."""
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{column.name}: {column.type}" for column in self.columns)
@@ -54,6 +59,12 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __reduce__(self) -> tuple[Any, tuple[bytes]]:
         """Other processes get the JSON: what joining needs is shared memory, which cannot travel."""
         return Statistics.from_json, (self.to_json(partial=True),)
+
+    def with_lengths(self, key: str, lengths: Any) -> Statistics:
+        """The same, with the number of rows that each key has, as a store of sequences knows them."""
+        found, counts = np.unique(lengths, return_counts=True)
+        counted = dict(zip(map(str, found.tolist()), counts.tolist(), strict=True))
+        return msgspec.structs.replace(self, key=key, cnt_lengths=counted)
 
     def merge(self, *others: Statistics) -> Statistics:
         """The statistics of these rows with those of other parts behind them."""
@@ -79,6 +90,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if statistics.version != VERSION:
             _refuse_other_version(data, where)
         check_statistics(statistics.num_rows, statistics.limits, statistics.columns, where)
+        check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
         return statistics
 
     @staticmethod
@@ -92,15 +104,18 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _merge(one: Statistics, other: Statistics) -> Statistics:
-    from stoker.encode.statistics.gathering import merge_columns
+    from stoker.encode.statistics.gathering import merge_columns, merge_lengths
 
     if one.limits != other.limits:
         raise OptionError(f"one part was analysed with {_told(one.limits)}, another with {_told(other.limits)}. Use the same.")
+    if one.key != other.key:
+        raise OptionError(f"one part was analysed with the key {one.key!r}, another with {other.key!r}. Use the same.")
     if one.names != other.names:
         differing = sorted(set(one.names) ^ set(other.names)) or ["the order"]
         raise SchemaDrift(f"parts differ in their columns: {', '.join(differing[:20])}. Analyse both with the same `columns`.")
     columns = [merge_columns(first, second, one.limits) for first, second in zip(one.columns, other.columns, strict=True)]
-    return msgspec.structs.replace(one, num_rows=one.num_rows + other.num_rows, columns=columns)
+    lengths = merge_lengths(one.cnt_lengths, other.cnt_lengths)
+    return msgspec.structs.replace(one, num_rows=one.num_rows + other.num_rows, columns=columns, cnt_lengths=lengths)
 
 
 def _told(limits: Limits) -> str:

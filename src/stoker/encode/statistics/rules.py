@@ -45,18 +45,34 @@ def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn]
             _check_category(rule, path, column)
 
 
+def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> None:
+    """Raise `SourceInvalid` for lengths of keys that cannot be: there may be rows that belong to none."""
+    rule = _Rules(where)
+    if (key is None) != (lengths is None):
+        rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
+    total = _check_counted_lengths(rule, "$.cnt_lengths", lengths or {})
+    if total > num_rows:
+        rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{total:,}")
+
+
+def _check_counted_lengths(rule: _Rules, path: str, lengths: Mapping[str, int]) -> int:
+    for length in lengths:
+        if not (length.isascii() and length.isdecimal()):
+            rule.broken(path, "lengths", repr(length[:80]))
+    rule.counts(path, lengths)
+    return sum(int(length) * count for length, count in lengths.items())
+
+
 def _check_column(rule: _Rules, path: str, column: AnyColumn, num_rows: int) -> None:
     rule.count(f"{path}.num_values", column.num_values)
     rule.count(f"{path}.num_null", column.num_null)
     if column.cnt_lengths is None:
         rule.equal(f"{path}.num_values", column.num_values, num_rows)
     else:
-        for length in column.cnt_lengths:
-            if not (length.isascii() and length.isdecimal()):
-                rule.broken(f"{path}.cnt_lengths", "lengths", repr(length[:80]))
-        rule.counts(f"{path}.cnt_lengths", column.cnt_lengths)
-        total = sum(int(length) * count for length, count in column.cnt_lengths.items())
+        total = _check_counted_lengths(rule, f"{path}.cnt_lengths", column.cnt_lengths)
         rule.equal(f"{path}.num_values", column.num_values, total)
+    if column.num_keys is not None and not 0 <= column.num_keys <= num_rows:
+        rule.broken(f"{path}.num_keys", "no more keys than rows", f"{column.num_keys:,}")
     if column.num_null > column.num_values:
         rule.broken(f"{path}.num_null", f"at most {column.num_values:,}", f"{column.num_null:,}")
 
@@ -74,7 +90,7 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
     for field, value in (("min", column.min), ("max", column.max), *(("quantiles", value) for value in column.quantiles or [])):
         _check_value(rule, f"{path}.{field}", column, value, num_finite)
     for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
-        rule.equal(f"{path}.{field}", len(extremes), min(num_finite, NUM_EXTREMES))
+        _check_extremes(rule, f"{path}.{field}", column, len(extremes), num_finite)
         rule.ordered(f"{path}.{field}", extremes if field == "min_n" else extremes[::-1])
         if not all(map(math.isfinite, extremes)):
             rule.broken(f"{path}.{field}", "finite numbers", "others")
@@ -89,9 +105,22 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
             rule.broken(f"{path}.max_digits.{place}", "a range of digits", f"{least} to {most}")
     if column.cnt_values is not None:
         rule.counts(f"{path}.cnt_values", column.cnt_values)
-        rule.equal(f"{path}.cnt_values", sum(column.cnt_values.values()), num_finite)
+        _check_total(rule, path, column, sum(column.cnt_values.values()), num_finite)
         _check_texts(rule, f"{path}.cnt_values", column)
     _check_distribution(rule, path, column, num_finite, limits)
+
+
+def _check_extremes(rule: _Rules, path: str, column: NumberColumn | DateColumn, found: int, num_values: int) -> None:
+    """As many as there are values, up to so many; one a key where there are keys, of which some may have no value."""
+    most = min(num_values if column.num_keys is None else min(num_values, column.num_keys), NUM_EXTREMES)
+    if column.num_keys is None or found > most or (num_values and not found):
+        rule.equal(path, found, most)
+
+
+def _check_total(rule: _Rules, path: str, column: AnyColumn, found: int, num_values: int) -> None:
+    """Counts add up to all values; by key a value may be counted less often than it occurs, but not never."""
+    if column.num_keys is None or found > num_values or (num_values and not found):
+        rule.equal(f"{path}.cnt_values", found, num_values)
 
 
 def _check_value(rule: _Rules, path: str, column: NumberColumn, value: float | None, num_finite: int) -> None:
@@ -135,7 +164,7 @@ def _check_date(rule: _Rules, path: str, column: DateColumn, limits: Limits) -> 
     for field, count in (("min", 1 if column.min is not None else 0), ("max", 1 if column.max is not None else 0)):
         rule.equal(f"{path}.{field}", count, min(column.num_present, 1))
     for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
-        rule.equal(f"{path}.{field}", len(extremes), min(column.num_present, NUM_EXTREMES))
+        _check_extremes(rule, f"{path}.{field}", column, len(extremes), column.num_present)
     _check_distribution(rule, path, column, column.num_present, limits)
 
 
@@ -159,7 +188,7 @@ def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
     rule.count(f"{path}.count_error", column.count_error)
     total = sum(column.cnt_values.values())
     if column.count_error == 0:
-        rule.equal(f"{path}.cnt_values", total, column.num_present)
+        _check_total(rule, path, column, total, column.num_present)
     elif total > column.num_present:
         rule.broken(f"{path}.cnt_values", f"at most {column.num_present:,} values", f"{total:,}")
     if column.num_distinct != (None if column.count_error else len(column.cnt_values)):

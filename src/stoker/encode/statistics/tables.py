@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.errors import BadValue, SourceInvalid
+from stoker.errors import BadValue, OptionError, SourceInvalid
 from stoker.store.packing.field import unify_types
 from stoker.store.packing.plan import Plan, settle_plan
 from stoker.store.sources.dialect import Dialect
@@ -24,7 +24,7 @@ def sources_of(given: Any, dialect: Dialect) -> list[Source]:
         given = {name: given[name] for name in given.dtype.names}
     try:
         return find_sources(given, dialect=dialect, table=True)
-    except SourceInvalid as error:
+    except (SourceInvalid, OptionError) as error:
         mixed = _mixed_value(given)
         raise (mixed if mixed is not None else error) from None
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from stoker.errors import BadValue
 from stoker.store.column import MISSING_TIME
+from stoker.store.decimals import decimals_as_floats
 from stoker.store.packing.field import Field
 from stoker.store.sharing import to_numpy
 
@@ -48,7 +49,9 @@ def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
         values = values.dictionary_decode()
     if field.kind in ("timestamp", "duration"):
         return _times(values, field, locate)
-    if pa.types.is_decimal(values.type) or pa.types.is_null(values.type):
+    if pa.types.is_decimal(values.type):
+        values = decimals_as_floats(values)
+    elif pa.types.is_null(values.type):
         values = values.cast(pa.float64())
     if pa.types.is_floating(values.type):
         if values.null_count:

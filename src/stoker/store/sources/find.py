@@ -29,7 +29,7 @@ def find_sources(given: Any, *, dialect: Dialect, table: bool = False, wide: boo
         return [table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
     if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
-        raise OptionError(f"{type(given).__name__} is not something to pack: give a path, a pattern, a folder, or a table.")
+        raise OptionError(f"{type(given).__name__} is no data: give a path, a pattern, a folder, or a table.")
     # A file that two patterns name, or a folder and a pattern, is there once.
     paths = list({path.absolute(): path for one in inputs for path in _resolve(os.fspath(one))}.values())
     parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
@@ -128,7 +128,7 @@ def _suffix(path: Path) -> str:
 
 
 def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) -> Source:
-    """The reader for a path. Imports are here, so that a pack loads only what it reads."""
+    """The reader for a path. Imports are here, so that only those of the formats at hand are loaded."""
     if path.is_dir():
         return _dataset(path, name)
     _refuse_unreadable(path)

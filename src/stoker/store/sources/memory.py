@@ -65,7 +65,7 @@ def table_source(given: Any) -> Source:
         raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise SourceInvalid(f"the {name} cannot be packed: {reason}. Give each column one type.") from error
+        raise SourceInvalid(f"the {name} cannot be read as a table: {reason}. Give each column one type.") from error
 
 
 def _table(given: Any) -> pa.Table:
@@ -93,7 +93,7 @@ def _table(given: Any) -> pa.Table:
         return table
     if isinstance(table, pa.Array):
         return pa.table({given.name or "value": table})
-    raise OptionError(f"{type(given).__name__} is not something to pack: give a path, a table, or arrays.")
+    raise OptionError(f"{type(given).__name__} is no data: give a path, a table, or arrays.")
 
 
 def _from_pandas(given: Any) -> pa.Table:
@@ -112,6 +112,10 @@ def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
         return _lists(name, list(values))
     if isinstance(values, list | tuple):
         return pa.array(values)  # stricter than NumPy, which rounds integers beside floats and cuts texts at a NUL
+    module = type(values).__module__.partition(".")[0]
+    if module in ("pandas", "polars") and not isinstance(getattr(values, "dtype", np.dtype(object)), np.dtype):
+        # Types of their own; NumPy would round whole numbers beside gaps, and make objects of categories and times with a zone.
+        return values.to_arrow() if module == "polars" else pa.array(getattr(values, "array", values), from_pandas=True)
     array = np.asarray(values)
     if array.dtype.kind == "O" and not all(isinstance(value, str) or value is None for value in array.ravel()):
         raise OptionError(f"column {name!r} is an object array; give it numbers or texts of one type.")

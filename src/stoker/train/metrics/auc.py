@@ -21,7 +21,8 @@ class AUC:
 
     Without `bins` it is exact: all scores stay on the device, 5 bytes each (room for twice as many is kept), and are sorted by
     `compute`. With `bins=2**k` it needs 16 bytes a bin however many samples come, and is off by at most `error`, which `compute`
-    sets: half the share of pairs that fell into one bin. Counts of pairs are exact up to 4 billion samples. Of one class alone there is no area: nan, with a `reason`.
+    sets: half the share of pairs that fell into one bin. Pairs are counted in integers, which hold for 4 billion samples. Of one
+    class alone there is no area: nan, with a `reason`.
     """
 
     def __init__(self, *, bins: int | None = None, name: str = "auc") -> None:

@@ -48,7 +48,7 @@ def _sentio_stochastic_d(make: SentioAssembly, on: Settings) -> Term:
 
 def _sentio_williams(make: SentioAssembly, on: Settings) -> Term:
     high, low = _sentio_span(make, on)
-    share = make.ratio(make.subtract(high, make.column("close")), make.subtract(high, low), otherwise=0.0)
+    share = make.ratio(make.subtract(high, make.column("close")), make.subtract(high, low), otherwise=-0.0)  # 0 when it is scaled
     return make.multiply(share, -100.0, first=on.window)
 
 

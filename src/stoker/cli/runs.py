@@ -1,0 +1,43 @@
+"""`stoker runs`: the runs of a folder side by side, and their curves as a picture."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from stoker.cli.printable import printable
+
+
+@click.command("runs", short_help="Show the runs of a folder side by side.")
+@click.argument("folder", default="runs")
+@click.option("--metric", metavar="NAME", help="Metric whose best value is shown (default: val_loss, or what there is).")
+@click.option("--plot", metavar="FILE", help="Draw the curves of all runs into an SVG file.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
+def command(folder: str, metric: str | None, plot: str | None, as_json: bool) -> None:
+    """Show the runs below FOLDER (default: runs): how each ended, its best metric, updates a second, and time spent waiting for data.
+
+    \b
+    stoker runs runs/
+    stoker runs runs/ --metric val_auc --plot runs.svg
+    """
+    from stoker.train.runs import collect, table
+
+    runs = collect(folder, metric=metric)
+    if plot is not None:
+        from stoker.train.plot import plot as draw
+
+        draw(runs, Path(plot))
+    if as_json:
+        click.echo(json.dumps([{**asdict(run), "path": str(run.path)} for run in runs]))
+        return
+    if not runs:
+        click.echo(f"{printable(folder)} has no runs.")
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(table(runs))
+    if plot is not None:
+        click.echo(f"plot: {printable(plot)}")

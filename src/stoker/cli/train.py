@@ -1,0 +1,239 @@
+"""`stoker train`: a configuration becomes a run, and a run that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from stoker.cli.printable import printable
+from stoker.errors import ConfigInvalid, OptionError
+
+if TYPE_CHECKING:
+    from stoker.train.config.training import Config
+    from stoker.train.result import Result
+    from stoker.train.trainer import Trainer
+
+CONFIG_NAME = "config.yaml"
+
+COMPARED = {
+    "optimizer.lr": "config.lr",
+    "optimizer.weight_decay": "config.weight_decay",
+    "schedule": "config.schedule",
+    "train.accumulate": "config.accumulate",
+    "train.clip": "config.clip",
+    "train.ema": "config.ema",
+    "train.guard": "config.guard",
+}
+"""Fields of a configuration that a trainer compares too, and what it calls them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be run."""
+
+    config: Config
+    folder: Path
+    resume: bool
+    allow: tuple[str, ...] = ()
+    """What may differ from the run that goes on, as a trainer calls it."""
+
+
+@click.command("train", short_help="Train a model as a configuration says.")
+@click.argument("config", required=False)
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
+@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
+@click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
+@click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def command(
+    config: str | None,
+    assignments: tuple[str, ...],
+    resume: str | None,
+    allow: tuple[str, ...],
+    fields: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Train as CONFIG (YAML or JSON) says. Its folder gets checkpoints, metrics, and the configuration with all its values.
+
+    A NAME is a path like data.batch_size, or the end of one that only one value has. Ctrl-C finishes the step, saves and stops.
+
+    \b
+    stoker train config.yaml
+    stoker train config.yaml --set batch_size=512 --set model=gru
+    stoker train --resume runs/config
+    torchrun --nproc-per-node 2 -m stoker train config.yaml
+    """
+    if fields:
+        _show_fields()
+        return
+    if (config is None) == (resume is None):
+        raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
+    if allow and resume is None:
+        raise click.UsageError("--allow is for --resume: a new run has nothing to differ from.")
+    plan = _new(Path(config), assignments) if config is not None else _resumed(Path(resume or ""), assignments, allow)
+    _run(plan, quiet=quiet or as_json, as_json=as_json)
+
+
+def _show_fields() -> None:
+    from msgspec.inspect import StructType, type_info
+
+    from stoker.train.config.manual import explain
+    from stoker.train.config.training import Config
+
+    info = type_info(Config)
+    if isinstance(info, StructType):
+        click.echo("\n".join(explain(info)))
+
+
+def _new(path: Path, assignments: Sequence[str]) -> Plan:
+    """A run of its own; its folder must not have another."""
+    from stoker.train.config import read_config
+
+    config = read_config(path, assignments=assignments)
+    folder = Path(config.train.folder or f"runs/{path.stem}")
+    if (folder / "run.json").exists() or (folder / "checkpoints").exists():
+        raise OptionError(
+            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), or choose another (--set folder=…)."
+        )
+    return Plan(config=_in_folder(config, folder), folder=folder, resume=False)
+
+
+def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
+    """The run of a folder, with the configuration that it keeps; a value that differs must be allowed by name."""
+    from stoker.train import facts
+    from stoker.train.config.checking import check, known_fields
+    from stoker.train.config.document import read_document
+    from stoker.train.config.overrides import find, override
+    from stoker.train.config.training import Config
+    from stoker.train.config.writing import to_tree
+
+    if not (folder / CONFIG_NAME).is_file():
+        raise ConfigInvalid(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
+    document = read_document(folder / CONFIG_NAME)
+    # A folder may have been moved since.
+    saved = _in_folder(check(document, Config), folder)
+    config = _in_folder(check(override(document, assignments, Config), Config), folder)
+    paths = sorted({one.path for one in known_fields(Config)})
+    allowed = [".".join(find(name, paths, option="--allow")) for name in allow]
+    facts.check(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
+    differs = [theirs for ours, theirs in COMPARED.items() if any(name == ours or ours.startswith(f"{name}.") for name in allowed)]
+    return Plan(config=config, folder=folder, resume=True, allow=tuple(differs))
+
+
+def _in_folder(config: Config, folder: Path) -> Config:
+    train = msgspec.structs.replace(config.train, folder=str(folder))
+    return msgspec.structs.replace(config, train=train)
+
+
+def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
+    from stoker import files
+    from stoker.cli.assembly import choose_device, find_ranks, make_trained, open_data
+    from stoker.cli.main import Terminated
+    from stoker.train.config.writing import to_yaml
+
+    ranks = find_ranks()
+    config = plan.config
+    fed = open_data(config, choose_device(config, ranks.local_rank))
+    trainer = _trainer(plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet)
+    if ranks.is_first:
+        if not as_json:
+            for line in str(fed.train).splitlines():
+                click.echo(printable(line))
+        files.make_folder(plan.folder)
+        files.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
+    try:
+        result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
+    except (KeyboardInterrupt, Terminated) as stop:
+        if ranks.is_first:
+            click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(plan.folder))}", err=True)
+        raise click.exceptions.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from stop
+    if ranks.is_first:
+        _show(result, plan.folder, as_json=as_json)
+
+
+def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool) -> Trainer:
+    from stoker.train.config.writing import to_tree
+    from stoker.train.metrics import AUC, MAE, MSE, Accuracy
+    from stoker.train.models.named import make_optimizer, make_schedule
+    from stoker.train.stopping import EarlyStopping
+    from stoker.train.trainer import Trainer
+    from stoker.train.writers import make_writer
+
+    config, train = plan.config, plan.config.train
+    makers: Mapping[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}
+    stopping = train.early_stopping
+    model = trained.model.to(device)
+    return Trainer(
+        model,
+        trained.loss,
+        make_optimizer(config.optimizer, (weight for weight in model.parameters() if weight.requires_grad)),
+        precision=train.precision,
+        accumulate=train.accumulate,
+        clip=train.clip,
+        ema=train.ema,
+        graph=train.graph,
+        compile=train.compile,
+        recompute=train.recompute,
+        schedule=make_schedule(config.schedule),
+        early_stopping=None
+        if stopping is None
+        else EarlyStopping(stopping.metric, patience=stopping.patience, mode=stopping.mode, min_delta=stopping.min_delta),
+        metrics={name: makers[name]() for name in train.metrics},
+        guard=train.guard,
+        folder=plan.folder,
+        save_every=train.save_every,
+        keep=train.keep,
+        max_seconds=train.max_seconds,
+        log_every=train.log_every,
+        writers=[make_writer(name, folder=plan.folder) for name in train.writers],
+        device=device,
+        seed=train.seed,
+        config=to_tree(config),
+        progress=shows,
+    )
+
+
+def _show(result: Result, folder: Path, *, as_json: bool) -> None:
+    """How it ended."""
+    rate = result.step / result.seconds if result.seconds else 0.0
+    if as_json:
+        told = {
+            "folder": str(folder),
+            "stopped": result.stopped,
+            "step": result.step,
+            "epoch": result.epoch,
+            "metrics": result.metrics,
+            "best": result.best,
+            "best_step": result.best_step,
+            "seconds": result.seconds,
+            "steps_per_second": rate,
+            "wait": result.wait,
+        }
+        click.echo(json.dumps(told))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("of the last epoch", no_wrap=True)
+    table.add_column("", justify="right")
+    for name, value in result.metrics.items():
+        table.add_row(printable(name), f"{value:.6g}")
+    if result.best is not None:
+        table.add_row("best", f"{result.best:.6g}")
+    console = Console(highlight=False)
+    console.print(table)
+    words = {"finished": "finished", "early": "stopped early", "budget": "stopped by max_seconds"}
+    ended = f"{words.get(result.stopped, result.stopped)}: {result.epoch:,} epochs, {result.step:,} steps"
+    console.print(Text(f"{ended}, {rate:,.1f} a second, {result.wait:.1%} of the time spent waiting for data"))
+    console.print(Text(f"run: {printable(str(folder))}"), soft_wrap=True)

@@ -1,0 +1,57 @@
+"""Split: a store into parts to train on, to choose by, and to judge by, so that nothing of one can be seen in another.
+
+    chronological   earlier steps to train on, later ones to judge by
+    grouped         whole series, or groups of them
+    purged          folds of time: cross-validation, or walking forward
+    shuffled        samples at random; refused where they share steps
+    given           samples of one's own choice, checked
+
+A sample is made of steps: those it holds, those that its targets were made of (`horizon`), and those that its indicators needed
+before it (`warm_up`). A part has the samples all of whose steps lie between its boundaries, so no step is in two parts.
+
+These are all the public names. Each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+_LAZY = {
+    "Folds": "stoker.split.by_fold:Folds",
+    "Part": "stoker.order.part:Part",
+    "Scaler": "stoker.split.scaler:Scaler",
+    "Split": "stoker.split.split:Split",
+    "check": "stoker.split.split:check",
+    "chronological": "stoker.split.by_time:chronological",
+    "given": "stoker.split.by_number:given",
+    "grouped": "stoker.split.by_series:grouped",
+    "pos_weight": "stoker.split.scaler:pos_weight",
+    "purged": "stoker.split.by_fold:purged",
+    "shuffled": "stoker.split.by_number:shuffled",
+}
+
+if TYPE_CHECKING:
+    from stoker.order.part import Part as Part
+    from stoker.split.by_fold import Folds as Folds
+    from stoker.split.by_fold import purged as purged
+    from stoker.split.by_number import given as given
+    from stoker.split.by_number import shuffled as shuffled
+    from stoker.split.by_series import grouped as grouped
+    from stoker.split.by_time import chronological as chronological
+    from stoker.split.scaler import Scaler as Scaler
+    from stoker.split.scaler import pos_weight as pos_weight
+    from stoker.split.split import Split as Split
+    from stoker.split.split import check as check
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __all__ = sorted(_LAZY)
+
+    def __getattr__(name: str) -> object:
+        if name not in _LAZY:
+            raise AttributeError(f"module 'stoker.split' has no attribute {name!r}")
+        from importlib import import_module
+
+        module, _, attribute = _LAZY[name].partition(":")
+        value = globals()[name] = getattr(import_module(module), attribute)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LAZY})

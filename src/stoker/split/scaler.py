@@ -1,0 +1,127 @@
+"""Scaler: the first layer of a model, fitted on the steps of the training part alone; and the weight of rare labels, likewise.
+
+The scaler is a part of the model: it is saved and exported with it, so nothing has to be scaled the same way elsewhere. It knows
+which steps it was fitted on, also after it was loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from stoker.errors import LeakFound, OptionError
+from stoker.order.part import Part
+from stoker.split.moments import measure
+from stoker.split.split import Split
+from stoker.store.store import Store
+
+_NOT_FITTED, _ALL_STEPS = -1, 0
+
+
+class Scaler(nn.Module):
+    """(x - mean) / std over the last axis, which has the numbers of `columns` one after the other.
+
+    `Scaler.fit` makes one; `Scaler(num_features)` makes an empty one, to load a state into. A single feature needs no axis.
+    """
+
+    mean: Tensor
+    std: Tensor
+    fitted_on: Tensor
+    """Which steps, as 63 bits, and how many."""
+
+    def __init__(self, num_features: int, *, columns: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.columns = tuple(columns)
+        self.steps = ""
+        self.register_buffer("mean", torch.zeros(num_features))
+        self.register_buffer("std", torch.ones(num_features))
+        self.register_buffer("fitted_on", torch.tensor([_NOT_FITTED, 0]))
+
+    @classmethod
+    def fit(cls, store: Store, part: Part | None, *, columns: Sequence[str]) -> Scaler:
+        """Mean and standard deviation over the steps that samples of the part hold, each step once; `None` takes all steps.
+
+        Computed in float64 over finite values; a column without spread is divided by 1. Steps that a wide stride leaves out
+        between two samples of the part count too. `check` refuses what was not fitted on the training part.
+        """
+        names = [columns] if isinstance(columns, str) else list(columns)
+        if not names:
+            raise OptionError("columns is empty; expected the names of the columns to scale, in the order of the features.")
+        if part is not None and not isinstance(part, Part):
+            raise OptionError(f"part is {part!r}; expected a part of a split, like stoker.split.chronological(store, view).train.")
+        found = [measure(store, part, name) for name in names]
+        empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
+        if empty:
+            raise OptionError(f"column {empty[0]!r} of {store.name} has no finite value in these steps, so it has no mean.")
+        scaler = cls(sum(moments.width for moments in found), columns=names)
+        num_steps = max(moments.num_rows for moments in found)
+        scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
+        scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in found])))
+        scaler.fitted_on.copy_(torch.tensor([_ALL_STEPS if part is None else _number(part), num_steps]))
+        scaler.steps = f"all steps of {store.name}" if part is None else f"the {part.name} part of {part.origin}"
+        return scaler
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scaled, in the wider of the types of `x` and float32."""
+        self._check_features(x)
+        return (x - self.mean) / self.std
+
+    def inverse(self, x: Tensor) -> Tensor:
+        """From scaled values back to those of the store."""
+        self._check_features(x)
+        return x * self.std + self.mean
+
+    def check(self, split: Split) -> None:
+        """Raise LeakFound unless it was fitted on exactly the steps of the training part of this split."""
+        number, num_steps = self.fitted_on.tolist()
+        if number == _NOT_FITTED:
+            raise OptionError("the scaler was not fitted. Use Scaler.fit(store, split.train, columns=…), or load its state.")
+        if number == _number(split.train):
+            return
+        part = next((name for name, part in split.parts.items() if _number(part) == number), None)
+        where = "all steps of a store" if number == _ALL_STEPS else f"the {part} part" if part else "another part than these"
+        raise LeakFound(
+            f"the scaler was fitted on {where} ({num_steps:,} steps), so it tells a model of steps that it is judged by. "
+            f"Fit it on the training part: Scaler.fit(store, split.train, columns=…)."
+        )
+
+    def extra_repr(self) -> str:
+        """What is scaled, and by what."""
+        names = f"{', '.join(self.columns)}; " if self.columns else ""
+        number, num_steps = self.fitted_on.tolist()
+        steps = f"fitted on {num_steps:,} steps" if number != _NOT_FITTED else "not fitted"
+        return f"{names}{len(self.mean)} features, {steps}{f' of {self.steps}' if self.steps else ''}"
+
+    def _check_features(self, x: Tensor) -> None:
+        if len(self.mean) > 1 and (x.dim() == 0 or x.shape[-1] != len(self.mean)):
+            raise OptionError(
+                f"the scaler has {len(self.mean)} features, but x has the shape {list(x.shape)}; expected them along the last axis."
+            )
+
+
+def pos_weight(store: Store, part: Part | None, column: str) -> Tensor:
+    """Negative labels for each positive one, in the steps (or series) of a part: what `BCEWithLogitsLoss(pos_weight=…)` takes.
+
+    Labels are 0 and 1; those that are NaN do not count.
+    """
+    found = measure(store, part, column)
+    if found.width > 1:
+        raise OptionError(f"column {column!r} of {store.name} has {found.width} numbers a step; expected one label.")
+    share, count = float(found.means[0]), float(found.counts[0])
+    # The variance of zeros and ones is p (1 - p), and that of anything else between them is less.
+    is_binary = found.least[0] >= 0 and found.largest[0] <= 1 and abs(found.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9
+    if not count or not is_binary:
+        raise OptionError(f"column {column!r} of {store.name} holds other values than labels 0 and 1 in these steps.")
+    if not 0 < share < 1:
+        raise OptionError(
+            f"all {int(count):,} labels of column {column!r} are {share:.0f} in these steps, so there is nothing to weigh."
+        )
+    return torch.tensor((1 - share) / share, dtype=torch.float32)
+
+
+def _number(part: Part) -> int:
+    """The fingerprint as a positive number that a tensor can hold."""
+    return int(part.fingerprint, 16) >> 1 or 1

@@ -1,0 +1,184 @@
+"""Scaler: the moments of the training part and of nothing else, carried in the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from safetensors.torch import load, save
+from tests.split import twin
+from tests.split.stores import plain
+from tests.split.test_by_time import lengths, views
+
+from stoker import LeakFound, OptionError, Sequences, Store, Windows
+from stoker.split import Part, Scaler, chronological, grouped, moments, pos_weight, purged
+
+VIEW = Windows(6, horizon=2)
+
+
+def held_steps(store: Store, view: Any, part: Part) -> list[int]:
+    """The steps of the flat column that samples of a part hold, and those between the samples of a run."""
+    samples = twin.list_samples(store, view)
+    numbers = part.runs.resolve(np.arange(len(part))).tolist()
+    offsets = store.offsets.tolist()
+    span = view.max_length if isinstance(view, Sequences) else view.span
+    ranges = [(samples[n].series, samples[n].start, min(samples[n].start + span, samples[n].length)) for n in numbers]
+    held = {offsets[series] + step for series, start, stop in ranges for step in range(start, stop)}
+    for (one, (series, _, stop)), (other, (next_series, start, _)) in zip(zip(numbers, ranges), zip(numbers[1:], ranges[1:])):  # noqa: B905
+        if other == one + 1 and next_series == series:
+            held |= {offsets[series] + step for step in range(stop, start)}
+    return sorted(held)
+
+
+@settings(max_examples=80)
+@given(lengths=lengths, view=views, kind=st.sampled_from(["time", "series", "fold"]), seed=st.integers(0, 99))
+def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: Any, kind: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.normal(1e6, 2.0, size=(sum(lengths) * 3, 2))
+    values[rng.random(len(values)) < 0.1] = np.nan
+    store = Store.from_arrays(lengths=np.array([*lengths] * 3), x=values)
+    make = {"time": chronological, "series": grouped, "fold": lambda *given: purged(*given, folds=3)[1]}[kind]
+    try:
+        split = make(store, view)
+    except OptionError as error:
+        assert "by chance" in str(error)  # noqa: PT017
+        return
+    for part in split:
+        found = moments.measure(store, part, "x")
+        steps = held_steps(store, view, part)
+        kept = values[steps]
+        assert found.num_rows == len(steps)
+        assert found.counts.tolist() == np.isfinite(kept).sum(axis=0).tolist()
+        assert found.means == pytest.approx(np.nanmean(kept, axis=0), rel=1e-14)
+        assert found.deviations == pytest.approx(np.nanstd(kept, axis=0), rel=1e-9)
+
+
+def test_overlapping_stretches_count_once() -> None:
+    """Samples of a leaking split may overlap; a step is a step."""
+    from stoker.split import shuffled
+
+    store = plain([100])
+    with pytest.warns(UserWarning, match="allow_leak"):
+        split = shuffled(store, Windows(7), allow_leak=True)
+    assert moments.measure(store, split.train, "x").num_rows == len(held_steps(store, Windows(7), split.train))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "i8", "u4", "?"])
+def test_types(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moments, "_ROWS_AT_ONCE", 37)
+    values = np.random.default_rng(0).integers(0, 2, 1000).astype(dtype)
+    store = Store.from_arrays(x=values)
+    split = chronological(store, VIEW, fractions=(0.5, 0.5))
+    scaler = Scaler.fit(store, split.train, columns=["x"])
+    steps = values[held_steps(store, VIEW, split.train)].astype(np.float64)
+    assert scaler.mean.item() == np.float32(steps.mean())
+    assert scaler.std.item() == pytest.approx(steps.std(), rel=1e-6)
+
+
+def wide_store() -> Store:
+    rng = np.random.default_rng(0)
+    steps = {
+        "close": rng.normal(300, 9, (2, 200)),
+        "wide": rng.normal(size=(2, 200, 3)).astype(np.float32),
+        "flat": np.full((2, 200), 7.7),
+    }
+    return Store.from_arrays(**steps, label=np.array([0.0, 1.0]))
+
+
+def test_it_scales_and_scales_back() -> None:
+    store = wide_store()
+    split = chronological(store, VIEW)
+    scaler = Scaler.fit(store, split.train, columns=["close", "wide", "flat"])
+    assert scaler.std[-1] == 1, "a column without spread is not blown up"
+    x = torch.randn(4, 6, 5, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(scaler.inverse(scaler(x)), x, atol=1e-4)
+    steps = held_steps(store, VIEW, split.train)
+    one = Scaler.fit(store, split.train, columns="close")
+    assert one(torch.zeros(4, 6)).shape == (4, 6), "a single feature needs no axis"
+    assert float(one(torch.from_numpy(store.column("close")[steps])).mean()) == pytest.approx(0, abs=1e-5)
+    with pytest.raises(OptionError, match=r"the scaler has 5 features, but x has the shape \[4, 6\]"):
+        scaler(torch.zeros(4, 6))
+
+
+def test_it_is_saved_with_the_model_and_still_knows_its_steps() -> None:
+    store = wide_store()
+    split = chronological(store, VIEW)
+    model = torch.nn.Sequential(Scaler.fit(store, split.train, columns=["wide"]), torch.nn.Linear(3, 1))
+    again = torch.nn.Sequential(Scaler(3), torch.nn.Linear(3, 1))
+    with pytest.raises(OptionError, match="the scaler was not fitted"):
+        again[0].check(split)  # type: ignore[operator]
+    again.load_state_dict(load(save(model.state_dict())))
+    x = torch.randn(2, 6, 3)
+    assert torch.equal(model(x), again(x))
+    again[0].check(split)  # type: ignore[operator]
+    assert "wide; 3 features, fitted on 280 steps of the train part of a chronological split of <memory>" in str(model)
+    assert "3 features, fitted on 280 steps" in str(again)
+
+
+def test_a_scaler_fitted_on_other_steps_is_found() -> None:
+    store = wide_store()
+    split = chronological(store, VIEW)
+    for part, words in (
+        (None, r"fitted on all steps of a store \(400 steps\)"),
+        (split.valid, "fitted on the valid part"),
+        (chronological(store, VIEW, fractions=(0.8, 0.2)).train, "fitted on another part than these"),
+    ):
+        with pytest.raises(LeakFound, match=words):
+            Scaler.fit(store, part, columns=["close"]).check(split)
+    Scaler.fit(store, chronological(store, VIEW).train, columns=["close"]).check(split)
+
+
+def test_without_the_guard_a_scaler_of_all_steps_tells_of_the_future() -> None:
+    """Negative control: it changes with the steps of the test part, and the right one does not."""
+
+    def means(end: float) -> list[float]:
+        store = Store.from_arrays(x=[np.concatenate([np.arange(80.0), np.full(20, end)])])
+        split = chronological(store, VIEW, fractions=(0.7, 0.3))
+        return [Scaler.fit(store, part, columns=["x"]).mean.item() for part in (None, split.train)]
+
+    assert means(0.0)[0] != means(1000.0)[0]
+    assert means(0.0)[1] == means(1000.0)[1]
+
+
+def test_weight_of_labels() -> None:
+    labels = np.array([0, 1, 0, 0, np.nan, 0, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1])
+    store = Store.from_arrays(x=np.zeros((2, 8)), y=labels.reshape(2, 8), z=np.array([0, 1]), w=np.zeros((2, 8, 2)))
+    view = Windows(2, tail="drop")
+    split = chronological(Store.from_arrays(y=labels[None]), view, fractions=(0.5, 0.5))
+    assert pos_weight(Store.from_arrays(y=labels[None]), split.train, "y").item() == pytest.approx(5 / 2)
+    assert pos_weight(store, None, "y").item() == pytest.approx(5 / 10)
+    assert pos_weight(store, None, "z").item() == 1
+    for column, words in (("x", "all 16 labels of column 'x' are 0"), ("w", "2 numbers a step"), ("q", "has no column 'q'")):
+        with pytest.raises(OptionError, match=words):
+            pos_weight(store, None, column)
+    with pytest.raises(OptionError, match="other values than labels 0 and 1"):
+        pos_weight(Store.from_arrays(y=[[0.0, 0.5, 1.0]]), None, "y")
+
+
+def test_one_value_a_series_counts_once_a_series() -> None:
+    store = Store.from_arrays(x=np.zeros((40, 30)), z=np.arange(40) % 4 == 0)
+    split = grouped(store, Windows(5), fractions=(0.5, 0.5))
+    series = {twin.list_samples(store, Windows(5))[n].series for n in twin.numbers_of(split)["train"]}
+    ones = sum(one % 4 == 0 for one in series)
+    assert pos_weight(store, split.train, "z").item() == pytest.approx((len(series) - ones) / ones)
+
+
+def test_what_cannot_be_fitted() -> None:
+    store = Store.from_arrays(x=np.full((1, 50), np.nan), name=["a"])
+    split = chronological(store, VIEW, fractions=(0.5, 0.5))
+    for columns, words in (
+        (["x"], "has no finite value"),
+        (["name"], "holds text, which has no mean"),
+        ([], "columns is empty"),
+        (["y"], "no column 'y'"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            Scaler.fit(store, split.train, columns=columns)
+    with pytest.raises(OptionError, match="part is 'train'; expected a part"):
+        Scaler.fit(store, "train", columns=["x"])  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="is of other data than this store"):
+        Scaler.fit(plain([9, 9]), split.train, columns=["x"])

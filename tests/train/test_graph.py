@@ -1,0 +1,151 @@
+"""Graphs, as far as they can be seen without a GPU: a graph that runs its body again stands in for one that is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.train.runs import Net, make_store
+from tests.train.training import adamw, network, pairs, same_weights, trainer_of
+from torch import nn
+
+import stoker
+from stoker.train import engine as engine_module
+from stoker.train import graph as graph_module
+from stoker.train.choice import Setup
+from stoker.train.engine import Engine
+from stoker.train.fit import Fit
+from stoker.train.graph import Gathering, Graphs
+from stoker.train.log import Log
+from stoker.train.progress import Progress
+from stoker.train.signals import Signals
+from stoker.train.step import Step
+from stoker.train.stream import Stream
+
+
+class Replay:
+    """Runs its body again."""
+
+    def __init__(self, body: Callable[[], Any]) -> None:
+        self.replay = body
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Graphs on the CPU: recorded by running the body as a capture does, put back, and run again as a replay."""
+    recorded: list[int] = []
+
+    def record(self: Graphs, body: Callable[[], Any]) -> Replay:
+        restore = self._preserve()
+        for _ in range(2):
+            body()
+            restore()
+        recorded.append(1)
+        return Replay(body)
+
+    monkeypatch.setattr(Graphs, "_record", record)
+    monkeypatch.setattr(Engine, "_refuses_graph", lambda self, step: None)
+    original = Step.__init__
+
+    def gated(self: Step, *given: Any, **options: Any) -> None:
+        original(self, *given, **options)
+        self.gated = True
+        self.bind()
+
+    monkeypatch.setattr(Step, "__init__", gated)
+    yield recorded
+
+
+def fit_in_graphs(trainer: Any, batches: Any, *, epochs: int = 1) -> Any:
+    """What `Trainer.fit` does with a graph, which needs a GPU there."""
+    trainer.setup = Setup(fused=True, graph=True)
+    stream = Stream(batches, trainer.device)
+    with Engine(trainer, stream, total_updates=None) as engine, Signals() as signals:
+        work = engine.work(trainer.setup)
+        fit = Fit(
+            trainer,
+            work,
+            engine.readout,
+            stream,
+            epochs=epochs,
+            rate=engine.rate,
+            checkpoints=None,
+            log=Log(trainer.writers, Progress(None, enabled=False)),
+            signals=signals,
+        )
+        fit.run()
+    return work
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_replays_are_eager_steps(stand_in: list[int], accumulate: int, ema: float | None) -> None:
+    """Also with a short batch at the end, random numbers, and an average of the weights."""
+    batches = [*pairs(10), *pairs(1, rows=5, seed=3)]
+    eager, replayed = network(dropout=0.3), network(dropout=0.3)
+    torch.manual_seed(1)
+    trainer_of(eager, accumulate=accumulate, clip=1.0, ema=ema).fit(batches, epochs=3)
+    torch.manual_seed(1)
+    trainer = trainer_of(replayed, accumulate=accumulate, clip=1.0, ema=ema, schedule=None)
+    work = fit_in_graphs(trainer, batches, epochs=3)
+    assert work.num_shapes == 2
+    for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_shape_that_comes_once_is_not_captured(stand_in: list[int]) -> None:
+    work = fit_in_graphs(trainer_of(network()), [*pairs(4), *pairs(1, rows=5, seed=3)])
+    assert (work.num_shapes, len(stand_in)) == (1, 1)
+
+
+def test_shapes_beyond_a_limit_run_eagerly(stand_in: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_module, "MOST_SHAPES", 3)
+    batches = [batch for rows in range(1, 8) for batch in pairs(2, rows=rows)]
+    eager, replayed = network(), network()
+    trainer_of(eager).fit(batches, epochs=2)
+    work = fit_in_graphs(trainer_of(replayed), batches, epochs=2)
+    assert work.num_shapes == 3
+    for a, b in zip(eager.parameters(), replayed.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+
+
+def test_a_feed_on_the_device_is_gathered_within_the_graph(stand_in: list[int]) -> None:
+    def feed() -> stoker.Feed:
+        return stoker.Feed(
+            make_store(), stoker.Windows(8, horizon=1), batch_size=32, order=stoker.Shuffle(7), residency="device", last="drop"
+        )
+
+    def net() -> nn.Module:
+        torch.manual_seed(0)
+        return Net()
+
+    loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+    eager, gathered = net(), net()
+    torch.manual_seed(1)
+    trainer_of(eager, loss, adamw(eager)).fit(feed(), epochs=3)
+    torch.manual_seed(1)
+    work = fit_in_graphs(trainer_of(gathered, loss, adamw(gathered)), feed(), epochs=3)
+    assert isinstance(work, Gathering)
+    for a, b in zip(eager.state_dict().values(), gathered.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_held_back_updates_leave_everything_as_it_was(stand_in: list[int]) -> None:
+    """The host learns of it at the end of the window; all updates after the bad one were held back too."""
+    batches = pairs()
+    batches[6] = (batches[6][0] * float("nan"), batches[6][1])
+    good, ours = network(), network()
+    fit_in_graphs(trainer_of(good), batches[:6])
+    with pytest.raises(stoker.NonFinite, match="the loss is nan at update 6 of epoch 0"):
+        fit_in_graphs(trainer_of(ours, ema=0.9), batches)
+    assert same_weights(good, ours)
+
+
+def test_steps_that_the_host_need_not_judge_never_wait() -> None:
+    """Structural: no number is read from a tensor between the reads of windows."""
+    from tests.train.syncs import count_syncs
+
+    assert engine_module is not None
+    assert count_syncs is not None
