@@ -77,7 +77,7 @@ def main() -> None:
     }
     answer["nanoseconds a value"] = {name: alone(make(rng, many), rounds) for name, make in COLUMNS.items()}
     answer["peak bytes a row, and those of the result"] = in_fresh_process(PEAK, str(many))
-    answer["CPU seconds of a process's first calls"] = first_calls(compiled=options.small)
+    answer["seconds of a process's first call"] = first_calls(compiled=options.small)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_digits", QUESTION, answer)
 
 
@@ -124,10 +124,10 @@ def alone(values: Array, rounds: int) -> dict[str, Any]:
 def first_calls(*, compiled: bool) -> dict[str, Any]:
     """With an empty cache and with the one that this leaves, or only with the cache of this machine."""
     if compiled:
-        return {"that find kernels compiled": _told(in_fresh_process(FRESH))}
+        return {"that finds kernels compiled": _told(in_fresh_process(FRESH))}
     with tempfile.TemporaryDirectory() as folder:
         first, second = (in_fresh_process(FRESH, NUMBA_CACHE_DIR=folder) for _ in range(2))
-    return {"that compile": _told(first), "that find kernels compiled": _told(second)}
+    return {"that compiles": _told(first), "that finds kernels compiled": _told(second)}
 
 
 def in_fresh_process(code: str, *arguments: str, **environment: str) -> dict[str, Any]:

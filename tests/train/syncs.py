@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 WAITING = {
@@ -41,4 +42,22 @@ class Syncs(TorchDispatchMode):
         to_host = name == "aten._to_copy" and dict(kwargs or {}).get("device") is not None
         if name in WAITING or indexed or to_host:
             self.seen.append(name)
+        return func(*args, **dict(kwargs or {}))
+
+
+ASKING = {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__", "equal", "is_nonzero"}
+
+
+class Asked(TorchFunctionMode):
+    """The calls of the block by which Python asks for numbers of a tensor, whatever the device's own kernels do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", None) in ASKING:
+            self.seen.append(func.__name__)
         return func(*args, **dict(kwargs or {}))

@@ -113,6 +113,9 @@ def test_a_run_that_did_not_read_what_is_here_must_not_replace_it(checkpoints: C
     other = Checkpoints(checkpoints.folder)
     with pytest.raises(CheckpointError, match=r"checkpoints of another run .*step-000000200"):
         other.save(1, {}, {})
+    with pytest.raises(CheckpointError, match="checkpoints of another run"):
+        other.refuse_other_runs()
+    checkpoints.refuse_other_runs()
     save(checkpoints, 300)
     assert other.latest() is not None
     save(checkpoints, 400)

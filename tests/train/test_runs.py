@@ -6,6 +6,7 @@ import io
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,5 +159,7 @@ def test_the_table_shows_what_is_known() -> None:
     assert lines[1].split() == "a [b] finished 2026-11-15 16:20 1 h 6 min 20,000 0.1235 0.5 1,234 1 %".split()
     damaged = RunSummary(path=Path("runs/x"), name="x\x1b[31m", state="damaged", reason="run.json is damaged")
     lines = shown([full, damaged])
-    assert lines[0].endswith("note")
-    assert lines[2].split() == ["x\\x1b[31m", "damaged", "run.json", "is", "damaged"]
+    assert lines[2].split() == ["x\\x1b[31m", "damaged"]
+    assert lines[3] == "x\\x1b[31m: run.json is damaged"
+    stopped = shown([replace(full, state="stopped", how="signal")])
+    assert stopped[1].split()[2:4] == ["stopped", "(signal)"]

@@ -17,7 +17,7 @@ from stoker.cli.printable import printable
 @click.option("--plot", metavar="FILE", help="Draw the curves of all runs into an SVG file.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
 def command(folder: str, metric: str | None, plot: str | None, as_json: bool) -> None:
-    """Show the runs below FOLDER (default: runs): how each ended, its best metric, updates a second, and time spent waiting for data.
+    """Show the runs below FOLDER (default: runs): how each ended, its best metric, its speed, and its wait for data.
 
     \b
     stoker runs runs/

@@ -109,9 +109,9 @@ def _new(path: Path, assignments: Sequence[str]) -> Plan:
 def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
     """The run of a folder, with the configuration that it keeps; a value that differs must be allowed by name."""
     from stoker.train import facts
-    from stoker.train.config.checking import check, known_fields
+    from stoker.train.config.checking import check
     from stoker.train.config.document import read_document
-    from stoker.train.config.overrides import find, override
+    from stoker.train.config.overrides import find, known_paths, override
     from stoker.train.config.training import Config
     from stoker.train.config.writing import to_tree
 
@@ -121,8 +121,7 @@ def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> 
     # A folder may have been moved since.
     saved = _in_folder(check(document, Config), folder)
     config = _in_folder(check(override(document, assignments, Config), Config), folder)
-    paths = sorted({one.path for one in known_fields(Config)})
-    allowed = [".".join(find(name, paths, option="--allow")) for name in allow]
+    allowed = [".".join(find(name, known_paths(Config), option="--allow")) for name in allow]
     facts.check(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
     differs = [theirs for ours, theirs in COMPARED.items() if any(name == ours or ours.startswith(f"{name}.") for name in allowed)]
     return Plan(config=config, folder=folder, resume=True, allow=tuple(differs))

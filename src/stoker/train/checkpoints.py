@@ -78,7 +78,7 @@ class Checkpoints:
         if type(step) is not int or not 0 <= step < 10**18:
             raise OptionError(f"step={step!r}: expected a whole number from 0 on.")
         self.wait()
-        self._refuse_other_runs()
+        self.refuse_other_runs()
         captured = checkpoint.capture(parts, {**facts, "step": step}, memory=self._memory)
         if self._writer is None:
             # Its thread is waited for when the interpreter ends, so a save that was begun is not lost.
@@ -150,6 +150,14 @@ class Checkpoints:
         self._line = [*sorted(untried, key=_number), found.path.name]
         return found
 
+    def refuse_other_runs(self) -> None:
+        """Raise if there are checkpoints that this run did not start from: it must not replace them. Every save asks; ask early."""
+        found = self._read_name(LATEST)
+        if found not in self._known:
+            raise CheckpointError(
+                f"{self.folder} has checkpoints of another run (LATEST is {found!r}). Resume from them, or choose another folder."
+            )
+
     def best(self) -> Checkpoint | None:
         """The checkpoint that BEST names; None if there is no BEST. One that does not verify raises `CheckpointInvalid`."""
         self.wait()
@@ -219,14 +227,6 @@ class Checkpoints:
         return checkpoint.is_committed(self.folder / name)
 
     # ---- writing ----
-
-    def _refuse_other_runs(self) -> None:
-        """A run that did not start from what is here must not replace it."""
-        found = self._read_name(LATEST)
-        if found not in self._known:
-            raise CheckpointError(
-                f"{self.folder} has checkpoints of another run (LATEST is {found!r}). Resume from them, or choose another folder."
-            )
 
     def _write(self, step: int, captured: Captured, best: bool) -> str | None:
         """Write, name and clean up, in this order; runs in the background. What is returned is a complaint."""

@@ -128,11 +128,11 @@ class Engine:
 
     def _preserve(self, step: Step) -> Callable[[], Callable[[], None]]:
         def preserve() -> Callable[[], None]:
-            snapshot = Snapshot(self._trainer.model, self._trainer.optimizer, *step.tensors())
+            snapshot, restore_step = Snapshot(self._trainer.model, self._trainer.optimizer), step.preserve()
 
             def restore() -> None:
                 snapshot.restore(for_graph=True)
-                step.discard()
+                restore_step()
 
             return restore
 

@@ -112,7 +112,7 @@ class Graphs:
 
         return static, self._record(body)
 
-    def _record(self, body: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def _record(self, body: Callable[[], object]) -> torch.cuda.CUDAGraph:
         restore = self._preserve()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())

@@ -59,7 +59,7 @@ def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any]
     """The criterion for each row or element, for a mean over some of them."""
     if isinstance(criterion, nn.Module) and getattr(criterion, "reduction", None) == "mean" and _weighs_alike(criterion):
         each = copy.copy(criterion)
-        each.reduction = "none"
+        vars(each)["reduction"] = "none"
         return each
     if getattr(criterion, "__module__", None) == "torch.nn.functional":
         return functools.partial(criterion, reduction="none")
@@ -96,7 +96,7 @@ def as_loss(loss: Any) -> LossFunction:
     if isinstance(loss, type) or not callable(loss):
         raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
     is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
-    return supervised(loss) if is_criterion else loss  # type: ignore[no-any-return]
+    return supervised(loss) if is_criterion else loss
 
 
 def outcome_of(result: Any) -> Outcome:

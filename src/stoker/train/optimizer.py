@@ -80,7 +80,9 @@ class LearningRate:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
-        self._given = [{name: group[name] for name in ("lr", "capturable") if name in group} for group in self._groups]
+        self._given: list[dict[str, Any]] = [
+            {name: group[name] for name in ("lr", "capturable") if name in group} for group in self._groups
+        ]
         self._rates = [float(group["lr"]) for group in self._groups]
         self._on_device = False
         self.first = self._rates[0]

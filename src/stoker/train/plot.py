@@ -32,7 +32,12 @@ def plot(runs: Sequence[RunSummary], path: str | Path, *, title: str | None = No
     panels = _panels([curves for _, curves in drawn])
     names = [run.name for run, _ in drawn]
     note = "solid: training · dashed: validation" if any(curve.dashed for panel in panels for curve in panel.curves) else ""
-    text = draw(panels, title=title or (names[0] if len(names) == 1 else f"{len(names)} runs"), legend=names, note=note).encode()
+    text = draw(
+        panels,
+        title=title or (names[0] if len(names) == 1 else f"{len(names)} runs"),
+        legend=names if len(names) > 1 else [],
+        note=note,
+    ).encode()
     write_file(path, text if path.suffix == ".svg" else _as_png(text), durable=False)
     return path
 

@@ -31,7 +31,7 @@ PIECE_BYTES = 1 << 28
 class Ranks:
     """This process and the others; alone, it asks nobody."""
 
-    def __init__(self, *, rank: int, world_size: int, kind: Kind, device: torch.device) -> None:
+    def __init__(self, *, rank: int, world_size: int, kind: str, device: torch.device) -> None:
         self.rank = rank
         self.world_size = world_size
         self.device = device
@@ -120,8 +120,8 @@ class Ranks:
         (size,) = self.most([len(data)])
         if not self.is_first:
             data = torch.empty(size, dtype=torch.uint8)
-        for piece in data.split(PIECE_BYTES):
-            dist.broadcast(piece, src=0, group=self._host)
+        for begin in range(0, size, PIECE_BYTES):
+            dist.broadcast(data[begin : begin + PIECE_BYTES], src=0, group=self._host)
         return tree if self.is_first else _unpacked(data)
 
     def first(self, function: Callable[[], Any]) -> Any:

@@ -63,7 +63,7 @@ class Replicas:
             return
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
         self._ranks.mean(flat)
-        for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+        for gradient, part in zip(gradients, flat.split_with_sizes([one.numel() for one in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
         if self._reducing is None:
             self._reducing = self._reduce(has_unused=not all(used.tolist()))

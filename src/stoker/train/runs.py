@@ -153,23 +153,26 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def table(runs: Sequence[RunSummary]) -> Table:
-    """The runs as a table for a terminal."""
+    """The runs as a table for a terminal; below it what is damaged."""
     from rich.table import Table
     from rich.text import Text
 
     metrics = {run.metric for run in runs if run.best is not None}
     best_title = f"best {metrics.pop()}" if len(metrics) == 1 else "best"
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("run", "state", "started (UTC)", "took", "step", best_title, "loss", "it/s", "wait"):
-        shown.add_column(title, justify="left" if title in ("run", "state", "started (UTC)") else "right", no_wrap=title != "run")
-    has_notes = any(_note(run) for run in runs)
-    if has_notes:
-        shown.add_column("note")
+    damaged = [f"{_printable(run.name)}: {_printable(run.reason)}" for run in runs if run.reason is not None]
+    caption = Text("\n".join(damaged), style="red") if damaged else None
+    shown = Table(box=None, header_style="bold", pad_edge=False, caption=caption, caption_justify="left")
+    shown.add_column("run", overflow="fold", min_width=12)
+    for title in ("state", "started (UTC)"):
+        shown.add_column(title, no_wrap=True)
+    for title in ("took", "step", best_title, "loss", "it/s", "wait"):
+        shown.add_column(title, justify="right", no_wrap=True)
     for run in runs:
         best = "" if run.best is None else f"{run.best:.4g}" + (f" {run.metric}" if best_title == "best" else "")
-        cells: list[str | Text] = [
+        how = f" ({run.how})" if run.how not in (None, "finished") else ""
+        shown.add_row(
             Text(_printable(run.name)),
-            Text(run.state, style=STYLES[run.state]),
+            Text(_printable(run.state + how), style=STYLES[run.state]),
             (run.started or "")[:16].replace("T", " "),
             "" if run.seconds is None else readable_seconds(run.seconds) if run.seconds >= 1 else "< 1 s",
             _shown(run.step, ","),
@@ -177,17 +180,11 @@ def table(runs: Sequence[RunSummary]) -> Table:
             _shown(run.loss, ".4g"),
             _shown(run.rate, ",.0f" if run.rate and run.rate >= 100 else ".3g"),
             _shown(run.wait, ".0%").replace("%", " %"),
-            Text(_printable(_note(run))),
-        ]
-        shown.add_row(*cells[: None if has_notes else -1])
+        )
     return shown
 
 
 STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "killed": "red", "damaged": "red"}
-
-
-def _note(run: RunSummary) -> str:
-    return run.reason or (run.how if run.how not in (None, "finished") else None) or ""
 
 
 def _shown(value: float | None, form: str) -> str:

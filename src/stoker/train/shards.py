@@ -77,7 +77,7 @@ def is_shard(tensor: Any) -> bool:
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The part that is here: of a plain tensor, all of it."""
-    return tensor.detach().to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined, no-any-return]
+    return tensor.detach().to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ The gradient of an update is the mean over all samples of its micro-batches (and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -194,10 +194,28 @@ class Step:
         self._keeps_gradients = True
         self.discard()
 
-    def tensors(self) -> list[torch.Tensor]:
-        """What a step changes beside the model and the optimizer."""
+    def preserve(self) -> Callable[[], None]:
+        """Remember what a step changes beside the model and the optimizer, and return what puts it back.
+
+        That may be in the middle of an update: gradients that stay where they are keep what micro-batches have added.
+        """
         scale = [] if self._scale is None else list(self._scale.state_dict().values())
-        return [*scale, *([] if self._ema is None else self._ema.tensors()), self.flag, *self._readout.tensors()]
+        average = [] if self._ema is None else self._ema.tensors()
+        changed = [*scale, *average, self.flag, self._loss_sum, self._weight_sum, *self._readout.tensors()]
+        kept = [(tensor, tensor.clone()) for tensor in changed]
+        gradients = {parameter: parameter.grad.clone() for parameter in self._parameters if parameter.grad is not None}
+
+        def restore() -> None:
+            for tensor, before in kept:
+                tensor.copy_(before)
+            if not self._keeps_gradients:
+                self._optimizer.zero_grad(set_to_none=True)
+                return
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.copy_(gradients[parameter]) if parameter in gradients else parameter.grad.zero_()
+
+        return restore
 
     @property
     def has_statistics(self) -> bool:
@@ -251,7 +269,7 @@ class _Statistics:
         if floats:
             flat = torch.cat([buffer.reshape(-1) for buffer in floats])
             joint.mean(flat)
-            for buffer, part in zip(floats, flat.split([one.numel() for one in floats]), strict=True):
+            for buffer, part in zip(floats, flat.split_with_sizes([one.numel() for one in floats]), strict=True):
                 buffer.copy_(part.view_as(buffer))
 
 

@@ -56,15 +56,12 @@ class Stream:
 
     def passes(self, source: Any) -> Iterator[Any]:
         """One pass over (the rest of) an epoch, from what a `source` makes of the batches."""
+        entries: Iterator[Any] = source(self.batches)
         if self._is_once:
-            entries = chain(self._peeked, source(self.batches))
-            self._peeked = []
-        else:
-            entries = source(self.batches)
+            entries, self._peeked = chain(self._peeked, entries), []
         if self._skip:
-            entries = islice(entries, self._skip, None)
-            self._skip = 0
-        return iter(entries)
+            entries, self._skip = islice(entries, self._skip, None), 0
+        return entries
 
     def place(self, batch: Any) -> Any:
         """The batch on the device of the model."""

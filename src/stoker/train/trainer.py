@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -296,8 +296,7 @@ class Trainer:
     @cached_property
     def compiled(self) -> nn.Module:
         """The model as torch.compile makes it, when it is first called."""
-        compiled: nn.Module = torch.compile(self.model)
-        return compiled
+        return cast(nn.Module, torch.compile(self.model))
 
     @property
     def uses_scale(self) -> bool:

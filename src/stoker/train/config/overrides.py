@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from stoker.errors import ConfigInvalid
-from stoker.train.config.checking import known_fields, spelt_out
+from stoker.train.config.checking import known_fields, spelt_out, structs_of
 from stoker.train.config.document import Document, parse_yaml
 
 OPTION = "--set"
@@ -16,7 +16,7 @@ OPTION = "--set"
 
 def override(document: Document, assignments: Sequence[str], config: type) -> Document:
     """The document with some values set; later assignments win."""
-    known = sorted({one.path for one in known_fields(config)})
+    known = known_paths(config)
     tree = _copied(document.tree)
     options = dict(document.options)
     for assignment in assignments:
@@ -28,6 +28,16 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
         _put(tree, path, value)
         options[path] = OPTION
     return replace(document, tree=tree, options=options)
+
+
+def known_paths(config: type) -> list[tuple[str, ...]]:
+    """All that can be set: fields, and the names of choices."""
+    found: set[tuple[str, ...]] = set()
+    for one in known_fields(config):
+        found.add(one.path)
+        if any(choice.tag is not None for choice in structs_of(one.field.type)):
+            found.add((*one.path, "name"))
+    return sorted(found)
 
 
 def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -> tuple[str, ...]:

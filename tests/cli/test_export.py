@@ -1,0 +1,85 @@
+"""`stoker export`: the best weights of a run, averaged where it kept an average, as a checked program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.cli.calling import Done
+from tests.cli.trainings import make_folder
+
+from stoker.cli.export import load_weights
+from stoker.train.checkpoints import Checkpoint
+
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture
+def run(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    make_folder(tmp_path)
+    done = stoker("train", "c.yaml", "--quiet", "--set", "ema=0.5", "--set", "folder=run")
+    assert done.code == 0, done.err
+    return tmp_path / "run"
+
+
+def test_the_model_of_a_run_is_exported(stoker: Stoker, run: Path) -> None:
+    done = stoker("export", run, "m.pt2")
+    assert (done.code, done.err) == (0, "")
+    first, second = done.out.splitlines()
+    assert first.startswith("exported the averaged weights of step ")
+    assert second.startswith("checked on 64 samples, largest difference from the model ")
+    golden = load_file("m.pt2.golden.safetensors")
+    answer = golden.pop("prediction")
+    module: Any = torch.export.load("m.pt2").module()
+    torch.testing.assert_close(module(golden), answer)
+    assert golden["close"].mean() > 40  # raw values in,
+    assert answer.mean() > 40  # raw values out
+    assert answer.shape == (64, 2, 2)
+
+
+def test_the_result_for_programs(stoker: Stoker, run: Path) -> None:
+    found = json.loads(stoker("export", run, "m.pt2", "--latest", "--json").out)
+    assert (found["step"], found["rows"], found["averaged"]) == (12, 64, True)
+    assert found["difference"] <= 1e-4
+
+
+def test_a_model_of_ones_own_is_exported(stoker: Stoker, run: Path) -> None:
+    sets = ("model=own.py:make", "columns=[close]", "target=[close]", "folder=own", "scale=false")
+    assert stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]).code == 0
+    done = stoker("export", "own", "own.pt2")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("exported the weights of step ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["export", "gone", "m.pt2"], "stoker: gone has no config.yaml, so it is not the folder of a run of `stoker train`.\n"),
+        (["export", "empty", "m.pt2"], "stoker: empty has no checkpoint. Train it first: stoker train --resume empty\n"),
+    ],
+)
+def test_what_cannot_be_exported(
+    stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.yaml").write_text("{}")
+    assert stoker(*arguments) == Done(2, "", line)
+
+
+def test_averages_take_the_place_of_weights() -> None:
+    model = torch.nn.Linear(1, 1)
+    weights = {"weight": torch.tensor([[1.0]]), "bias": torch.tensor([2.0])}
+    average = {"weight": torch.tensor([[3.0]])}
+    plain = Checkpoint(path=Path("x"), step=1, parts={"model": weights}, facts={})
+    averaged = Checkpoint(path=Path("x"), step=1, parts={"model": weights, "ema": {"decay": 0.5, "average": average}}, facts={})
+    assert not load_weights(model, plain)
+    assert model.weight.item() == 1.0
+    assert load_weights(model, averaged)
+    assert (model.weight.item(), model.bias.item()) == (3.0, 2.0)

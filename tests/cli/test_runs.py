@@ -1,0 +1,45 @@
+"""`stoker runs`: a table, a picture, and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.calling import Done
+from tests.cli.trainings import make_folder
+
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture
+def runs(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    make_folder(tmp_path)
+    for name in ("first", "second"):
+        assert stoker("train", "c.yaml", "--quiet", "--set", f"folder=runs/{name}").code == 0
+    return tmp_path / "runs"
+
+
+def test_runs_are_listed_and_drawn(stoker: Stoker, runs: Path) -> None:
+    done = stoker("runs", "--plot", "runs.svg")
+    assert (done.code, done.err) == (0, "")
+    assert "best val_loss" in done.out
+    assert [line.split()[:2] for line in done.out.splitlines()[1:3]] == [["first", "finished"], ["second", "finished"]]
+    assert done.out.endswith("plot: runs.svg\n")
+    assert Path("runs.svg").read_text().startswith("<svg")
+
+
+def test_runs_for_programs(stoker: Stoker, runs: Path) -> None:
+    found = json.loads(stoker("runs", runs, "--metric", "val_mae", "--json").out)
+    assert [one["name"] for one in found] == ["first", "second"]
+    assert {one["metric"] for one in found} == {"val_mae"}
+    assert found[0]["best"] == found[1]["best"]  # the same configuration twice
+
+
+def test_a_folder_without_runs(stoker: Stoker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert stoker("runs", ".") == Done(0, ". has no runs.\n", "")
+    assert stoker("runs", "gone") == Done(2, "", "stoker: gone is no folder. Give a run, or a folder of runs.\n")

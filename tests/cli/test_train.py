@@ -1,0 +1,210 @@
+"""`stoker train`: a configuration becomes a run, a run goes on, and what cannot be meant is one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.calling import Done
+from tests.cli.trainings import make_folder
+
+from stoker.cli import train as train_command
+from stoker.train.checkpoints import Checkpoint, Checkpoints
+from stoker.train.config import read_config
+
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return make_folder(tmp_path)
+
+
+def latest(run: Path) -> Checkpoint:
+    with Checkpoints(run / "checkpoints") as checkpoints:
+        found = checkpoints.latest()
+    assert found is not None
+    return found
+
+
+def test_a_run_is_trained_and_told(stoker: Stoker, folder: Path) -> None:
+    done = stoker("train", "c.yaml", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    assert "feed of waves.stoker: Windows(8, stride=4, horizon=2)\n" in done.out
+    assert "finished: 2 epochs, 12 steps, " in done.out
+    assert "val_mae" in done.out
+    assert done.out.endswith("run: runs/c\n")
+    run = folder / "runs" / "c"
+    assert {"config.yaml", "run.json", "metrics.jsonl", "checkpoints"} <= {path.name for path in run.iterdir()}
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["step"] == 12
+    assert lines[-1]["val_loss"] > 0
+
+
+def test_the_effective_configuration_is_kept(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "c.yaml", "--quiet", "--set", "batch_size=64", "--set", "folder=here").code == 0
+    kept = read_config(folder / "here" / "config.yaml")
+    assert kept == read_config(folder / "c.yaml", assignments=["batch_size=64", "folder=here"])
+    config = json.loads((folder / "here" / "run.json").read_text())["sessions"][0]["config"]
+    assert config["data"]["batch_size"] == 64
+    assert config["optimizer"]["lr"] == 0.01
+
+
+def test_the_result_for_programs(stoker: Stoker, folder: Path) -> None:
+    found = json.loads(stoker("train", "c.yaml", "--json").out)
+    assert (found["stopped"], found["step"], found["epoch"], found["folder"]) == ("finished", 12, 2, "runs/c")
+    assert set(found["metrics"]) >= {"val_loss", "val_mae"}
+
+
+def test_a_run_that_goes_on_ends_like_one_that_was_never_stopped(stoker: Stoker, folder: Path) -> None:
+    import torch
+
+    assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=3", "--set", "folder=whole").code == 0
+    # Stopped after its first epoch by a budget that no epoch is short enough for.
+    stopped = stoker("train", "c.yaml", "--quiet", "--set", "epochs=3", "--set", "folder=half", "--set", "max_seconds=1e-9")
+    assert "stopped by max_seconds: " in stopped.out
+    assert latest(folder / "half").step < 18
+    refused = stoker("train", "--resume", "half", "--quiet", "--set", "max_seconds=null")
+    assert refused.code == 2
+    assert refused.err == (
+        "stoker: half is of another run: train.max_seconds: 1e-09 saved, None now. "
+        "Make them equal, or allow each by name (train.max_seconds).\n"
+    )
+    done = stoker("train", "--resume", "half", "--quiet", "--set", "max_seconds=null", "--allow", "max_seconds")
+    assert (done.code, done.err) == (0, "")
+    whole, half = latest(folder / "whole"), latest(folder / "half")
+    assert whole.step == half.step == 18
+    for name, tensor in whole.parts["model"].items():
+        assert torch.equal(tensor, half.parts["model"][name]), name
+
+
+def test_a_run_that_has_ended_stays_as_it_is(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "c.yaml", "--quiet").code == 0
+    done = stoker("train", "--resume", "runs/c", "--quiet")
+    assert done.code == 0
+    assert "12 steps" in done.out
+
+
+def test_a_learning_rate_may_change_if_that_is_allowed(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1").code == 0
+    changes = ("--set", "lr=5e-3", "--set", "epochs=2")
+    assert stoker("train", "--resume", "runs/c", "--quiet", *changes, "--allow", "epochs").code == 2
+    done = stoker("train", "--resume", "runs/c", "--quiet", *changes, "--allow", "epochs", "--allow", "lr")
+    assert (done.code, done.err) == (0, "")
+    assert latest(folder / "runs" / "c").step == 12
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("model=gru", "model.width=8"),
+        ("model={name: transformer, width: 8, heads: 2, layers: 1}", "ema=0.9", "clip=1", "accumulate=2", "schedule=cosine"),
+        ("model=mlp", "data.view={name: segments, length: 8, shift: 1}", "loss=huber", "optimizer=sgd", "lr=1e-3"),
+        ("target=[up]", "columns=[close]", "data.view={name: windows, length: 8}", "loss=bce", "metrics=[auc, accuracy]"),
+        (
+            "target=[kind]",
+            "data.view={name: sequences, max_length: 300}",
+            "split=null",
+            "metrics=[]",
+            "loss.name=cross_entropy",
+            "classes=2",
+        ),
+        ("loss={name: quantile, quantiles: [0.1, 0.9]}", "metrics=[]", "early_stopping.patience=1"),
+        ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "scale=false"),
+        ("split=null", "normalize=zero", "order=sequential", "metrics=[]"),
+        ("split={name: grouped, valid: 0.5}", "seed=3", "data.order=block"),
+    ],
+    ids=lambda sets: sets[0][:30],
+)
+def test_every_kind_of_training_runs(stoker: Stoker, folder: Path, sets: tuple[str, ...]) -> None:
+    arguments = [part for one in sets for part in ("--set", one)]
+    done = stoker("train", "c.yaml", "--quiet", "--set", "epochs=1", *arguments)
+    assert (done.code, done.err) == (0, "")
+    assert "finished" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["train", "gone.yaml"],
+            "stoker: gone.yaml does not exist. `stoker train --fields` shows what a configuration may hold.\n",
+        ),
+        (["train", "c.yaml", "--set", "batchsize=3"], "stoker: --set batchsize is not known; did you mean data.batch_size?\n"),
+        (
+            ["train", "--resume", "runs/x"],
+            "stoker: runs/x has no config.yaml, so it is not the folder of a run. Begin one: stoker train CONFIG.\n",
+        ),
+        (["train", "c.yaml", "--set", "store=gone"], "stoker: gone does not exist. Make a store with `stoker pack SOURCE gone`.\n"),
+        (
+            ["train", "c.yaml", "--set", "columns=[clos]"],
+            "stoker: data.columns or data.target names 'clos', but waves.stoker has close, up, kind.\n",
+        ),
+        (
+            ["train", "c.yaml", "--set", "data.view={name: windows, length: 8}"],
+            "stoker: data.target is missing; expected the columns that are predicted, or a horizon or shift in data.view.\n",
+        ),
+        (
+            ["train", "c.yaml", "--set", "data.view={name: windows, length: 8}", "--set", "target=[up, kind]"],
+            "stoker: data.target is ['up', 'kind'], which mixes values of steps and of series; "
+            "expected the columns that are predicted, or a horizon or shift in data.view.\n",
+        ),
+        (
+            ["train", "c.yaml", "--set", "data.view={name: windows, length: 8}", "--set", "target=[up]", "--set", "columns=[up]"],
+            "stoker: data.columns has 'up', which is the target: the model would see the answer. Leave it out.\n",
+        ),
+        (
+            ["train", "c.yaml", "--set", "target=[kind]"],
+            "stoker: data.target is ['kind']; a horizon or shift predicts columns of steps.\n",
+        ),
+        (
+            ["train", "c.yaml", "--set", "scale=true", "--set", "normalize=max", "--set", "split=null"],
+            "stoker: data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.\n",
+        ),
+        (
+            ["train", "c.yaml", "--set", "loss=cross_entropy"],
+            "stoker: cross_entropy: the number of classes is not known. Set loss.classes.\n",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_leaves_nothing(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
+    assert stoker(*arguments) == Done(2, "", line)
+    assert not (folder / "runs").exists()
+
+
+def test_values_of_the_whole_series_would_leak_through_a_split(stoker: Stoker, folder: Path) -> None:
+    done = stoker("train", "c.yaml", "--quiet", "--set", "normalize=zero")
+    assert done.code == 2
+    assert "normalize" in done.err
+
+
+@pytest.mark.parametrize("arguments", [["train"], ["train", "c.yaml", "--resume", "x"], ["train", "c.yaml", "--allow", "lr"]])
+def test_calls_that_are_not_meant(stoker: Stoker, folder: Path, arguments: list[str]) -> None:
+    done = stoker(*arguments)
+    assert done.code == 2
+    assert "Usage: stoker train" in done.err
+
+
+def test_a_folder_with_a_run_is_not_used_again(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1").code == 0
+    done = stoker("train", "c.yaml", "--quiet")
+    line = "stoker: runs/c has a run already. Go on with it (stoker train --resume runs/c), or choose another (--set folder=…).\n"
+    assert done == Done(2, "", line)
+
+
+def test_the_fields_are_shown(stoker: Stoker) -> None:
+    done = stoker("train", "--fields")
+    assert done.code == 0
+    assert "batch_size: …" in done.out
+    assert "# Samples of a batch, of one process." in done.out
+
+
+def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stoker.cli import assembly
+
+    monkeypatch.setattr(assembly, "find_ranks", lambda: assembly.Process(rank=1, world_size=2, local_rank=1))
+    assert stoker("train", "c.yaml").out == ""
+    assert train_command.CONFIG_NAME not in [path.name for path in (folder / "runs" / "c").iterdir()]

@@ -1,0 +1,41 @@
+"""Ctrl-C and SIGTERM in a training: the step is finished, everything is saved, and the run goes on to the same weights."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.calling import call, stoker_command
+from tests.cli.test_signals import start, wait_for
+from tests.cli.test_train import latest
+from tests.cli.trainings import make_folder
+
+SETS = ("epochs=6", "model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "save_every=1")
+
+
+def train(folder: str, seconds: float) -> list[str]:
+    sets = (*SETS, f"folder={folder}", f"loss.options.seconds={seconds}")
+    return stoker_command("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    make_folder(tmp_path)
+    process = start(train("stopped", 0.3), tmp_path)
+    wait_for((tmp_path / "stopped" / "checkpoints" / "LATEST").exists, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    line = "stoker: stopped and saved. Go on with it: stoker train --resume stopped\n"
+    assert (process.returncode, err) == (code, line)
+    assert latest(tmp_path / "stopped").step < 36
+    quicker = ("--set", "loss.options.seconds=0", "--allow", "loss.options")
+    done = call(stoker_command("train", "--resume", "stopped", "--quiet", *quicker), tmp_path)
+    assert done.code == 0, done.err
+    whole = call(train("whole", 0), tmp_path)
+    assert whole.code == 0, whole.err
+    one, other = latest(tmp_path / "stopped"), latest(tmp_path / "whole")
+    assert one.step == other.step == 36
+    for name, tensor in one.parts["model"].items():
+        assert torch.equal(tensor, other.parts["model"][name]), name

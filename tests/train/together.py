@@ -1,0 +1,270 @@
+"""Trainings that one process does alone, and several do together; each returns what must then be the same.
+
+Run as a script, it is one rank: it does all trainings it is told to, and leaves a report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from tests.train.training import Kept, Pair, adamw, network, pairs, trainer_of
+from torch import nn
+
+import stoker
+from stoker.errors import StokerError
+from stoker.train.metrics import AUC, MAE
+from stoker.train.trainer import Trainer
+
+Report = dict[str, Any]
+ROWS, WIDTH = 16, 6
+
+
+def world() -> tuple[int, int]:
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def shares(batches: list[Pair]) -> list[Pair]:
+    """The rows of each batch that are this rank's."""
+    rank, size = world()
+    return [(x.chunk(size)[rank], y.chunk(size)[rank]) for x, y in batches]
+
+
+def marked(counts: list[int]) -> list[dict[str, torch.Tensor]]:
+    """Batches of which so many rows are samples, the first ones; the others hold what would be seen."""
+    rank, size = world()
+    made = []
+    for (x, y), count in zip(pairs(len(counts)), counts, strict=True):
+        valid = torch.arange(ROWS) < count
+        whole = {"x": torch.where(valid[:, None], x, 7.0), "y": torch.where(valid[:, None], y, 1e3), "valid": valid}
+        made.append({name: tensor.chunk(size)[rank] for name, tensor in whole.items()})
+    return made
+
+
+def mean_of_samples(model: nn.Module, batch: Any) -> torch.Tensor:
+    """A loss as people write it: no number where there is no sample."""
+    squares = (model(batch["x"]) - batch["y"]).square()[:, 0]
+    total: torch.Tensor = torch.where(batch["valid"], squares, 0).sum() / batch["valid"].sum()
+    return total
+
+
+def report(trainer: Trainer, kept: Kept, **more: Any) -> Report:
+    weights = trainer.parts()["model"]
+    average = trainer.parts().get("ema", {}).get("average", {})
+    flat = {"weights": weights, "ema": average} if world()[0] == 0 else {}
+    numbers = {name: [value for one in tree.values() for value in one.flatten().tolist()] for name, tree in flat.items()}
+    return {"losses": kept.losses(), **numbers, **more}
+
+
+def fitted(batches: Any, loss: Any = None, *, model: nn.Module | None = None, epochs: int = 2, **options: Any) -> Report:
+    model, kept = model or network(), Kept()
+    optimizer = options.pop("optimizer", None) or adamw(model)
+    trainer = trainer_of(model, loss, optimizer, writers=[kept], log_every=1, **options)
+    valid = options.get("valid")
+    result = trainer.fit(batches, epochs=epochs, valid=valid)
+    return report(trainer, kept, step=result.step, stopped=result.stopped)
+
+
+def plain(folder: Path, kind: Any) -> Report:
+    """Clipping by the norm of the whole, an average, and a schedule."""
+    return fitted(shares(pairs()), clip=0.5, ema=0.9, schedule=stoker.train.Cosine(warmup=3), ranks=kind)
+
+
+def unequal(folder: Path, kind: Any) -> Report:
+    """Ranks have 8 and 8, 8 and 3, 8 and 0, 5 and 0 samples."""
+    return fitted(marked([16, 11, 8, 5]), mean_of_samples, ranks=kind)
+
+
+def accumulated(folder: Path, kind: Any) -> Report:
+    """Three micro-batches an update, unequal ones, and one left over."""
+    return fitted(marked([16, 4, 11, 8, 5, 16, 9]), accumulate=3, clip=0.5, ranks=kind)
+
+
+def unused(folder: Path, kind: Any) -> Report:
+    """A weight that takes no part."""
+    model = network()
+    model.register_parameter("idle", nn.Parameter(torch.ones(3)))
+    return fitted(shares(pairs()), lambda model, batch: nn.functional.mse_loss(model(batch[0]), batch[1]), model=model, ranks=kind)
+
+
+def guarded(folder: Path, kind: Any, *, guard: Any = "stop") -> Report:
+    """One number of the last rank's rows is infinite."""
+    batches, model, kept = pairs(6), network(), Kept()
+    batches[3][0][-1, 2] = float("inf")
+    trainer = trainer_of(model, writers=[kept], log_every=1, ema=0.9, guard=guard, ranks=kind)
+    try:
+        trainer.fit(shares(batches))
+    except stoker.errors.NonFinite as error:
+        return report(trainer, kept, error=str(error))
+    return report(trainer, kept)
+
+
+def skipping(folder: Path, kind: Any) -> Report:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return guarded(folder, kind, guard="skip")
+
+
+def evaluated(folder: Path, kind: Any) -> Report:
+    """Metrics of all samples, where ranks have unequal numbers of them."""
+    model = network()
+    trainer = trainer_of(model, metrics={"mae": MAE(), "auc": AUC()}, ranks=kind)
+    batches = marked([16, 11, 8, 5])
+    for batch in batches:
+        batch["y"] = (batch["y"] > 0).float()
+    return {"values": trainer.evaluate(batches)}
+
+
+def normalised(folder: Path, kind: Any) -> Report:
+    """Running statistics are those of all ranks."""
+    model = network(norm=True)
+    fitted(shares(pairs()), model=model, ranks=kind)
+    return {"mean": model[0].running_mean.tolist(), "seen": int(model[0].num_batches_tracked)}
+
+
+def chosen(folder: Path, kind: Any) -> Report:
+    """What the first rank measures holds for all."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    trainer = Trainer(model, nn.MSELoss(), optimizer, progress=False, log_every=50, ranks=kind)
+    result = trainer.fit(shares(pairs()), epochs=20)
+    return {"setup": str(result.setup), "trials": {trial.name: trial.reason for trial in result.trials}}
+
+
+def refused(folder: Path, kind: Any) -> Report:
+    """Ranks with unequal numbers of batches; a folder that only the first rank looks at; a graph."""
+    rank, size = world()
+    found = []
+    makers: list[Callable[[], Any]] = [
+        lambda: trainer_of(network(), ranks=kind).fit(shares(pairs(12 - rank))),
+        lambda: [trainer_of(network(), ranks=kind, folder=folder / "twice").fit(shares(pairs(2))) for _ in range(2)],
+        lambda: trainer_of(network(seed=0) if rank else nn.Linear(6, 1), ranks=kind),
+        lambda: trainer_of(network(), ranks="all"),
+    ]
+    for make in makers:
+        try:
+            make()
+        except StokerError as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return {"errors": found}
+
+
+def parted(folder: Path, kind: Any) -> Report:
+    """Random numbers differ between ranks; weights do not, though ranks began with others."""
+    model, kept = network(seed=world()[0], dropout=0.5), Kept()
+    trainer = trainer_of(model, writers=[kept], ranks=kind)
+    trainer.fit(shares(pairs()))
+    full = [one.full_tensor() if hasattr(one, "full_tensor") else one for one in model.parameters()]
+    return {"random": torch.rand(3).tolist(), "own": [one.flatten().tolist() for one in full]}
+
+
+def budgeted(folder: Path, kind: Any) -> Report:
+    result = trainer_of(network(), ranks=kind, max_seconds=1e-6, folder=folder / "budget").fit(shares(pairs()))
+    return {"stopped": result.stopped, "step": result.step}
+
+
+def store() -> stoker.Store:
+    rng = np.random.default_rng(3)
+    return stoker.Store.from_arrays(x=[np.cumsum(rng.standard_normal(int(n))).astype(np.float32) for n in rng.integers(12, 30, 5)])
+
+
+def feeds() -> tuple[stoker.Feed, stoker.Feed]:
+    """Of 8 samples an update in all, however many ranks there are."""
+    rank, size = world()
+    given: Any = {"batch_size": 8 // size, "rank": rank, "world_size": size}
+    data = store()
+    return (
+        stoker.Feed(data, stoker.Windows(WIDTH, horizon=1), order=stoker.Shuffle(5), **given),
+        stoker.Feed(data, stoker.Windows(WIDTH, stride=4, horizon=1), **given),
+    )
+
+
+def run(
+    folder: Path, kind: Any, *, dropout: float = 0.0, stop_at: int | None = None, epochs: int = 3, resume: bool = False
+) -> Report:
+    """A run with a folder; the last rank is asked to stop in one of its batches."""
+    rank, size = world()
+    model, kept, count = network(dropout=dropout), Kept(), 0
+    mean_loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+
+    def loss(model: nn.Module, batch: Any) -> Any:
+        nonlocal count
+        count += model.training
+        if count == stop_at and model.training and rank == size - 1:
+            signal.raise_signal(signal.SIGINT)
+        return mean_loss(model, batch)
+
+    train, valid = feeds()
+    trainer = trainer_of(model, loss, writers=[kept], folder=folder, save_every=4, log_every=1, ema=0.9, clip=1.0, ranks=kind)
+    try:
+        trainer.fit(train, valid=valid, epochs=epochs, resume=resume)
+    except KeyboardInterrupt:
+        return report(trainer, kept, stopped="signal")
+    return report(trainer, kept, valid=[values["val_loss"] for _, values in kept.lines if "val_loss" in values])
+
+
+def continued(folder: Path, kind: Any) -> Report:
+    """The middle of a run that one process began."""
+    return run(folder / f"continued-{kind}", kind, stop_at=20, resume=True)
+
+
+def interrupted(folder: Path, kind: Any) -> Report:
+    """A run of its own, whole, and stopped twice and resumed: the same to the last bit, random numbers included."""
+    whole = run(folder / f"whole-{kind}", kind, dropout=0.3)
+    own = folder / f"stopped-{kind}"
+    stops = [run(own, kind, dropout=0.3, stop_at=7), run(own, kind, dropout=0.3, stop_at=9, resume=True)]
+    return {"whole": whole, "stops": stops, "last": run(own, kind, dropout=0.3, resume=True)}
+
+
+def waiting(folder: Path, kind: Any) -> Report:
+    """Trains until a signal comes."""
+
+    def endless() -> Iterator[Pair]:
+        number = 0
+        while True:
+            number += 1
+            if number == 30:
+                (folder / f"ready-{world()[0]}").touch()
+            yield shares(pairs(1))[0]
+
+    trainer = trainer_of(network(), ranks=kind, folder=folder / "run")
+    trainer.fit(endless())
+    return {}
+
+
+def crashing(folder: Path, kind: Any) -> Report:
+    """One rank fails in its third batch."""
+
+    def broken() -> Iterator[Pair]:
+        for number, batch in enumerate(shares(pairs())):
+            if number == 3 and world()[0] == 1:
+                raise RuntimeError("a fault of one rank")
+            yield batch
+
+    trainer_of(network(), ranks=kind).fit(broken())
+    return {}
+
+
+def main() -> None:
+    meeting, folder, *names = sys.argv[1:]
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    reports = {name: globals()[name.split()[0]](Path(folder), name.split()[1]) for name in names}
+    (Path(folder) / f"report-{rank}.json").write_text(json.dumps(reports))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
