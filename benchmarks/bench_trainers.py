@@ -83,7 +83,7 @@ class Transformer(nn.Module):
 
 def cases(small: bool) -> dict[str, Case]:
     """A model whose step is all overhead, and a small real one."""
-    mlp = Case(make=Mlp, rows=32, shape=(16, 8), short=5 if small else 250, long=15 if small else 1250, has_defaults=not small)
+    mlp = Case(make=Mlp, rows=32, shape=(16, 8), short=5 if small else 250, long=15 if small else 850, has_defaults=not small)
     transformer = Case(make=Transformer, rows=64, shape=(48, 8), short=2, long=4 if small else 22, has_defaults=False)
     return {"2-layer MLP, batch 32x16x8": mlp, "transformer, d=64, 2 layers, batch 64x48x8": transformer}
 
@@ -286,7 +286,7 @@ def parts(case: Case) -> Iterator[tuple[str, Listed | Loaded]]:
 def main() -> None:
     """Each case with both kinds of batches."""
     options = record.arguments(QUESTION)
-    rounds = options.rounds or (2 if options.small else 9)
+    rounds = options.rounds or (1 if options.small else 8)
     torch.set_num_threads(1)
     peers.be_quiet()
     answer: dict[str, Any] = {"rounds": rounds, "torch": torch.__version__, "peers": peers.versions()}

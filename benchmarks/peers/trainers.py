@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Any
 
@@ -36,6 +36,19 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+class _Batches:
+    """A list of batches, which Lightning would take for a list of loaders."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
 
 
 def lightning(*, logs: bool) -> Callable[[nn.Module, MakeOptimizer, Iterable[Any]], Weights]:
@@ -68,7 +81,7 @@ def lightning(*, logs: bool) -> Callable[[nn.Module, MakeOptimizer, Iterable[Any
             enable_progress_bar=False,
             enable_model_summary=False,
         )
-        trainer.fit(Module(model, make_optimizer), batches)
+        trainer.fit(Module(model, make_optimizer), _Batches(batches) if isinstance(batches, list) else batches)
         return list(model.parameters())
 
     return run

@@ -1,4 +1,4 @@
-"""The benchmarks of the encoders run small: to their end, with equal results on both sides, and with a ratio and its spread.
+"""Benchmarks of encoders and trainers run small: to their end, with equal results on both sides, and a ratio with its spread.
 
 What they measure on a busy machine means nothing, so no number is looked at but for being one.
 """
@@ -22,6 +22,8 @@ RATIOS = {
     "bench_sequences": ["200 contexts", "batches of 256 contexts and 12 columns"],
     "bench_statistics": ["analyze_numeric, 2,000 rows", "analyze_numeric, 20,000 rows"],
     "bench_indicators": ["55 features", "all 32 operators"],
+    "bench_trainers": ["2-layer MLP, batch 32x16x8, batches in a list", "2-layer MLP, batch 32x16x8, batches of a DataLoader"],
+    "bench_checkpoints": ["batch 64", "batch 256"],
 }
 """Where each result has ratios of two sides that were measured in turn."""
 

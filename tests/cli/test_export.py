@@ -33,19 +33,19 @@ def test_the_model_of_a_run_is_exported(stoker: Stoker, run: Path) -> None:
     assert (done.code, done.err) == (0, "")
     first, second = done.out.splitlines()
     assert first.startswith("exported the averaged weights of step ")
-    assert second.startswith("checked on 64 samples, largest difference from the model ")
+    assert second.startswith("checked on 32 samples, largest difference from the model ")
     golden = load_file("m.pt2.golden.safetensors")
     answer = golden.pop("prediction")
     module: Any = torch.export.load("m.pt2").module()
     torch.testing.assert_close(module(golden), answer)
     assert golden["close"].mean() > 40  # raw values in,
-    assert answer.mean() > 40  # raw values out
-    assert answer.shape == (64, 2, 2)
+    assert answer[..., 0].mean() > 40  # raw values out
+    assert answer.shape == (32, 2, 2)
 
 
 def test_the_result_for_programs(stoker: Stoker, run: Path) -> None:
     found = json.loads(stoker("export", run, "m.pt2", "--latest", "--json").out)
-    assert (found["step"], found["rows"], found["averaged"]) == (12, 64, True)
+    assert (found["step"], found["rows"], found["averaged"]) == (12, 32, True)
     assert found["difference"] <= 1e-4
 
 

@@ -20,6 +20,7 @@ from stoker.train.engine import Engine
 from stoker.train.fit import Fit
 from stoker.train.graph import Gathering, Graphs
 from stoker.train.log import Log
+from stoker.train.optimizer import LearningRate
 from stoker.train.progress import Progress
 from stoker.train.signals import Signals
 from stoker.train.step import Step
@@ -172,3 +173,19 @@ def test_a_step_that_the_host_judges_waits_and_is_seen() -> None:
     with Asked() as asked:
         trainer.fit(pairs())
     assert asked.seen.count("item") >= 12
+
+
+def test_a_graph_finds_the_learning_rate_where_it_was_captured() -> None:
+    """Other setups are tried between the capture of a graph and its replays."""
+    model = network()
+    optimizer = adamw(model)
+    rate = LearningRate(optimizer)
+    rate.to_device(torch.device("cpu"))
+    captured = optimizer.param_groups[0]["lr"]
+    rate.set(0.5)
+    assert captured.item() == pytest.approx(5e-3)
+    rate.restore()
+    assert optimizer.param_groups[0]["lr"] == 1e-2
+    rate.to_device(torch.device("cpu"))
+    assert optimizer.param_groups[0]["lr"] is captured
+    assert captured.item() == pytest.approx(1e-2)

@@ -148,7 +148,7 @@ def refused(folder: Path, kind: Any) -> Report:
     found = []
     makers: list[Callable[[], Any]] = [
         lambda: trainer_of(network(), ranks=kind).fit(shares(pairs(12 - rank))),
-        lambda: [trainer_of(network(), ranks=kind, folder=folder / "twice").fit(shares(pairs(2))) for _ in range(2)],
+        lambda: [trainer_of(network(), ranks=kind, folder=folder / f"twice-{kind}").fit(shares(pairs(2))) for _ in range(2)],
         lambda: trainer_of(network(seed=0) if rank else nn.Linear(6, 1), ranks=kind),
         lambda: trainer_of(network(), ranks="all"),
     ]
@@ -170,7 +170,7 @@ def parted(folder: Path, kind: Any) -> Report:
 
 
 def budgeted(folder: Path, kind: Any) -> Report:
-    result = trainer_of(network(), ranks=kind, max_seconds=1e-6, folder=folder / "budget").fit(shares(pairs()))
+    result = trainer_of(network(), ranks=kind, max_seconds=1e-6, folder=folder / f"budget-{kind}").fit(shares(pairs()))
     return {"stopped": result.stopped, "step": result.step}
 
 
@@ -216,7 +216,7 @@ def run(
 
 def continued(folder: Path, kind: Any) -> Report:
     """The middle of a run that one process began."""
-    return run(folder / f"continued-{kind}", kind, stop_at=20, resume=True)
+    return run(folder / f"continued-{kind}", kind, stop_at=9, resume=True)
 
 
 def interrupted(folder: Path, kind: Any) -> Report:

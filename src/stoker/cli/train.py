@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +155,7 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
     except (KeyboardInterrupt, Terminated) as stop:
         if ranks.is_first:
             click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(plan.folder))}", err=True)
-        raise click.exceptions.Exit(130 if isinstance(stop, KeyboardInterrupt) else 143) from stop
+        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if ranks.is_first:
         _show(result, plan.folder, as_json=as_json)
 
@@ -173,7 +175,7 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool) -> Trainer:
     return Trainer(
         model,
         trained.loss,
-        make_optimizer(config.optimizer, (weight for weight in model.parameters() if weight.requires_grad)),
+        partial(make_optimizer, config.optimizer),
         precision=train.precision,
         accumulate=train.accumulate,
         clip=train.clip,
@@ -194,6 +196,7 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool) -> Trainer:
         log_every=train.log_every,
         writers=[make_writer(name, folder=plan.folder) for name in train.writers],
         device=device,
+        ranks=train.ranks,
         seed=train.seed,
         config=to_tree(config),
         progress=shows,
@@ -234,5 +237,5 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     console.print(table)
     words = {"finished": "finished", "early": "stopped early", "budget": "stopped by max_seconds"}
     ended = f"{words.get(result.stopped, result.stopped)}: {result.epoch:,} epochs, {result.step:,} steps"
-    console.print(Text(f"{ended}, {rate:,.1f} a second, {result.wait:.1%} of the time spent waiting for data"))
+    console.print(Text(f"{ended}, {rate:,.1f} a second, {result.wait:.1%} of the time spent waiting for data"), soft_wrap=True)
     console.print(Text(f"run: {printable(str(folder))}"), soft_wrap=True)

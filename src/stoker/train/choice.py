@@ -11,6 +11,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from stoker.errors import TrainError
 from stoker.train.precision import Precision
 from stoker.units import readable_seconds
 
@@ -82,7 +83,7 @@ class Chooser:
         try:
             first = self.run(candidate, 1)
         except Exception as error:  # whatever a user's model does with it: it is not taken, and the reason is told
-            self.note(name, f"not possible: {reason_of(error)}")
+            self.note(name, str(error) if isinstance(error, TrainError) else f"not possible: {reason_of(error)}")
             return now
         base = self.run(now, 1)
         if first.seconds > 4 * base.seconds and first.seconds > 1.0:

@@ -98,7 +98,7 @@ class Engine:
             return step, Eager(step, readout), readout
         refusal = self._refuses_graph(step)
         if refusal is not None:
-            raise TrainError(f"a graph of the step is not possible: {refusal}")
+            raise TrainError(f"the step cannot be a graph: {refusal}.")
         return step, Graphs(step, readout, accumulate=trainer.accumulate, preserve=self._preserve(step)), readout
 
     def _activate(self, setup: Setup) -> None:

@@ -69,6 +69,6 @@ def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], ba
             f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
             f"'prediction' and 'target'."
         )
-    valid = batch.get("valid") if isinstance(batch, Mapping) else None
+    valid = whole.get("valid", batch.get("valid") if isinstance(batch, Mapping) else None)
     for metric in metrics.values():
         metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)

@@ -185,7 +185,7 @@ class Fit:
             self._report(window)
         if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
             self.save()
-        self._log.draw(step, self._readout.latest(), wait=self._share(now))
+        self._log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
         self._plan()
         return self._asked_to_leave()
 

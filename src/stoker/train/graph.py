@@ -6,11 +6,14 @@ the device) gathered there by the graph itself. A shape that comes for the first
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 
+from stoker.errors import TrainError
+from stoker.train.choice import reason_of
 from stoker.train.loss import map_tensors, tensors_of
 from stoker.train.readout import Readout
 from stoker.train.step import Step
@@ -116,16 +119,22 @@ class Graphs:
         restore = self._preserve()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP - 1):
+                    body()
+                with _waits_are_errors():  # a capture that fails may leave generators unusable, so look first
+                    body()
+            torch.cuda.current_stream().wait_stream(stream)
+            restore()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
                 body()
-        torch.cuda.current_stream().wait_stream(stream)
-        restore()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            body()
+        except RuntimeError as error:
+            raise TrainError(f"the step cannot be a graph: {reason_of(error)}.") from error
+        finally:
+            restore()
         self._pool = self._pool or graph.pool()
-        restore()
         return graph
 
     def update(self) -> bool:
@@ -166,3 +175,14 @@ class Gathering(Graphs):
         self._step.micro(self._captured.enqueue())
         if self._whole:
             self._step.update()
+
+
+@contextlib.contextmanager
+def _waits_are_errors() -> Iterator[None]:
+    """Let torch refuse operations that wait for the device, with the line that asks for them."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

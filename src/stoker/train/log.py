@@ -24,9 +24,9 @@ class Log:
         self._rate, self._loss = values.get("rate", self._rate), values.get("loss", self._loss)
         self._writers.write(step, values)
 
-    def draw(self, step: int, row: torch.Tensor | None, *, wait: float) -> None:
+    def draw(self, step: int, row: torch.Tensor | None, *, wait: float, epoch: int) -> None:
         """Show how far the training is."""
-        self._bar.update(step, loss=float(row[0]) if row is not None else self._loss, rate=self._rate, wait=wait)
+        self._bar.update(step, loss=float(row[0]) if row is not None else self._loss, rate=self._rate, wait=wait, epoch=epoch)
 
     def close(self) -> None:
         """End the bar and all writers."""

@@ -19,7 +19,7 @@ from stoker.errors import OptionError, TrainError
 
 LossFunction = Callable[[nn.Module, Any], Any]
 
-WHOLE = ("prediction", "target")
+WHOLE = ("prediction", "target", "valid")
 """Entries of a loss's dict that are no scalars."""
 
 

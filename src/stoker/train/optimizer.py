@@ -12,6 +12,7 @@ from stoker.errors import OptionError
 
 FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Optimizers of torch that have a fused implementation."""
+_FRAME = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
 
 
 def check_optimizer(optimizer: Any, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
@@ -55,20 +56,20 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
 
     The frame opens a range of the profiler at each step, which takes a third of the time of a small fused step.
     """
-    framed = type(optimizer).step
-    bare = getattr(framed, "__wrapped__", None)
-    if bare is None or not getattr(framed, "hooked", False) or "step" in vars(optimizer):
+    framed: Any = type(optimizer).step
+    if getattr(framed, "__code__", None) is not _FRAME:  # somebody else's step, or another torch
         return optimizer.step
+    bare, own = framed.__wrapped__, vars(optimizer)
     hooks = (
         optimizer._optimizer_step_pre_hooks,
         optimizer._optimizer_step_post_hooks,
         _global_optimizer_pre_hooks,
         _global_optimizer_post_hooks,
     )
-    is_profiled = torch.autograd._profiler_enabled
+    is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
 
     def step() -> Any:
-        if is_profiled() or any(hooks):
+        if any(hooks) or is_profiled() or "step" in own:
             return optimizer.step()
         return bare(optimizer)
 
@@ -85,6 +86,7 @@ class LearningRate:
         ]
         self._rates = [float(group["lr"]) for group in self._groups]
         self._on_device = False
+        self._tensors: list[torch.Tensor] = []
         self.first = self._rates[0]
         """Of the first group, as it is now."""
 
@@ -95,10 +97,12 @@ class LearningRate:
     def to_device(self, device: torch.device) -> None:
         """Keep it in tensors: a graph reads it from there, and would not see a number that changes."""
         for group, given in zip(self._groups, self._given, strict=True):
-            if not self._on_device:
-                group["lr"] = torch.full((), group["lr"], device=device)
             if "capturable" in given:
                 group["capturable"] = True
+        if not self._tensors:  # the same ones always: a graph knows them by their address
+            self._tensors = [torch.full((), rate, device=device) for rate in self._rates]
+        for group, tensor, rate in zip(self._groups, self._tensors, self._rates, strict=True):
+            group["lr"] = tensor.fill_(rate)
         self._on_device = True
 
     def set(self, factor: float) -> None:

@@ -75,14 +75,12 @@ class Replicas:
             if isinstance(layer, _NormBase)
             for buffer in layer.buffers(recurse=False)
         }
-        return DistributedDataParallel(
-            self._objective,
-            find_unused_parameters=has_unused,
-            # Statistics are joined after each update; what else a model keeps is that of the first rank.
-            broadcast_buffers=any(id(buffer) not in statistics for buffer in self._objective.buffers()),
-            gradient_as_bucket_view=True,
-            init_sync=False,
+        reducing = DistributedDataParallel(
+            self._objective, find_unused_parameters=has_unused, gradient_as_bucket_view=True, init_sync=False
         )
+        # Statistics are joined after each update; what else a model keeps is that of the first rank.
+        reducing.broadcast_buffers = any(id(buffer) not in statistics for buffer in self._objective.buffers())
+        return reducing
 
     def mean(self, tensor: torch.Tensor) -> None:
         """Replace a tensor by its mean over all ranks."""

@@ -96,10 +96,9 @@ class Step:
         self.bind()
 
     def bind(self) -> None:
-        """Let the optimizer look at the flag of this step."""
-        if self.gated:
-            self._optimizer.grad_scale = None  # type: ignore[attr-defined]
-            self._optimizer.found_inf = self.flag  # type: ignore[attr-defined]
+        """Let the optimizer look at the flag of this step, or at none."""
+        self._optimizer.grad_scale = None  # type: ignore[attr-defined]
+        self._optimizer.found_inf = self.flag if self.gated else None  # type: ignore[attr-defined]
 
     def micro(self, batch: Any) -> None:
         """Add the gradient of a micro-batch."""

@@ -192,7 +192,7 @@ class Trainer:
                 stack.enter_context(run)
             log = Log(
                 [*([run.metrics] if run is not None else []), *self.writers],
-                stack.enter_context(Bar(stream.num_updates(self.accumulate, epochs), enabled=self.shows_progress)),
+                stack.enter_context(Bar(stream.num_updates(self.accumulate, epochs), epochs=epochs, enabled=self.shows_progress)),
             )
             stack.callback(log.close)
             signals = stack.enter_context(Signals())

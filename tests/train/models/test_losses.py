@@ -143,3 +143,17 @@ def test_half_precision_is_widened_first() -> None:
             return torch.full((32, 3, 1), 0.3, dtype=torch.bfloat16)
 
     assert losses.mse(task)(Half(), batch)["loss"].dtype == torch.float32
+
+
+def test_metrics_see_only_what_counts() -> None:
+    from contextlib import nullcontext
+
+    from stoker.train.evaluation import evaluate
+    from stoker.train.metrics import MAE
+
+    task, batch = task_and_batch("horizon")
+    assert not batch["target_mask"][batch["valid"]].all()
+    trained = model("linear", task)
+    found = evaluate(trained, losses.mae(task), [batch], metrics={"mae": MAE()}, context=nullcontext(), place=lambda given: given)
+    errors = (trained(batch) - batch["a_target"][..., None]).abs()[batch["target_mask"]]
+    assert found["mae"] == pytest.approx(errors.mean().item(), rel=1e-6)

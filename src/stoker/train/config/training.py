@@ -36,6 +36,8 @@ class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Folder of the run; by default `runs/` and the name of the configuration."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
+    ranks: Literal["auto", "ddp", "fsdp"] = "auto"
+    """What the processes of torchrun keep: `ddp` all weights each, `fsdp` a part each; `auto` is ddp."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Decides weights, order and dropout."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"

@@ -46,7 +46,7 @@ class TaskLoss:
         rows = losses.sum((1, 2)) / counts.sum((1, 2)).clamp(min=1)
         samples = batch["valid"].sum().clamp(min=1) if "valid" in batch else len(rows)
         shown = shaped[..., 0] if task.outputs_each == 1 else shaped
-        return {"loss": rows.sum() / samples, "prediction": shown.detach(), "target": target}
+        return {"loss": rows.sum() / samples, "prediction": shown.detach(), "target": target, "valid": counts}
 
 
 def mse(task: Task) -> TaskLoss:

@@ -1,0 +1,58 @@
+"""The benchmark of trainers: the cost of a step is that of steps alone, and weights that differ are told."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from benchmarks import bench_trainers as bench
+from benchmarks.peers import trainers as peers
+
+CASE = bench.Case(make=bench.Mlp, rows=4, shape=(16, 8), short=2, long=5, has_defaults=False)
+
+
+@pytest.fixture
+def own_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without peers, which take long to import."""
+    monkeypatch.setattr(peers, "PEERS", {})
+
+
+@pytest.mark.usefixtures("own_sides")
+def test_ours_ends_with_the_weights_of_the_loops_whatever_brings_the_batches() -> None:
+    listed, _ = bench.sides_of(CASE, bench.Listed(CASE))
+    loaded, _ = bench.sides_of(CASE, bench.Loaded(CASE))
+    assert bench.is_equal(listed, 5) == {"ours": True, "ours, fused": True, "ours with clip, average, log": True}
+    assert all(map(torch.equal, listed["ours"](5), loaded["plain"](5)))
+
+
+@pytest.mark.usefixtures("own_sides")
+def test_negative_control_weights_that_differ_are_told() -> None:
+    sides, _ = bench.sides_of(CASE, bench.Listed(CASE))
+    sides["plain"] = partial(bench.run_plain, CASE, lambda steps: bench.Listed(CASE)(steps - 1), False)
+    assert bench.is_equal(sides, 5)["ours"] is False
+
+
+@pytest.mark.usefixtures("own_sides")
+def test_what_comes_before_the_first_step_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run takes 100 seconds to begin and one second a step, but ours two."""
+    seconds = {"plain": 1.0, "ours": 2.0}
+
+    def interleave(calls: dict[str, object], **options: object) -> dict[str, list[float]]:
+        costs = {name: (name.split(" ", 2)[2], int(name.split(" ", 1)[0])) for name in calls}
+        return {name: [100.0 + seconds.get(side, 1.0) * steps] for name, (side, steps) in costs.items()}
+
+    monkeypatch.setattr(bench.record, "interleave", interleave)
+    times = bench.measure(CASE, bench.Listed(CASE), 1)["times"]
+    assert times["ours over plain, same AdamW"]["median"] == 2.0
+    assert times["noise: plain over itself"]["median"] == 1.0
+
+
+def test_a_peer_that_is_not_installed_is_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise ImportError("No module named 'fabric'")
+
+    monkeypatch.setattr(peers, "PEERS", {"Fabric": refuse})
+    sides, missing = bench.sides_of(CASE, bench.Listed(CASE))
+    assert "Fabric" not in sides
+    assert missing == {"Fabric": "not importable: No module named 'fabric'"}
