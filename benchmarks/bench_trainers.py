@@ -3,6 +3,9 @@
 The cost of a step is the CPU time of the process for a long run less that for a short one, over the steps between: what comes
 before the first step (imports, measuring choices, hooks) is in both, and counts for nobody. All sides take turns in each round,
 on one thread, over the same batches. Peers run as their users run them, without a progress bar and without saving.
+
+Ours can come out below the loop although it does more: it leaves out the ranges of the profiler that torch opens around each
+`zero_grad` and `step` (as long as nobody profiles or hooks them), and its guard takes less than those.
 """
 
 from __future__ import annotations
@@ -84,7 +87,9 @@ class Transformer(nn.Module):
 def cases(small: bool) -> dict[str, Case]:
     """A model whose step is all overhead, and a small real one."""
     mlp = Case(make=Mlp, rows=32, shape=(16, 8), short=5 if small else 250, long=15 if small else 850, has_defaults=not small)
-    transformer = Case(make=Transformer, rows=64, shape=(48, 8), short=2, long=4 if small else 22, has_defaults=False)
+    transformer = Case(
+        make=Transformer, rows=64, shape=(48, 8), short=1 if small else 2, long=2 if small else 22, has_defaults=False
+    )
     return {"2-layer MLP, batch 32x16x8": mlp, "transformer, d=64, 2 layers, batch 64x48x8": transformer}
 
 
@@ -121,9 +126,9 @@ def run_ours(case: Case, batches: Callable[[int], Any], fused: bool, steps: int)
 
 
 def run_defaults(case: Case, batches: Callable[[int], Any], steps: int) -> Weights:
-    """Our trainer as it comes: it measures which implementation is faster, and takes that."""
+    """Our trainer as it comes, with a criterion of torch: it measures which implementation is faster, and takes that."""
     model = case.model()
-    stoker.Trainer(model, loss, adamw(model, None), progress=False).fit(batches(steps))
+    stoker.Trainer(model, nn.MSELoss(), adamw(model, None), progress=False).fit(batches(steps))
     return list(model.parameters())
 
 
@@ -252,11 +257,7 @@ def measure(case: Case, batches: Listed | Loaded, rounds: int) -> dict[str, Any]
         pairs = zip(seconds[f"{case.short} steps {name}"], seconds[f"{case.long} steps {name}"], strict=True)
         costs[name] = [(long - short) / (case.long - case.short) for short, long in pairs]
     answer: dict[str, Any] = {
-        "times": {
-            title: record.ratio(costs[one], costs[other]) | {"of the least": float(f"{min(costs[one]) / min(costs[other]):.4g}")}
-            for title, (one, other) in PAIRS.items()
-            if one in costs
-        },
+        "times": {title: record.ratio(costs[one], costs[other]) for title, (one, other) in PAIRS.items() if one in costs},
         "microseconds a step": {name: record.spread([1e6 * cost for cost in found]) for name, found in costs.items()},
         "final weights equal, bit for bit": is_equal(sides, case.short),
     }

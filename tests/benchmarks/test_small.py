@@ -23,7 +23,7 @@ RATIOS = {
     "bench_statistics": ["analyze_numeric, 2,000 rows", "analyze_numeric, 20,000 rows"],
     "bench_indicators": ["55 features", "all 32 operators"],
     "bench_trainers": ["2-layer MLP, batch 32x16x8, batches in a list", "2-layer MLP, batch 32x16x8, batches of a DataLoader"],
-    "bench_checkpoints": ["batch 64", "batch 256"],
+    "bench_checkpoints": ["batch 64", "batch 128"],
 }
 """Where each result has ratios of two sides that were measured in turn."""
 

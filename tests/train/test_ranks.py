@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from tests.cli.calling import call
+from tests.cli.trainings import make_folder
 from tests.train import together
 from tests.train.together import Report
 
@@ -21,7 +23,19 @@ from stoker.train.checkpoints import Checkpoints
 KINDS = ("ddp", "fsdp")
 ROOT = Path(__file__).parents[2]
 SAME = ("plain", "unequal", "accumulated", "unused", "skipping")
-OTHERS = ("guarded", "evaluated", "normalised", "chosen", "refused", "parted", "budgeted", "continued", "interrupted")
+OTHERS = (
+    "unguarded",
+    "scalars",
+    "guarded",
+    "evaluated",
+    "normalised",
+    "chosen",
+    "refused",
+    "parted",
+    "budgeted",
+    "continued",
+    "interrupted",
+)
 
 
 def start(folder: Path, *names: str) -> list[subprocess.Popen[str]]:
@@ -62,7 +76,7 @@ def alone(folder: Path) -> dict[str, Report]:
 @pytest.fixture(scope="module")
 def reports(folder: Path, alone: dict[str, Report]) -> list[dict[str, Report]]:
     """What each of two ranks reports."""
-    codes, said = end(start(folder, *(f"{name} {kind}" for name in (*SAME, *OTHERS) for kind in KINDS)))
+    codes, said = end(start(folder, *(f"{name} {kind}" for name in (*SAME, *OTHERS, *RUNS) for kind in KINDS)))
     assert codes == [0, 0], said
     return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
 
@@ -78,6 +92,21 @@ def test_ranks_do_together_what_one_process_does(name: str, kind: str, reports: 
     found = reports[0][f"{name} {kind}"]
     assert len(found["losses"]) == len(alone[name]["losses"]) > 0
     assert_near(found, alone[name], "losses", "weights", "ema")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_row_that_poses_as_a_sample_a_rank_without_any_would_stop_all(
+    kind: str, reports: list[dict[str, Report]]
+) -> None:
+    """Negative control of the test above."""
+    assert all("the loss is nan at update 2 " in report[f"unguarded {kind}"]["error"] for report in reports)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_further_numbers_of_the_loss_are_those_of_all_samples(kind: str, reports: list[dict[str, Report]]) -> None:
+    found = reports[0][f"scalars {kind}"]
+    assert found["again"] == pytest.approx([loss + 1 for loss in found["losses"]], rel=1e-6)
+    assert len(found["again"]) == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,8 +188,8 @@ def test_one_then_two_then_one_process(kind: str, folder: Path, reports: list[di
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=2e-5, atol=2e-6, equal_nan=True)
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
+def lines_of(run: Path, name: str = "loss") -> list[dict[str, Any]]:
+    return [line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if name in line]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -191,3 +220,19 @@ def test_a_rank_that_fails_does_not_leave_the_other_waiting(tmp_path: Path) -> N
     codes, said = end(start(tmp_path, "crashing ddp"))
     assert 0 not in codes
     assert "a fault of one rank" in said[1]
+
+
+def test_torchrun_trains_as_one_process_does(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    sets = [part for one in ("log_every=1", "split.valid=0.25") for part in ("--set", one)]
+    train = ["-m", "stoker", "train", "c.yaml", "--quiet", *sets]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    given = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    two = call([*torchrun, *train, "--set", "batch_size=16", "--set", "folder=two"], tmp_path, **given)
+    assert two.code == 0, two.err
+    assert two.out.count("finished: 2 epochs, 12 steps") == 1, "the first rank alone speaks"
+    one = call([sys.executable, *train, "--set", "folder=one"], tmp_path)
+    assert one.code == 0, one.err
+    for name in ("loss", "val_loss", "val_mae"):
+        found, expected = ([line[name] for line in lines_of(tmp_path / run, name)] for run in ("two", "one"))
+        assert found == pytest.approx(expected, rel=1e-4), name

@@ -84,6 +84,20 @@ def unequal(folder: Path, kind: Any) -> Report:
     return fitted(marked([16, 11, 8, 5]), mean_of_samples, ranks=kind)
 
 
+def unguarded(folder: Path, kind: Any) -> Report:
+    """The same, without the row that poses as a sample."""
+    from stoker.train import replicas, shards
+
+    guards = replicas.with_a_sample, shards.with_a_sample
+    replicas.with_a_sample = shards.with_a_sample = lambda batch: batch
+    try:
+        return unequal(folder, kind)
+    except stoker.errors.NonFinite as error:
+        return {"error": str(error)}
+    finally:
+        replicas.with_a_sample, shards.with_a_sample = guards
+
+
 def accumulated(folder: Path, kind: Any) -> Report:
     """Three micro-batches an update, unequal ones, and one left over."""
     return fitted(marked([16, 4, 11, 8, 5, 16, 9]), accumulate=3, clip=0.5, ranks=kind)
@@ -116,6 +130,18 @@ def skipping(folder: Path, kind: Any) -> Report:
         return guarded(folder, kind, guard="skip")
 
 
+def scalars(folder: Path, kind: Any) -> Report:
+    """Further numbers that a loss returns are those of all samples."""
+
+    def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+        mean = mean_of_samples(model, batch)
+        return {"loss": mean, "again": mean.detach() + 1}
+
+    model, kept = network(), Kept()
+    trainer_of(model, loss, writers=[kept], log_every=1, ranks=kind).fit(marked([16, 11, 8, 5]))
+    return {"losses": kept.losses(), "again": [values["again"] for _, values in kept.lines if "again" in values]}
+
+
 def evaluated(folder: Path, kind: Any) -> Report:
     """Metrics of all samples, where ranks have unequal numbers of them."""
     model = network()
@@ -143,8 +169,8 @@ def chosen(folder: Path, kind: Any) -> Report:
 
 
 def refused(folder: Path, kind: Any) -> Report:
-    """Ranks with unequal numbers of batches; a folder that only the first rank looks at; a graph."""
-    rank, size = world()
+    """Unequal numbers of batches; a folder that only the first rank looks at; models that differ; a kind that is none."""
+    rank, _ = world()
     found = []
     makers: list[Callable[[], Any]] = [
         lambda: trainer_of(network(), ranks=kind).fit(shares(pairs(12 - rank))),

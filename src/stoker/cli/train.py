@@ -143,7 +143,9 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
     ranks = find_ranks()
     config = plan.config
     fed = open_data(config, choose_device(config, ranks.local_rank))
-    trainer = _trainer(plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet)
+    trainer = _trainer(
+        plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet, writes=ranks.is_first
+    )
     if ranks.is_first:
         if not as_json:
             for line in str(fed.train).splitlines():
@@ -160,7 +162,7 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         _show(result, plan.folder, as_json=as_json)
 
 
-def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool) -> Trainer:
+def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool) -> Trainer:
     from stoker.train.config.writing import to_tree
     from stoker.train.metrics import AUC, MAE, MSE, Accuracy
     from stoker.train.models.named import make_optimizer, make_schedule
@@ -194,7 +196,7 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool) -> Trainer:
         keep=train.keep,
         max_seconds=train.max_seconds,
         log_every=train.log_every,
-        writers=[make_writer(name, folder=plan.folder) for name in train.writers],
+        writers=[make_writer(name, folder=plan.folder) for name in train.writers] if writes else (),
         device=device,
         ranks=train.ranks,
         seed=train.seed,

@@ -1,8 +1,8 @@
 """Loss: what a training makes smaller, in THE one form `loss(model, batch)`.
 
 It returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries "prediction"
-and "target" may be whole tensors: metrics look at them in evaluation. A batch is a tensor, a tuple or a dict of tensors; a dict's
-"valid" marks the rows that are samples.
+and "target" may be whole tensors: metrics look at them in evaluation, or at those that "valid" marks. A batch is a tensor, a tuple
+or a dict of tensors; a dict's "valid" marks the rows that are samples.
 """
 
 from __future__ import annotations

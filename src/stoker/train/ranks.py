@@ -69,7 +69,7 @@ class Ranks:
     def align(self, model: nn.Module) -> None:
         """Let all ranks begin with the weights and buffers of the first one."""
         tensors = [*model.parameters(), *model.buffers()]
-        if not self.together:
+        if not self.together or any(hasattr(tensor, "to_local") for tensor in tensors):  # what is sharded is in order
             return
         self.check_same("the shapes of the model's weights", [list(tensor.shape) for tensor in tensors])
         for tensor in tensors:

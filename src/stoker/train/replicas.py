@@ -2,6 +2,9 @@
 
 The loss function is called within DDP, so it gets the model itself. Gradients of the first update are reduced by hand: then it is
 known which weights take part, and DDP need not look for the others in each step. So are those that an epoch has left over.
+
+With two ranks no sum depends on how DDP groups gradients, so a run that goes on is the same to the last bit. With more, DDP groups
+them anew in the second update after each start, and sums may be rounded otherwise.
 """
 
 from __future__ import annotations

@@ -57,6 +57,11 @@ def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    meshes = [one.device_mesh for one in model.parameters() if is_shard(one)]  # type: ignore[attr-defined]
+    if any(mesh.ndim != 1 or mesh.size() != ranks.world_size for mesh in meshes):
+        raise OptionError("the model is sharded, but not over all ranks and nothing else. Leave that to the trainer.")
+    if meshes:
+        return
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
     for layer in [*repeated_layers(model), model]:

@@ -90,6 +90,7 @@ class Step:
         self._weight_sum = torch.zeros((), device=device)
         self._rows = 0
         self._last_loss = self._zero
+        self._last_weight: torch.Tensor | float = 0.0
         self._scalars: dict[str, torch.Tensor] = {}
         self.is_good = True
         """Whether the last update took place, as far as the host knows."""
@@ -111,6 +112,7 @@ class Step:
             loss = loss * weight
             self._loss_sum += loss.detach()
             self._weight_sum += weight
+            self._last_weight = weight
         (loss if self._scale is None else loss * self._scale.value).backward()  # type: ignore[no-untyped-call]
 
     def _full_rows(self, batch: Any) -> int:
@@ -150,9 +152,7 @@ class Step:
         if self._weighted:
             loss_sum, weight_sum = self._loss_sum, self._weight_sum
             if self._joint is not None:  # gradients are means over the ranks too
-                totals = torch.stack([loss_sum, weight_sum])
-                self._joint.mean(totals)
-                loss_sum, weight_sum = totals.unbind()
+                loss_sum, weight_sum = self._join_numbers(self._joint)
             self._last_loss = loss_sum / weight_sum
             inverse = (weight_sum if self._scale is None else weight_sum * self._scale.value).reciprocal()
         else:
@@ -166,6 +166,17 @@ class Step:
         if self._joint is not None:
             self._joint.raise_flag(self.flag)
         return loss
+
+    def _join_numbers(self, joint: Joint) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sums of loss and weight as means over the ranks; further numbers as means over their samples."""
+        weight = torch.as_tensor(self._last_weight, dtype=torch.float32, device=self._loss_sum.device)
+        # A rank without any sample has no such number; its weight is zero, and 0 * nan would not be.
+        own = [torch.where(weight > 0, value * weight, 0.0) for value in self._scalars.values()]
+        totals = torch.stack([self._loss_sum, self._weight_sum, weight, *own])
+        joint.mean(totals)
+        loss_sum, weight_sum, weight, *others = totals.unbind()
+        self._scalars = {name: value / weight for name, value in zip(self._scalars, others, strict=True)}
+        return loss_sum, weight_sum
 
     def _clip_to(self, gradients: list[torch.Tensor], most: float) -> torch.Tensor:
         """As `clip_grad_norm_` does it; a norm that overflows raises the flag."""

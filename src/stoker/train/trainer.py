@@ -38,7 +38,7 @@ from stoker.train.recompute import recomputed
 from stoker.train.result import Result
 from stoker.train.run import Run
 from stoker.train.schedule import Schedule, as_schedule
-from stoker.train.shards import parts_of, shard, whole
+from stoker.train.shards import is_shard, parts_of, shard, whole
 from stoker.train.signals import Signals
 from stoker.train.stopping import EarlyStopping
 from stoker.train.stream import Stream
@@ -106,7 +106,8 @@ class Trainer:
         if seed is not None:
             torch.manual_seed(_checked("seed", seed, least=0))
         self.model = model
-        self.ranks = Ranks.find(ranks, _device_of(model, device), has_place=":" in str(device))
+        kind = "fsdp" if any(map(is_shard, model.parameters())) else ranks
+        self.ranks = Ranks.find(kind, _device_of(model, device), has_place=":" in str(device))
         self.device = _device_of(model, self.ranks.device if self.ranks.together else None)
         self.ranks.align(model)
         if self.ranks.shards:

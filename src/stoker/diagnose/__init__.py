@@ -1,0 +1,1 @@
+"""Diagnose: a running program -> verdict, why and next."""

@@ -1,0 +1,172 @@
+"""Measurements: what was measured of a training, each number from its own clean stretch of steps. A verdict is a function of them.
+
+Times are seconds a step. The letters are those of the method: T the loop as it is, D the loader alone, X copies alone, C cached
+batches, H the host's issue time, G the device alone.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Literal
+
+import msgspec
+
+Device = Literal["cpu", "cuda"]
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of the steps of one stretch."""
+
+    seconds: list[float]
+
+    @property
+    def median(self) -> float:
+        """The time of a step, whatever a few slow ones took."""
+        return statistics.median(self.seconds) if self.seconds else float("nan")
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles, as a share of the median."""
+        if len(self.seconds) < 4:
+            return float("inf")
+        low, _, high = statistics.quantiles(self.seconds, n=4)
+        return (high - low) / 2 / self.median if self.median else float("inf")
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+class Blame(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the user's code, and the share of a phase that was spent in it (also in what it calls)."""
+
+    place: Place
+    share: float
+
+
+class Sync(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where the host waits for the device."""
+
+    place: Place | None
+    count: float
+    """Times a step."""
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """How the host's time of a step, in the loop as it is, divides. On a CPU this is all of it."""
+
+    next: float
+    """Waiting for the iterable to give a batch."""
+    prepare: float
+    """From the batch to the first forward of a module: slicing, stacking, copies to a device."""
+    forward: float
+    """To the beginning of the backward pass, the loss included."""
+    backward: float
+    optimizer: float
+    rest: float
+    """After the optimizer's step: logging, metrics, what the loop does besides."""
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of where batches come from."""
+
+    kind: str
+    """`DataLoader`, the class of an iterable, or `loop` where batches are made in the loop itself."""
+    workers: int = 0
+    pinned: bool | None = None
+    batch_size: int | None = None
+    dataset: str | None = None
+    place: Place | None = None
+    """Where the loop over it stands."""
+    stages: dict[str, float] = {}
+    """Share of the loader's time by stage: read, decode, transform, collate, other."""
+    functions: list[Blame] = []
+    bytes_read: float | None = None
+    """From files, a step; None where it cannot be told."""
+    bytes_used: float | None = None
+    """Of tensors that reach the model, a step."""
+    startup_seconds: float | None = None
+    """Until the first batch."""
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Rates of THIS machine, measured before the training; None where there is no such thing."""
+
+    cores: int
+    threads: int
+    """That torch uses within an operation."""
+    gpu: str | None = None
+    memcpy_bytes: float
+    """A second, read and written."""
+    matmul_flops: dict[str, float]
+    """A second, by type: fp32, and where there are such tf32, bf16, fp16."""
+    dispatch_seconds: float
+    """The host's cost of one small operation."""
+    launch_seconds: float | None = None
+    h2d_pageable_bytes: float | None = None
+    h2d_pinned_bytes: float | None = None
+    disk_bytes: float | None = None
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What a step does, counted once on a cached batch."""
+
+    ops: float
+    """Operations that torch dispatches (aten)."""
+    kernels: float | None = None
+    flops: float
+    flops_by_dtype: dict[str, float] = {}
+    h2d_bytes: float = 0.0
+    h2d_copies: float = 0.0
+    peak_bytes: int | None = None
+    """Of device memory."""
+    shares: dict[str, float] = {}
+    """Of the time of operations (CPU) or kernels (GPU): gemm, elementwise, reduce, copy, optimizer, other."""
+
+
+class Measurements(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the verdict is made of."""
+
+    device: Device
+    steps_seen: int
+    loop: Stretch
+    """T."""
+    phases: Phases
+    cached: Stretch | None = None
+    """C, within the user's loop; None where its iterable cannot be replaced."""
+    loader_alone: Stretch | None = None
+    """D."""
+    copies_alone: Stretch | None = None
+    """X."""
+    host_issue: Stretch | None = None
+    """H; None without a GPU."""
+    device_alone: Stretch | None = None
+    """G."""
+    device_phases: dict[str, float] = {}
+    """G divided: forward, backward, optimizer."""
+    blocked_under_sleep: bool | None = None
+    """Whether issuing a step took as long as the work that was queued before it: the step waits for the device."""
+    fewer_threads: dict[str, float] = {}
+    """Seconds of a cached step by the number of torch's threads."""
+    syncs: list[Sync] = []
+    blames: dict[str, list[Blame]] = {}
+    """Lines of the user's code by phase (next, prepare, forward, backward, optimizer, rest), the largest share first."""
+    loader: Loader
+    work: Work | None = None
+    machine: Machine
+    precision: str = "fp32"
+    """In which most products were computed: fp32, tf32, bf16, fp16."""
+    optimizer: str | None = None
+    optimizer_fused: bool | None = None
+    compiled: bool = False
+    slow_steps: int = 0
+    """Steps that took more than three times the median (collections of garbage, logging, checkpoints)."""
+    notes: list[str] = []
+    losses: list[float] = []
