@@ -21,6 +21,7 @@ from torch import nn
 
 import stoker
 from benchmarks import record
+from stoker.train.checkpoints import Checkpoints
 from stoker.train.fit import Fit
 
 QUESTION = "What share of a training of 10 million weights goes into a checkpoint every 100 updates?"
@@ -28,11 +29,23 @@ QUESTION = "What share of a training of 10 million weights goes into a checkpoin
 
 @dataclass
 class Spent:
-    """Seconds of each of some runs, or of the saves in them."""
+    """Seconds, summed up: of the thread that spent them, of the clock, and of all threads meanwhile."""
 
-    thread: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-    process: list[float] = field(default_factory=list)
+    thread: float = 0.0
+    wall: float = 0.0
+    process: float = 0.0
+
+
+@dataclass
+class Training:
+    """What a training spent, in all and for its checkpoints, and the weights at its end."""
+
+    all: Spent = field(default_factory=Spent)
+    saves: Spent = field(default_factory=Spent)
+    """What the training thread had to do with them, waiting included."""
+    writes: Spent = field(default_factory=Spent)
+    """What the writing thread did."""
+    weights: list[torch.Tensor] = field(default_factory=list)
 
 
 @contextmanager
@@ -40,25 +53,25 @@ def timed(spent: Spent) -> Iterator[None]:
     """Add the time of the block."""
     begin = time.thread_time(), time.perf_counter(), time.process_time()
     yield
-    spent.thread.append(time.thread_time() - begin[0])
-    spent.wall.append(time.perf_counter() - begin[1])
-    spent.process.append(time.process_time() - begin[2])
+    spent.thread += time.thread_time() - begin[0]
+    spent.wall += time.perf_counter() - begin[1]
+    spent.process += time.process_time() - begin[2]
 
 
 @contextmanager
-def timed_saves(spent: Spent) -> Iterator[None]:
-    """Add the time of each save within the block, as the training thread sees it."""
-    save = Fit.save
+def timed_calls(owner: type, name: str, spent: Spent) -> Iterator[None]:
+    """Add the time of each call of a method within the block."""
+    method = getattr(owner, name)
 
-    def timed_save(fit: Fit, **options: Any) -> None:
+    def timed_method(*given: Any, **options: Any) -> Any:
         with timed(spent):
-            save(fit, **options)
+            return method(*given, **options)
 
-    Fit.save = timed_save  # type: ignore[method-assign]
+    setattr(owner, name, timed_method)
     try:
         yield
     finally:
-        Fit.save = save  # type: ignore[method-assign]
+        setattr(owner, name, method)
 
 
 def make_model(width: int) -> nn.Module:
@@ -75,58 +88,57 @@ def make_model(width: int) -> nn.Module:
     )
 
 
-def train(width: int, rows: int, steps: int, every: int, spent: Spent, saves: Spent | None) -> list[torch.Tensor]:
-    """One training, saved or not."""
-    model = make_model(width)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+def train(width: int, rows: int, steps: int, every: int | None) -> Training:
+    """One training, saved every so many steps or not at all."""
+    model, training = make_model(width), Training()
     generator = torch.Generator().manual_seed(1)
     batches = [tuple(torch.randn(2, rows, width // 4, generator=generator)) for _ in range(8)] * (-(-steps // 8))
-    with tempfile.TemporaryDirectory(dir=record.ROOT.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=record.ROOT.parent) as folder:  # a disk: /tmp may be memory
         trainer = stoker.Trainer(
             model,
             nn.MSELoss(),
-            optimizer,
+            torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True),
             precision="fp32",
             graph=False,
             compile=False,
             progress=False,
-            folder=None if saves is None else Path(folder) / "run",
-            save_every=None if saves is None else every,
+            folder=None if every is None else Path(folder) / "run",
+            save_every=every,
         )
-        with timed_saves(Spent() if saves is None else saves), timed(spent):
+        with (
+            timed_calls(Fit, "save", training.saves),
+            timed_calls(Checkpoints, "_write", training.writes),
+            timed(training.all),
+        ):
             trainer.fit(batches[:steps])
-    return list(model.parameters())
+    training.weights = list(model.parameters())
+    return training
 
 
 def measure(width: int, rows: int, steps: int, every: int, rounds: int) -> dict[str, Any]:
-    """With and without saving in turn; what saves cost is counted in the runs that save.
+    """With and without saving in turn. All saves of a run count, also the first, which has to find the memory."""
+    ended: dict[str, list[Training]] = {"without": [], "saving": []}
 
-    All saves of a run count, also the first, which has to find the memory. Only one thread trains, so the CPU time of the
-    process beyond that of the training thread is that of the writing.
-    """
-    with_saves, without, saves = Spent(), Spent(), Spent()
-    ends: dict[str, list[torch.Tensor]] = {}
+    def run(name: str, every: int | None) -> None:
+        ended[name].append(train(width, rows, steps, every))
 
-    def run(name: str, spent: Spent, saves: Spent | None) -> None:
-        ends[name] = train(width, rows, steps, every, spent, saves)
-
-    sides = {"without": partial(run, "without", without, None), "saving": partial(run, "saving", with_saves, saves)}
-    record.interleave(sides, rounds=rounds)
-    saves_a_run = steps // every
-    each = [sum(saves.thread[k : k + saves_a_run]) for k in range(0, len(saves.thread), saves_a_run)][1:]
-    each_wall = [sum(saves.wall[k : k + saves_a_run]) for k in range(0, len(saves.wall), saves_a_run)][1:]
-    runs, runs_wall, process = with_saves.thread[1:], with_saves.wall[1:], with_saves.process[1:]
-    writing = [whole - own for whole, own in zip(process, runs, strict=True)]
+    record.interleave({"without": partial(run, "without", None), "saving": partial(run, "saving", every)}, rounds=rounds)
+    without, saving = ended["without"][1:], ended["saving"][1:]
+    num_saves = steps // every
     return {
-        "saves a run": saves_a_run,
-        "milliseconds a step without saving": record.spread([1e3 * one / steps for one in without.thread[1:]]),
-        "milliseconds of a save, training thread": record.spread([1e3 * one / saves_a_run for one in each]),
-        "milliseconds of a save, writing thread": record.spread([1e3 * one / saves_a_run for one in writing]),
-        "share of the training thread's CPU time": record.ratio(each, runs),
-        "share of the time that went by, training thread": record.ratio(each_wall, runs_wall),
-        "share of the whole process's CPU time": record.ratio([a + b for a, b in zip(each, writing, strict=True)], process),
-        "CPU time of the process, saving over not saving": record.ratio(process, without.process[1:]),
-        "final weights equal, bit for bit": all(map(torch.equal, ends["without"], ends["saving"])),
+        "saves a run": num_saves,
+        "milliseconds a step without saving": record.spread([1e3 * one.all.thread / steps for one in without]),
+        "milliseconds of a save, training thread": record.spread([1e3 * one.saves.thread / num_saves for one in saving]),
+        "milliseconds of a save, writing thread": record.spread([1e3 * one.writes.thread / num_saves for one in saving]),
+        "share of the CPU time of the training thread": record.spread([one.saves.thread / one.all.thread for one in saving]),
+        "share of the time that went by, of the training thread": record.spread([one.saves.wall / one.all.wall for one in saving]),
+        "share of the CPU time of the whole process": record.spread(
+            [(one.saves.thread + one.writes.thread) / one.all.process for one in saving]
+        ),
+        "CPU time of the whole process, saving over not saving": record.ratio(
+            [one.all.process for one in saving], [one.all.process for one in without]
+        ),
+        "final weights equal, bit for bit": all(map(torch.equal, without[-1].weights, saving[-1].weights)),
     }
 
 
@@ -134,13 +146,13 @@ def main() -> None:
     """A cheap step, of which saves are a large part, and a dearer one."""
     options = record.arguments(QUESTION)
     torch.set_num_threads(1)
-    width, steps, every = (256, 20, 10) if options.small else (2048, 200, 100)
+    width, steps, every = (256, 20, 10) if options.small else (2048, 300, 100)
     answer: dict[str, Any] = {
         "weights": sum(weight.numel() for weight in make_model(width).parameters()),
         "saved every": every,
         "torch": torch.__version__,
     }
-    for rows, rounds in ((64, 1 if options.small else 3), (128, 1)):
+    for rows, rounds in ((64, 1 if options.small else 2), (128, 1)):
         answer[f"batch {rows}"] = measure(width, rows, steps, every, options.rounds or rounds)
     print(json.dumps(answer, indent=1)) if options.small else record.save("bench_checkpoints", QUESTION, answer)
 

@@ -1,5 +1,6 @@
-"""The demo: makes a small market data set, packs it, breaks a copy and sees the damage found; encodes it; then trains on it,
-stops in the middle of an epoch, goes on with another number of ranks, and finds a bug that was planted in a loader.
+"""The demo: makes a small market data set, packs it, breaks a copy and sees the damage found; encodes it; feeds a plain loop,
+stops in the middle of an epoch, goes on with another number of ranks; trains a run that is killed and goes on bit for bit; and finds
+a bug that was planted in a loader.
 
 Rows of each symbol are scattered over 60 daily files, as exchanges deliver them.
 """
@@ -25,6 +26,17 @@ PACK = ["pack", "prices/*.csv"]
 SHAPE = ["--series", "symbol", "--time", "ts", "--dtype", "float32,volume=int64"]
 NUM_STEPS = 300
 BLOCKS = ["--batch", "256", "--block", "64", "--window", "4096"]
+CONFIG = """\
+data:
+  store: prices.stoker
+  view: {name: windows, length: 48, horizon: 8, stride: 8}
+  columns: [volume]
+  target: [volume]
+  batch_size: 256
+split: {name: chronological, valid: 0.2}
+model: {name: mlp, width: 64}
+train: {epochs: 4, save_every: 20, clip: 1.0, ema: 0.99}
+"""
 SCRIPT = """\
 import stoker
 import torch
@@ -58,9 +70,10 @@ def main() -> None:
         damage(folder)
         encode(folder)
         go_on_elsewhere(folder, *train(folder))
+        run_and_kill(folder)
         judge_orders(folder)
         find_planted_bug(folder)
-    say("Packed once, fed exactly once an epoch, resumed anywhere, and nothing changes unseen.")
+    say("Packed once, fed exactly once an epoch, trained through a kill, and nothing changes unseen.")
 
 
 def make_prices(folder: Path) -> int:
@@ -230,6 +243,36 @@ def go_on_elsewhere(folder: Path, state: dict[str, Any], before: list[int]) -> N
     print(f"lost: {lost}, seen twice: {twice}")
     if lost or twice:
         sys.exit("the demo expected every sample once")
+
+
+def run_and_kill(folder: Path) -> None:
+    """A run from a file: refused data, then the same run with and without a kill -9."""
+    say("A run from a file. Some prices are missing, and the guard says where; volumes are whole")
+    (folder / "config.yaml").write_text(CONFIG)
+    print(CONFIG)
+    command(folder, "train", "config.yaml", "--set", "target=[close]", "--set", "columns=[close]", "--quiet", expect=2)
+    command(folder, "train", "config.yaml", "--set", "folder=runs/whole", "--quiet")
+    say("The same run is killed in the middle, and goes on")
+    words = [sys.executable, "-m", "stoker", "train", "config.yaml", "--set", "folder=runs/killed", "--quiet"]
+    child = subprocess.Popen(words, cwd=folder, stdout=subprocess.DEVNULL)
+    while child.poll() is None and not (folder / "runs" / "killed" / "checkpoints" / "LATEST").exists():
+        time.sleep(0.001)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    print(f"kill -9: exit code {child.returncode}")
+    command(folder, "train", "--resume", "runs/killed", "--quiet")
+    weights = [newest_weights(folder / "runs" / name) for name in ("whole", "killed")]
+    print(f"weights equal to those of the run that was never killed, bit for bit: {weights[0] == weights[1]}")
+    if weights[0] != weights[1]:
+        sys.exit("the demo expected the same weights")
+    command(folder, "runs", "runs")
+    command(folder, "export", "runs/killed", "model.pt2")
+
+
+def newest_weights(run: Path) -> bytes:
+    """The weights of a run's newest checkpoint."""
+    name = (run / "checkpoints" / "LATEST").read_text().strip()
+    return (run / "checkpoints" / name / "model.safetensors").read_bytes()
 
 
 def judge_orders(folder: Path) -> None:

@@ -75,6 +75,7 @@ def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert store.lengths.tolist() == [2, 3]
     feed = next(examples)["feed"]
     assert feed.state_dict()["epoch"] == 1
+    assert next(examples)["result"].stopped == "finished"
     encoded = next(examples)
     assert encoded["digits"].columns == ("nan", "neg", "E3", "E2", "E1", "E0", "E-1", "E-2")
     assert encoded["padded"]["charge"].shape == (2, 100, 1)

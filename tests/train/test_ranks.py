@@ -23,19 +23,8 @@ from stoker.train.checkpoints import Checkpoints
 KINDS = ("ddp", "fsdp")
 ROOT = Path(__file__).parents[2]
 SAME = ("plain", "unequal", "accumulated", "unused", "skipping")
-OTHERS = (
-    "unguarded",
-    "scalars",
-    "guarded",
-    "evaluated",
-    "normalised",
-    "chosen",
-    "refused",
-    "parted",
-    "budgeted",
-    "continued",
-    "interrupted",
-)
+OTHERS = ("unguarded", "scalars", "guarded", "evaluated", "normalised", "chosen", "refused", "parted", "budgeted")
+RUNS = ("continued", "interrupted")
 
 
 def start(folder: Path, *names: str) -> list[subprocess.Popen[str]]:

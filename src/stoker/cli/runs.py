@@ -38,6 +38,9 @@ def command(folder: str, metric: str | None, plot: str | None, as_json: bool) ->
         return
     from rich.console import Console
 
-    Console(highlight=False).print(table(runs))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 200  # nobody folds a pipe
+    console.print(table(runs))
     if plot is not None:
         click.echo(f"plot: {printable(plot)}")

@@ -263,6 +263,7 @@ class Fit:
         where = ""
         if self._checkpoints is not None:
             self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
+            self._ranks.meet()  # so that nobody leaves, and is missed, before all is saved
             where = f" and are saved in {self._checkpoints.folder}"
         raise NonFinite(
             f"{text} The weights are those before it{where}. Mend the data, lower the learning rate, or pass guard='skip'."

@@ -26,6 +26,7 @@ from stoker.train.state import flatten, unflatten
 Kind = Literal["auto", "ddp", "fsdp"]
 PIECE_BYTES = 1 << 28
 """What is sent at once."""
+_CPU = torch.device("cpu")
 
 
 class Ranks:
@@ -35,6 +36,7 @@ class Ranks:
         self.rank = rank
         self.world_size = world_size
         self.device = device
+        """Where this rank computes; alone, nobody asks."""
         self.together = world_size > 1
         """Whether there are others."""
         self.shards = self.together and kind == "fsdp"
@@ -42,22 +44,23 @@ class Ranks:
         self._host: Any = dist.new_group(backend="gloo") if self.together and dist.get_backend() != "gloo" else None
 
     @classmethod
-    def find(cls, kind: str, device: torch.device, *, has_place: bool) -> Ranks:
+    def find(cls, kind: str, model: nn.Module, device: str | torch.device | None) -> Ranks:
         """Those of the process group there is, or of one that is made as torchrun says; it ends with the process.
 
-        Without a place of its own, a rank takes the GPU that is its turn.
+        Where the device is not said to its number, a rank takes the GPU that is its turn.
         """
         if kind not in get_args(Kind):
             raise OptionError(f"ranks is {kind!r}; expected one of {', '.join(get_args(Kind))}.")
         if not dist.is_available() or not (dist.is_initialized() or _number("WORLD_SIZE", 1) > 1):
-            return cls(rank=0, world_size=1, kind=kind, device=device)
-        if device.type == "cuda":
-            device = device if has_place else _own_gpu()
-            torch.cuda.set_device(device)
+            return cls(rank=0, world_size=1, kind=kind, device=_CPU)
+        place = torch.device(device) if device is not None else next((one.device for one in model.parameters()), _CPU)
+        if place.type == "cuda":
+            place = place if device is not None and place.index is not None else _own_gpu()
+            torch.cuda.set_device(place)
         if not dist.is_initialized():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+            dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
             atexit.register(_leave)
-        return cls(rank=dist.get_rank(), world_size=dist.get_world_size(), kind=kind, device=device)
+        return cls(rank=dist.get_rank(), world_size=dist.get_world_size(), kind=kind, device=place)
 
     @property
     def is_first(self) -> bool:

@@ -169,7 +169,8 @@ class Step:
 
     def _join_numbers(self, joint: Joint) -> tuple[torch.Tensor, torch.Tensor]:
         """The sums of loss and weight as means over the ranks; further numbers as means over their samples."""
-        weight = torch.as_tensor(self._last_weight, dtype=torch.float32, device=self._loss_sum.device)
+        given, device = self._last_weight, self._loss_sum.device
+        weight = given.float() if isinstance(given, torch.Tensor) else torch.full((), given, device=device)  # neither waits
         # A rank without any sample has no such number; its weight is zero, and 0 * nan would not be.
         own = [torch.where(weight > 0, value * weight, 0.0) for value in self._scalars.values()]
         totals = torch.stack([self._loss_sum, self._weight_sum, weight, *own])

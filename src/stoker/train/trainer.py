@@ -107,8 +107,8 @@ class Trainer:
             torch.manual_seed(_checked("seed", seed, least=0))
         self.model = model
         kind = "fsdp" if any(map(is_shard, model.parameters())) else ranks
-        self.ranks = Ranks.find(kind, _device_of(model, device), has_place=":" in str(device))
-        self.device = _device_of(model, self.ranks.device if self.ranks.together else None)
+        self.ranks = Ranks.find(kind, model, device)
+        self.device = _device_of(model, self.ranks.device if self.ranks.together else device)
         self.ranks.align(model)
         if self.ranks.shards:
             shard(model, optimizer, self.ranks)
