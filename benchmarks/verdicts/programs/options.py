@@ -26,7 +26,7 @@ def parse():
     parser.add_argument("--resident", action="store_true")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--worker-threads", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--implementation", default="foreach")
     parser.add_argument("--metrics", default="none")

@@ -165,10 +165,14 @@ def _from_arrow(name: str, column: Any) -> Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from stoker.store.decimals import decimals_as_floats
+
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
         return np.array(array.to_pylist(), dtype=object)
+    if pa.types.is_decimal(kind):
+        array = decimals_as_floats(array)
     if array.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         array = pc.fill_null(array.cast(pa.float64()), float("nan"))
     return np.asarray(array.to_numpy(zero_copy_only=False))

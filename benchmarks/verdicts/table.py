@@ -1,0 +1,182 @@
+"""The table: every program, the cause that was put into it, and the same program without that cause.
+
+A program is a script of `programs/` with arguments. Its cause is known because it was put there, and dominant because `clean`, the
+same program without it, is that much faster (`bench_verdicts --shares` measures by how much). Nothing in a script names its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["single", "mixed", "sabotaged", "story"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A script with arguments, and what is the matter with it."""
+
+    name: str
+    script: str = "train.py"
+    arguments: str
+    clean: str | None
+    """Arguments that take the cause away; None where nothing was put in."""
+    verdict: str
+    """What `stoker diagnose` must say."""
+    second: str | None = None
+    """What it must say next; None where only one cause was put in."""
+    second_clean: str | None = None
+    """Arguments that take the second cause away instead."""
+    kind: Kind = "single"
+    device: Literal["cpu", "cuda"] = "cpu"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    neighbour: bool = False
+    """Whether other processes burn the processor in bursts meanwhile."""
+    claim: str = ""
+    """What people believed of a story."""
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments as a command line has them."""
+        return [*self.arguments.split(), "--device", self.device]
+
+    @property
+    def clean_words(self) -> list[str]:
+        """The same without the cause: later arguments win."""
+        return [*self.words, *(self.clean or "").split()]
+
+    @property
+    def second_clean_words(self) -> list[str]:
+        """The same without the second cause."""
+        return [*self.words, *(self.second_clean or "").split()]
+
+
+def _single(verdict: str, rows: Mapping[str, tuple[str, str, str]], **common: object) -> list[Program]:
+    return [
+        Program(name=f"{verdict}-{name}", script=script, arguments=arguments, clean=clean, verdict=verdict, **common)  # type: ignore[arg-type]
+        for name, (script, arguments, clean) in rows.items()
+    ]
+
+
+TRAIN, STREAM, WINDOWS = "train.py", "train_stream.py", "train_windows.py"
+
+DATA = _single(
+    "data",
+    {
+        "mlp": (TRAIN, "--model mlp --width 256 --samples lines", "--samples memory"),
+        "transformer": (TRAIN, "--model transformer --features 4 --width 32 --depth 1 --batch 16 --rows 2048 --samples files", "--samples memory"),
+        "gru": (TRAIN, "--model gru --features 8 --width 16 --depth 1 --batch 32 --samples lists", "--samples memory"),
+        "tabular": (STREAM, "--model tabular --features 24 --width 128 --batch 256 --samples records", "--samples memory"),
+        "windows": (WINDOWS, "--model convolution --features 4 --width 32 --rows 50000 --samples each", "--samples memory"),
+        "worker": (TRAIN, "--model mlp --features 64 --width 256 --batch 128 --samples lines --workers 1", "--samples memory --workers 0"),
+    },
+)
+HOST = _single(
+    "host",
+    {
+        "mlp": (TRAIN, "--model mlp --width 256 --batch 128 --metrics confusion --detail 50", "--metrics none"),
+        "transformer": (TRAIN, "--model transformer --features 4 --width 32 --depth 1 --batch 32 --metrics journal --detail 8", "--metrics none"),
+        "gru": (STREAM, "--model gru --features 8 --width 32 --depth 1 --batch 32 --metrics quantiles --detail 20", "--metrics none"),
+        "tabular": (WINDOWS, "--model convolution --features 4 --width 32 --metrics histogram --detail 10000", "--metrics none"),
+    },
+)
+OPTIMIZER = _single(
+    "optimizer",
+    {
+        "tabular": (TRAIN, "--model tabular --features 8 --width 64 --categories 100000 --size 16 --optimizer adam", "--sparse --optimizer sgd"),
+        "mlp": (TRAIN, "--model deep-mlp --width 64 --depth 60 --batch 16 --optimizer adam --implementation loop", "--implementation fused"),
+        "transformer": (STREAM, "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw", "--optimizer sgd --implementation fused"),
+        "gru": (TRAIN, "--model gru --features 8 --time 2 --width 512 --depth 2 --batch 4 --optimizer rmsprop", "--optimizer sgd"),
+    },
+)
+COMPUTE = _single(
+    "compute",
+    {
+        "mlp": (TRAIN, "--model mlp --width 512 --depth 3 --batch 512", "--width 64"),
+        "transformer": (TRAIN, "--model transformer --features 8 --time 32 --width 256 --depth 2 --batch 16", "--width 32"),
+        "convolution": (TRAIN, "--model convolution --features 16 --time 64 --width 128 --depth 3 --batch 32 --threads 2", "--width 16"),
+        "tabular": (STREAM, "--model tabular --features 16 --size 64 --width 512 --depth 2 --batch 256", "--width 32"),
+    },
+)
+MEMORY = _single(
+    "memory",
+    {
+        "mlp": (TRAIN, "--model smooth-mlp --features 512 --width 16 --depth 1 --batch 1024 --rounds 6 --samples ready", "--rounds 0"),
+        "transformer": (TRAIN, "--model gated-transformer --features 4 --time 128 --width 64 --depth 1 --batch 64 --rounds 6 --samples ready --rows 1024", "--rounds 0"),
+        "convolution": (TRAIN, "--model shaken-convolution --features 8 --time 1024 --width 16 --depth 2 --batch 64 --rounds 6 --rows 1024 --samples ready", "--rounds 0"),
+        "tabular": (TRAIN, "--model crossed-tabular --features 32 --size 32 --width 16 --depth 1 --batch 512 --rounds 8", "--rounds 0"),
+    },
+)
+DISPATCH = _single(
+    "dispatch",
+    {
+        "mlp": (TRAIN, "--model deep-mlp --features 8 --width 8 --depth 120 --batch 8", "--depth 2"),
+        "transformer": (TRAIN, "--model heads --features 4 --time 8 --width 16 --depth 3 --batch 4", "--depth 0"),
+        "gru": (STREAM, "--model cells --features 4 --width 8 --batch 8 --time 48", "--time 4"),
+        "tabular": (WINDOWS, "--model cells --features 4 --width 8 --batch 8 --time 48", "--time 4"),
+        "columns": (TRAIN, "--model columns --features 60 --categories 20 --batch 16", "--features 4"),
+    },
+)
+OVERSUBSCRIBED = _single(
+    "oversubscribed",
+    {
+        "mlp": (TRAIN, "--model mlp --width 256 --depth 4 --batch 256 --threads 16", "--threads 2"),
+        "transformer": (TRAIN, "--model transformer --features 8 --width 64 --depth 2 --batch 32 --threads 8", "--threads 2"),
+        "convolution": (STREAM, "--model convolution --features 8 --time 64 --width 32 --depth 4 --batch 32 --threads 12", "--threads 2"),
+        "tabular": (WINDOWS, "--model transformer --features 4 --width 32 --depth 3 --batch 32 --threads 16", "--threads 2"),
+    },
+)
+CUDA = {"device": "cuda"}
+TRANSFER = _single(
+    "transfer",
+    {
+        "mlp": (TRAIN, "--model mlp --features 4096 --batch 2048 --rows 16384 --samples ready", "--resident"),
+        "transformer": (TRAIN, "--model transformer --features 512 --time 32 --width 32 --depth 1 --batch 512 --rows 4096 --samples ready", "--resident"),
+        "convolution": (TRAIN, "--model convolution --features 256 --time 256 --width 16 --batch 128 --rows 1024 --samples ready", "--resident"),
+        "gru": (TRAIN, "--model gru --features 2048 --time 8 --width 32 --batch 512 --rows 4096 --samples ready", "--resident"),
+    },
+    **CUDA,
+)
+SYNC = _single(
+    "sync",
+    {
+        "mlp": (TRAIN, "--model mlp --width 4096 --depth 8 --batch 4096 --metrics items", "--metrics none"),
+        "transformer": (TRAIN, "--model transformer --width 512 --depth 4 --batch 256 --metrics items", "--metrics none"),
+        "convolution": (TRAIN, "--model convolution --width 512 --depth 6 --batch 256 --time 256 --metrics items", "--metrics none"),
+        "tabular": (STREAM, "--model tabular --features 16 --width 4096 --depth 6 --batch 4096 --metrics items", "--metrics none"),
+    },
+    **CUDA,
+)
+LAUNCH = _single(
+    "launch",
+    {
+        "mlp": (TRAIN, "--model deep-mlp --width 32 --depth 100 --batch 32 --samples ready --resident", "--depth 2"),
+        "transformer": (TRAIN, "--model heads --features 4 --time 16 --width 32 --depth 4 --batch 16 --samples ready --resident", "--depth 0"),
+        "gru": (TRAIN, "--model cells --features 4 --width 32 --batch 64 --time 48 --samples ready --resident", "--time 4"),
+        "tabular": (TRAIN, "--model columns --features 60 --categories 20 --batch 64 --samples ready --resident", "--features 4"),
+    },
+    **CUDA,
+)
+PRECISION = _single(
+    "precision",
+    {
+        "mlp": (TRAIN, "--model mlp --width 4096 --depth 6 --batch 8192 --samples ready --resident", "--tf32"),
+        "transformer": (TRAIN, "--model transformer --width 1024 --depth 6 --time 128 --batch 64 --rows 512 --samples ready --resident", "--tf32"),
+        "convolution": (TRAIN, "--model mlp --features 1024 --width 8192 --depth 3 --batch 4096 --samples ready --resident", "--tf32"),
+        "tabular": (TRAIN, "--model tabular --features 64 --size 64 --width 4096 --depth 6 --batch 4096 --samples ready --resident", "--tf32"),
+    },
+    **CUDA,
+)
+KERNEL = _single(
+    "kernel",
+    {
+        "mlp": (TRAIN, "--model ranked-mlp --features 4096 --batch 4096 --rounds 6 --samples ready --resident", "--rounds 0"),
+        "transformer": (TRAIN, "--model ranked-transformer --features 512 --time 128 --width 32 --depth 1 --batch 128 --rows 1024 --rounds 6 --samples ready --resident", "--rounds 0"),
+        "convolution": (TRAIN, "--model ranked-convolution --features 512 --time 256 --width 16 --batch 64 --rows 512 --rounds 6 --samples ready --resident", "--rounds 0"),
+        "gru": (TRAIN, "--model ranked-gru --features 1024 --time 32 --width 32 --depth 1 --batch 256 --rows 2048 --rounds 6 --samples ready --resident", "--rounds 0"),
+    },
+    **CUDA,
+)
+
+SINGLES = [*DATA, *HOST, *OPTIMIZER, *COMPUTE, *MEMORY, *DISPATCH, *OVERSUBSCRIBED, *TRANSFER, *SYNC, *LAUNCH, *PRECISION, *KERNEL]
