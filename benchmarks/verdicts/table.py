@@ -66,8 +66,8 @@ DATA = _single(
     {
         "mlp": (TRAIN, "--model mlp --width 256 --samples lines", "--samples memory"),
         "transformer": (TRAIN, "--model transformer --features 4 --width 32 --depth 1 --batch 16 --rows 2048 --samples files", "--samples memory"),
-        "gru": (TRAIN, "--model gru --features 8 --width 16 --depth 1 --batch 32 --samples lists", "--samples memory"),
-        "tabular": (STREAM, "--model tabular --features 24 --width 128 --batch 256 --samples records", "--samples memory"),
+        "gru": (TRAIN, "--model gru --features 32 --width 8 --depth 1 --batch 32 --rows 4096 --samples lists", "--samples memory"),
+        "tabular": (STREAM, "--model tabular --features 48 --size 8 --width 32 --depth 1 --batch 256 --samples records", "--samples memory"),
         "windows": (WINDOWS, "--model convolution --features 4 --width 32 --rows 50000 --samples each", "--samples memory"),
         "worker": (TRAIN, "--model mlp --features 64 --width 256 --batch 128 --samples lines --workers 1", "--samples memory --workers 0"),
     },
@@ -76,18 +76,18 @@ HOST = _single(
     "host",
     {
         "mlp": (TRAIN, "--model mlp --width 256 --batch 128 --metrics confusion --detail 50", "--metrics none"),
-        "transformer": (TRAIN, "--model transformer --features 4 --width 32 --depth 1 --batch 32 --metrics journal --detail 8", "--metrics none"),
-        "gru": (STREAM, "--model gru --features 8 --width 32 --depth 1 --batch 32 --metrics quantiles --detail 20", "--metrics none"),
-        "tabular": (WINDOWS, "--model convolution --features 4 --width 32 --metrics histogram --detail 10000", "--metrics none"),
+        "transformer": (TRAIN, "--model transformer --features 4 --width 32 --depth 1 --batch 32 --metrics journal --detail 40", "--metrics none"),
+        "gru": (STREAM, "--model gru --features 8 --width 32 --depth 1 --batch 32 --metrics quantiles --detail 30", "--metrics none"),
+        "tabular": (TRAIN, "--model tabular --features 8 --width 64 --categories 2000 --metrics histogram --detail 10000", "--metrics none"),
     },
 )
 OPTIMIZER = _single(
     "optimizer",
     {
         "tabular": (TRAIN, "--model tabular --features 8 --width 64 --categories 100000 --size 16 --optimizer adam", "--sparse --optimizer sgd"),
-        "mlp": (TRAIN, "--model deep-mlp --width 64 --depth 60 --batch 16 --optimizer adam --implementation loop", "--implementation fused"),
+        "mlp": (TRAIN, "--model mlp --width 256 --depth 40 --batch 4 --optimizer adam --implementation loop", "--optimizer sgd --implementation fused"),
         "transformer": (STREAM, "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw", "--optimizer sgd --implementation fused"),
-        "gru": (TRAIN, "--model gru --features 8 --time 2 --width 512 --depth 2 --batch 4 --optimizer rmsprop", "--optimizer sgd"),
+        "convolution": (TRAIN, "--model convolution --features 16 --time 4 --width 384 --depth 3 --batch 2 --optimizer adam", "--optimizer sgd --implementation fused"),
     },
 )
 COMPUTE = _single(

@@ -39,6 +39,7 @@ from stoker.errors import (
     TimeDisorder,
     TrainError,
 )
+from stoker.lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -132,16 +133,4 @@ if TYPE_CHECKING:
     from stoker.train.trainer import Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    def __getattr__(name: str) -> object:
-        from importlib import import_module
-
-        if name in _MODULES:
-            return import_module(f"stoker.{name}")
-        if name not in _LAZY:
-            raise AttributeError(f"module 'stoker' has no attribute {name!r}")
-        module, _, attribute = _LAZY[name].partition(":")
-        value = globals()[name] = getattr(import_module(module), attribute)
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_LAZY, *_MODULES})
+    __getattr__, __dir__, _ = lazy(__name__, _LAZY, modules=_MODULES)

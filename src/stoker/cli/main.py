@@ -22,6 +22,7 @@ COMMANDS = {
     "features": "Compute the indicators of bars into a store.",
     "order": "Say how good a shuffle is and what it costs to read.",
     "check": "Audit the batches of a script.",
+    "diagnose": "Say what holds a training back.",
     "train": "Train a model as a configuration says.",
     "export": "Export the model of a run as a program.",
     "runs": "Show the runs of a folder side by side.",
@@ -64,8 +65,9 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
     arguments = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in arguments  # wherever it stands
-    arguments = [argument for argument in arguments if argument != "--debug"]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:end]  # wherever it stands, but among arguments of a user's script
+    arguments = [argument for argument in arguments[:end] if argument != "--debug"] + arguments[end:]
     try:
         cli.main(arguments, prog_name="stoker", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+
+import msgspec
 
 from stoker.diagnose import words
 from stoker.diagnose.finding import Finding, Step
@@ -45,8 +47,8 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rung:
-    """One rung of the ladder: what is left of a step, and what has gone since the rung before."""
+class Left:
+    """What is left of a step at one rung of the ladder, and what has gone since the rung before."""
 
     name: str
     rate: str
@@ -70,16 +72,16 @@ class Try:
     peak: str
 
 
-def ladder(finding: Finding) -> list[Rung]:
+def ladder(finding: Finding) -> list[Left]:
     """The rungs as times of a step: of the first, all is left."""
     rungs = words.rungs(finding)
     longest = 1 / rungs[0].rate if rungs else 1.0
-    drawn: list[Rung] = []
+    drawn: list[Left] = []
     before = 100.0
     for rung in rungs:
         left = percent_of(1 / rung.rate, longest)
         drawn.append(
-            Rung(
+            Left(
                 name=rung.name,
                 rate=words.per_second(rung.rate),
                 time=words.duration(1 / rung.rate),
@@ -94,8 +96,7 @@ def ladder(finding: Finding) -> list[Rung]:
 
 def host(measured: Measurements) -> list[Bar]:
     """The phases of a step as the host lives through them, one behind the other."""
-    lengths = {field.name: getattr(measured.phases, field.name) for field in _phase_fields(measured)}
-    return row(lengths, titles=PHASE_TITLES)
+    return row(msgspec.structs.asdict(measured.phases), titles=PHASE_TITLES)
 
 
 def device(measured: Measurements) -> list[Bar]:
@@ -183,7 +184,7 @@ def _positive(value: float) -> bool:
 
 
 def _total(measured: Measurements) -> float:
-    return math.fsum(value for field in _phase_fields(measured) if _positive(value := getattr(measured.phases, field.name)))
+    return math.fsum(value for value in msgspec.structs.asdict(measured.phases).values() if _positive(value))
 
 
 def _colour(name: str, number: int) -> str:

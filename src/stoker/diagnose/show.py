@@ -74,11 +74,14 @@ def _lines(finding: Finding, room: int | None) -> Iterator[Line]:
     """All lines, in order."""
     style = "bold yellow" if finding.verdict == "none" else "bold green"
     yield _line("VERDICT", words.headline(finding), style=style)
-    yield _line("", f"({words.certainty(finding)})", style="dim")
+    second = finding.second
+    then = f"; then {words.TITLES.get(second.verdict, second.verdict)}, {words.percent(second.share)}" if second is not None else ""
+    yield _line("", f"({words.certainty(finding)}{then})", style="dim")
     if finding.verdict != "none":
         yield _line("WHY", finding.why)
-    if finding.place is not None and f"{finding.place.file}:{finding.place.line}" not in finding.why:
-        yield _line("", f"at {finding.place}")
+    place = words.place_beside(finding)
+    if place is not None:
+        yield _line("", f"at {place}")
     if finding.ladder:
         yield from _ladder(finding, room)
     yield from _next(finding.next, room)

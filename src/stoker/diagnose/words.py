@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from stoker.diagnose.finding import Finding, Tried
+from stoker.diagnose.measurements import Place
 from stoker.units import readable_bytes, readable_seconds
 
 UNKNOWN = "unknown"
@@ -49,12 +50,15 @@ def headline(finding: Finding) -> str:
 
 
 def certainty(finding: Finding) -> str:
-    """How sure it is, and what comes second."""
-    sure = [] if finding.verdict == "none" else [f"confidence {finding.confidence}"]
-    sure.append(f"spread {percent(finding.spread)}")
-    if finding.second is not None:
-        sure.append(f"second: {TITLES.get(finding.second.verdict, finding.second.verdict)} ({percent(finding.second.share)})")
-    return ", ".join(sure)
+    """How sure it is."""
+    sure = "" if finding.verdict == "none" else f"confidence {finding.confidence}, "
+    return f"{sure}spread {percent(finding.spread)}"
+
+
+def place_beside(finding: Finding) -> Place | None:
+    """The line to look at, where `why` does not name it."""
+    place = finding.place
+    return None if place is None or f"{place.file}:{place.line}" in finding.why else place
 
 
 def rungs(finding: Finding) -> list[Rung]:

@@ -5,6 +5,8 @@ These are all the public names. Each is imported when first used.
 
 from typing import TYPE_CHECKING
 
+from stoker.lazy import lazy
+
 _LAZY = {
     "Digits": "stoker.encode.digits.split:Digits",
     "FeatureFrame": "stoker.encode.indicators.frame:FeatureFrame",
@@ -37,16 +39,4 @@ if TYPE_CHECKING:
     from stoker.encode.statistics.result import Statistics as Statistics
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __all__ = sorted(_LAZY)
-
-    def __getattr__(name: str) -> object:
-        if name not in _LAZY:
-            raise AttributeError(f"module 'stoker.encode' has no attribute {name!r}")
-        from importlib import import_module
-
-        module, _, attribute = _LAZY[name].partition(":")
-        value = globals()[name] = getattr(import_module(module), attribute)
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_LAZY})
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

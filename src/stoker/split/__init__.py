@@ -14,6 +14,8 @@ These are all the public names. Each is imported when first used.
 
 from typing import TYPE_CHECKING
 
+from stoker.lazy import lazy
+
 _LAZY = {
     "Folds": "stoker.split.by_fold:Folds",
     "Part": "stoker.order.part:Part",
@@ -42,16 +44,4 @@ if TYPE_CHECKING:
     from stoker.split.split import check as check
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __all__ = sorted(_LAZY)
-
-    def __getattr__(name: str) -> object:
-        if name not in _LAZY:
-            raise AttributeError(f"module 'stoker.split' has no attribute {name!r}")
-        from importlib import import_module
-
-        module, _, attribute = _LAZY[name].partition(":")
-        value = globals()[name] = getattr(import_module(module), attribute)
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_LAZY})
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -13,6 +13,8 @@ It takes any iterable of batches, and knows neither feed nor store. These are th
 
 from typing import TYPE_CHECKING
 
+from stoker.lazy import lazy
+
 _LAZY = {
     "AUC": "stoker.train.metrics.auc:AUC",
     "Accuracy": "stoker.train.metrics.accuracy:Accuracy",
@@ -67,16 +69,4 @@ if TYPE_CHECKING:
     from stoker.train.writers.writer import Writer as Writer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
-    __all__ = sorted(_LAZY)
-
-    def __getattr__(name: str) -> object:
-        if name not in _LAZY:
-            raise AttributeError(f"module 'stoker.train' has no attribute {name!r}")
-        from importlib import import_module
-
-        module, _, attribute = _LAZY[name].partition(":")
-        value = globals()[name] = getattr(import_module(module), attribute)
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted({*globals(), *_LAZY})
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

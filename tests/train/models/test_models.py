@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.train.models.tasks import NETWORKS, TASKS, model, task_and_batch
+from tests.train.syncs import Asked, Syncs
 
 from stoker.errors import OptionError
 from stoker.train.models import losses
@@ -106,3 +107,13 @@ def test_a_batch_may_be_narrower_than_the_longest(name: str) -> None:
     short = batch["lengths"] <= 9
     trained = model(name, task)
     torch.testing.assert_close(trained(narrow)[short], trained(batch)[short], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_neither_model_nor_loss_waits_for_the_device(kind: str, name: str) -> None:
+    task, batch = task_and_batch(kind)
+    trained = model(name, task).train()
+    with Asked() as asked, Syncs() as syncs:
+        losses.huber(task)(trained, batch)["loss"].backward()
+    assert (asked.seen, syncs.seen) == ([], [])

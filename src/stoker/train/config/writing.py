@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -31,14 +30,3 @@ def to_yaml(config: msgspec.Struct) -> bytes:
     Dumper.ignore_aliases = lambda *_: True
     dumped: str = yaml.dump(to_tree(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
     return dumped.encode()
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Values that differ between two trees: the path, the old and the new."""
-    for key in dict.fromkeys([*old, *new]):
-        before, after = old.get(key), new.get(key)
-        where = f"{path}.{key}" if path else key
-        if isinstance(before, Mapping) and isinstance(after, Mapping) and before.get("name") == after.get("name"):
-            yield from differences(before, after, where)
-        elif before != after:
-            yield where, before, after

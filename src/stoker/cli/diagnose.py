@@ -1,0 +1,84 @@
+"""`stoker diagnose`: what holds a training back, found by running the script itself, unchanged."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.cli.printable import printable
+
+NO_VERDICT = 3
+"""The exit code when nothing can be said."""
+
+
+class _Command(click.Command):
+    """A command that tells those who forget it where options of the script stand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            error.message += " Options of the script stand behind --, as in: stoker diagnose train.py -- --epochs 1"
+            raise
+
+
+@click.command("diagnose", cls=_Command, short_help="Say what holds a training back.")
+@click.argument("script", metavar="SCRIPT.py")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+@click.option("--try", "tries", is_flag=True, help="Try what is proposed: each in a fresh process, with its losses compared.")
+@click.option("--report", metavar="FILE.html", help="Write a report for people: one file, no script.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop measuring after S seconds of training."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
+def command(
+    script: str,
+    arguments: tuple[str, ...],
+    is_module: bool,
+    tries: bool,
+    report: str | None,
+    seconds: float | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run SCRIPT.py as it is, stop it when enough is known, and say what holds its training back, why, and what to do next.
+
+    What the script prints goes to stderr. Ends with code 0, or 3 where no verdict can be given.
+
+    \b
+    stoker diagnose train.py -- --epochs 1
+    stoker diagnose -m package.train -- --config small.yaml
+    stoker diagnose train.py --try --report why.html
+    stoker diagnose --json train.py > finding.json
+    """
+    from stoker.diagnose.report import check_path, write_report
+    from stoker.diagnose.script import diagnose_script
+    from stoker.diagnose.show import show
+
+    path = check_path(Path(report)) if report is not None else None
+    finding = diagnose_script(script, arguments, is_module=is_module, tries=tries, seconds=seconds, quiet=quiet)
+    if as_json:
+        click.echo(json.dumps(_without_nan(finding.as_dict()), allow_nan=False))
+    else:
+        show(finding)
+    if path is not None:
+        write_report(finding, path, title=shlex.join([*(["-m"] if is_module else []), script, *arguments]))
+        click.echo(f"stoker: the report is {printable(str(path))}", err=True)
+    if finding.verdict == "none":
+        raise SystemExit(NO_VERDICT)
+
+
+def _without_nan(value: Any) -> Any:
+    """The same with null for numbers that JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,174 @@
+"""The child: the process in which the user's program runs, watched, until enough is known.
+
+    python -m stoker.diagnose.child FD REQUEST PROGRAM [ARGUMENTS]
+
+The program is the main module of this process, with its own arguments and its own folder. What was measured goes through the file
+descriptor as one message of JSON, and the process ends at once: nothing of the program runs after that, no checkpoint is written.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import sys
+import traceback
+from importlib.machinery import ModuleSpec
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+import msgspec
+
+from stoker.diagnose.loops import OwnLoader, rewrite_imports
+from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.own import shown
+from stoker.diagnose.scratch import Scratch
+from stoker.errors import StokerError, TrainError
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is asked for."""
+
+    program: str
+    """A path, or the name of a module."""
+    module: bool = False
+    arguments: list[str] = []
+    scratch: str
+    """A folder for what the program writes."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes back: measurements, or one line that says why there are none."""
+
+    measurements: Measurements | None = None
+    error: str | None = None
+
+
+class Child:
+    """One run of one program."""
+
+    def __init__(self, request: Request, connection: Connection) -> None:
+        from stoker.diagnose.session import Session  # torch is imported here
+
+        self._request = request
+        self._connection = connection
+        self._scratch = Scratch(Path(request.scratch))
+        self._pid = os.getpid()
+        self._main: ModuleType | None = None
+        self.session = Session(on_done=self._done)
+
+    def run(self) -> NoReturn:
+        """Run the program to its end, or until enough is known."""
+        self.session.install()
+        rewrite_imports(self.session.sources)
+        self._scratch.install()
+        failure: str | None = None
+        try:
+            self._run_program()
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                failure = f"{self._request.program} ended itself with code {end.code!r}"
+        except KeyboardInterrupt:
+            failure = f"{self._request.program} was interrupted"
+        except BaseException as error:
+            failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {_one_line(error)}"
+            if not isinstance(error, StokerError):
+                traceback.print_exception(error)
+        if os.getpid() != self._pid:  # a fork of the program, which came to its end
+            os._exit(0)
+        self._end(failure)
+
+    def _run_program(self) -> None:
+        request, watch = self._request, self.session.sources
+        if request.module:
+            spec = _find(request.program)
+            sys.path[0] = str(Path.cwd())
+        else:
+            path = Path(request.program)
+            sys.path[0] = str(path.resolve().parent)
+            spec = ModuleSpec("__main__", None, origin=str(path))
+        file = str(spec.origin)
+        loader = OwnLoader("__main__", file, watch)
+        module = ModuleType("__main__")
+        module.__file__, module.__loader__ = file, loader
+        module.__spec__ = spec if request.module else None
+        module.__package__ = spec.parent if request.module else None
+        module.__dict__["__builtins__"] = __builtins__
+        sys.argv = [file, *request.arguments]
+        sys.modules["__main__"] = self._main = module
+        loader.exec_module(module)
+
+    def _done(self) -> None:
+        """Enough is known."""
+        if os.getpid() == self._pid:
+            self._end(None)
+
+    def _end(self, failure: str | None) -> NoReturn:
+        session = self.session
+        try:
+            self._scratch.remove()
+            session.remove()
+            if session.failure is not None:
+                raise session.failure
+            measured = session.ledger.measurements(session.sources, session.boundaries, session.device)
+            notes = [*measured.notes, *self._scratch.notes()]
+            if failure is not None:
+                notes.append(f"{failure}; what was measured before is all there is.")
+            answer = Answer(measurements=msgspec.structs.replace(measured, notes=notes))
+        except StokerError as error:
+            answer = Answer(error=failure or f"{self._request.program}: {error}")
+        except Exception as error:
+            traceback.print_exception(error)
+            answer = Answer(error=f"{self._request.program} could not be measured: {type(error).__name__}: {_one_line(error)}")
+        self._connection.send_bytes(msgspec.json.encode(answer))
+        self._connection.close()
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """End this process and its workers, without running anything more of the program."""
+    for worker in multiprocessing.active_children():
+        worker.terminate()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()
+    os._exit(0)
+
+
+def _find(name: str) -> ModuleSpec:
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise TrainError(f"there is no module {name!r} that can be run from {Path.cwd()}.")
+    return spec
+
+
+def _line_of(error: BaseException) -> str:
+    from stoker.diagnose.own import is_own
+
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f" line {error.lineno}"
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
+    return f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or ["(no message)"]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Run the request that the command line holds."""
+    connection = Connection(int(arguments[0]), readable=False)
+    request = msgspec.json.decode(arguments[1], type=Request)
+    Child(request, connection).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

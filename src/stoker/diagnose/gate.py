@@ -1,0 +1,189 @@
+"""The gate: are the counts of a step within their budget? Times are never looked at, so a busy machine cannot raise an alarm."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from stoker.diagnose.budget import NAMES, Budget, Run, budget_of, read_budget, usual_of, write_budget
+from stoker.diagnose.counts import Counts, StepCounter
+from stoker.diagnose.measurements import Place
+from stoker.errors import OptionError
+from stoker.units import readable_bytes
+
+WARMUP = 4
+STEPS = 16
+MOST_REASONS = 4
+TITLES = {
+    "ops": "operations",
+    "kernels": "kernels",
+    "syncs": "syncs",
+    "h2d_copies": "copies to the device",
+    "h2d_bytes": "bytes to the device",
+    "d2h_copies": "copies to the host",
+    "d2h_bytes": "bytes to the host",
+    "allocations": "allocations",
+    "allocated_bytes": "bytes allocated",
+    "recompiles": "recompilations",
+    "graph_breaks": "graph breaks",
+}
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that adds to a count."""
+
+    what: str
+    more: int
+    place: Place | None = None
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """A count that is over its budget."""
+
+    name: str
+    found: int
+    allowed: int
+    reasons: list[Reason]
+
+    def __str__(self) -> str:
+        return f"{TITLES[self.name]}: {_told(self.name, self.found)} a step, allowed {_told(self.name, self.allowed)}" + "".join(
+            f"\n  {reason.more:+,} {reason.what}" + (f" ({reason.place.file}:{reason.place.line})" if reason.place else "")
+            for reason in self.reasons
+        )
+
+
+class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stands against its budget."""
+
+    run: Run
+    budget: Budget
+    growths: list[Growth]
+    notes: list[str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing grew."""
+        return not self.growths
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"ok": self.ok, **msgspec.to_builtins(self)}
+
+    def __str__(self) -> str:
+        head = f"within the budget: {_summary(self.run)}" if self.ok else f"over the budget: {len(self.growths)} of the counts grew"
+        return "\n".join([head, *map(str, self.growths), *(f"note: {note}" for note in self.notes)])
+
+
+def compare(run: Run, budget: Budget, lines: Mapping[str, Place]) -> Gate:
+    """Hold a run against a budget; `lines` says where the lines of its code are now."""
+    if run.device != budget.device:
+        raise OptionError(f"the budget is of {budget.device}, but this run is on {run.device}. Keep a budget for each.")
+    growths, notes, fewer = [], [], []
+    for name in NAMES:
+        if name not in run.usual:
+            continue
+        usual, allowed = run.usual[name], budget.allowed.get(name, 0 if name in ("recompiles", "graph_breaks") else None)
+        if usual.varies:
+            notes.append(
+                f"{TITLES[name]} vary from step to step ({_told(name, usual.least)} to {_told(name, usual.most)}), "
+                f"as data of different lengths do: the least is compared."
+            )
+        if allowed is None:
+            notes.append(f"{TITLES[name]} have no budget. Write it anew to have one.")
+        elif usual.least > allowed:
+            growths.append(Growth(name=name, found=usual.least, allowed=allowed, reasons=_reasons(name, run, budget, lines)))
+        elif usual.most < allowed and name not in budget.varying:
+            fewer.append(f"{TITLES[name]} {_told(name, usual.most)} of {_told(name, allowed)}")
+    if fewer:
+        notes.append(f"less than allowed: {', '.join(fewer)}. Write the budget anew to keep it so.")
+    if growths and run.torch != budget.torch:
+        notes.append(f"the budget was written with torch {budget.torch}, this is {run.torch}. Write it anew if that is the reason.")
+    return Gate(run=run, budget=budget, growths=growths, notes=notes)
+
+
+def _reasons(name: str, run: Run, budget: Budget, lines: Mapping[str, Place]) -> list[Reason]:
+    """The user's lines that have more of it than before, then operations that come more often."""
+    reasons = []
+    for key, found in run.places.items():
+        more = found.get(name, 0) - budget.places.get(key, {}).get(name, 0)
+        if more > 0:
+            reasons.append(Reason(what=key, more=more, place=lines.get(key)))
+    reasons = sorted(reasons, key=lambda reason: -reason.more)[:MOST_REASONS]
+    if name in ("ops", "kernels"):
+        kinds = {kind: number - budget.kinds.get(kind, 0) for kind, number in run.kinds.items()}
+        grown = sorted(((kind, more) for kind, more in kinds.items() if more > 0), key=lambda item: -item[1])
+        reasons += [Reason(what=kind, more=more) for kind, more in grown[:MOST_REASONS]]
+    return reasons
+
+
+def gate_step(
+    train_step: Callable[[Any], Any],
+    batches: Iterable[Any],
+    *,
+    budget: str | Path,
+    write: bool = False,
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+) -> Gate:
+    """Count some steps of a function and hold them against a budget, or write it.
+
+    `batches` are gone through again and again until there were `warmup` and `steps` of them; an iterator must have as many.
+    """
+    run, lines = count_steps(train_step, batches, steps=steps, warmup=warmup)
+    return settle(run, lines, Path(budget), write=write)
+
+
+def settle(run: Run, lines: Mapping[str, Place], path: Path, *, write: bool) -> Gate:
+    """Hold a run against the budget of a file, which is written first where that is asked for."""
+    if write:
+        write_budget(path, budget_of(run))
+    return compare(run, read_budget(path), lines)
+
+
+def count_steps(
+    train_step: Callable[[Any], Any], batches: Iterable[Any], *, steps: int, warmup: int
+) -> tuple[Run, Mapping[str, Place]]:
+    """The usual counts of a function's steps, and where its lines are."""
+    source = iter(batches) if iter(batches) is batches else itertools.chain.from_iterable(_again(batches))
+    for batch in itertools.islice(source, warmup):
+        train_step(batch)
+    counted: list[Counts] = []
+    with StepCounter() as counter:
+        for _ in range(steps):
+            # The batch is made within the step: what a loader does to tensors belongs to it.
+            batch = next(source, counter)
+            if batch is counter:
+                break
+            train_step(batch)
+            counted.append(counter.take())
+    return usual_of(counted, device=device_of(counter), torch=torch.__version__), counter.lines
+
+
+def _again(batches: Iterable[Any]) -> Iterable[Iterable[Any]]:
+    """The batches without an end; none at all is an error."""
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield (batch,)
+        if empty:
+            raise OptionError("there are no batches to count steps with. Pass at least one.")
+
+
+def device_of(counter: StepCounter) -> str:
+    """Where the steps ran."""
+    return "cuda" if counter.on_cuda else "cpu"
+
+
+def _told(name: str, value: int) -> str:
+    return readable_bytes(value) if name.endswith("_bytes") and value >= 10_000_000 else f"{value:,}"
+
+
+def _summary(run: Run) -> str:
+    shown = [f"{_told(name, usual.most)} {TITLES[name]}" for name, usual in run.usual.items() if usual.most]
+    return ", ".join(shown) + " a step"

@@ -1,0 +1,255 @@
+"""Work: what one step does, counted and classed, apart from how long it takes. Runs inside the user's process, on steps of its own.
+
+`Counting` and `Profiling` are entered when a batch is handed out and left at the next one; nothing may be timed meanwhile, because
+both slow a step down. A count does not depend on the machine's load, which is what gates rest on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from stoker.clock import now_ns
+from stoker.diagnose.measurements import Work
+from stoker.diagnose.operations import class_of
+
+DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
+OPTIMIZER_RANGE = "Optimizer.step#"
+"""How torch names what it records around the step of an optimizer."""
+GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
+"""Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
+aten: Any = torch.ops.aten
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that torch dispatches, their floating-point work by type, and uploads to a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops = 0
+        self.flops_by_dtype: dict[str, float] = defaultdict(float)
+        self.h2d_copies = 0
+        self.h2d_bytes = 0
+        self.h2d_pinned_bytes = 0
+
+    @property
+    def flops(self) -> float:
+        """Of all types."""
+        return float(sum(self.flops_by_dtype.values()))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.ops += 1
+        packet = getattr(func, "_overloadpacket", None)
+        if packet is aten._to_copy or packet is aten.copy_:
+            self._count_upload(packet, args, out)
+        elif packet is not None and (formula := _FORMULAS.get(packet) or flop_registry.get(packet)) is not None:
+            self.flops_by_dtype[_type_of(args)] += formula(*args, **(kwargs or {}), out_val=out)
+        return out
+
+    def _count_upload(self, packet: Any, args: tuple[Any, ...], out: Any) -> None:
+        source = args[1] if packet is aten.copy_ else args[0]
+        if not isinstance(source, torch.Tensor) or source.device.type != "cpu" or out.device.type == "cpu" or source.dim() == 0:
+            return  # a number that comes along as a tensor is an argument of a kernel, no batch
+        self.h2d_copies += 1
+        self.h2d_bytes += source.nbytes
+        if out.device.type == "cuda" and source.is_pinned():
+            self.h2d_pinned_bytes += source.nbytes
+
+
+def _type_of(args: Iterable[Any]) -> str:
+    """In which type a product is computed: that of its first tensor of floats."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor) and arg.is_floating_point():
+            if arg.dtype == torch.float32 and arg.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+                return "tf32"
+            return DTYPES.get(arg.dtype, str(arg.dtype).removeprefix("torch."))
+    return "other"
+
+
+def _attention_flops(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> float:
+    return float(sdpa_flop_count(query.shape, key.shape, value.shape))
+
+
+def _attention_backward_flops(grad: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> float:
+    return float(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+
+
+def _recurrent_flops(values: Any, of_input: Any, of_state: Any, *args: Any, **kwargs: Any) -> float:
+    """Two products a time step: with the input and with the state."""
+    return 2.0 * values.shape[0] * values.shape[1] * (of_input.numel() + of_state.numel())
+
+
+# Operations of CPUs that torch's own table of formulas leaves out.
+_FORMULAS: dict[Any, Callable[..., float]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    aten.mkldnn_rnn_layer: _recurrent_flops,
+    aten.mkldnn_rnn_layer_backward: lambda *args, **kwargs: 2 * _recurrent_flops(*args, **kwargs),
+}
+
+
+class Profiling:
+    """Divides a step by classes of operations: on a CPU its whole time, on a GPU that of its kernels."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+        self._profile: Any = torch.autograd.profiler.profile(use_device="cuda" if device == "cuda" else None)
+        self._start_ns = 0
+        self.shares: dict[str, float] = {}
+        self.kernels: float | None = None
+        self.device_seconds: float | None = None
+        """The GPU was busy for so long: what a step takes there at least, also where it waits for the host in between."""
+
+    def __enter__(self) -> Profiling:
+        self._profile.__enter__()
+        self._start_ns = now_ns()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        seconds = (now_ns() - self._start_ns) / 1e9
+        self._profile.__exit__(kind, error, trace)
+        events = self._profile.function_events or []
+        if self._device == "cuda":
+            self.kernels, self.shares = kernel_shares(events)
+            self.device_seconds = busy_seconds(events)
+        else:
+            self.shares = step_shares(events, seconds)
+
+
+def step_shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
+    """Of a step's time on a CPU by class; `other` is what no operation took: Python, autograd, views."""
+    times: dict[str, float] = defaultdict(float)
+    for event in events:
+        if event.name.startswith(OPTIMIZER_RANGE):
+            times["optimizer"] += event.cpu_time_total / 1e6
+        elif (kind := class_of(event.name)) is not None and not _in_optimizer(event):
+            times[kind] += event.self_cpu_time_total / 1e6
+    seconds = max(seconds, sum(times.values()))
+    if seconds <= 0:
+        return {}
+    times["other"] = seconds - sum(times.values())
+    return {kind: time / seconds for kind, time in times.items()}
+
+
+def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
+    """How many kernels there are, and the share of their time by the class of the operation that launched them."""
+    times: dict[str, float] = defaultdict(float)
+    count = 0
+    for event in events:
+        if event.is_user_annotation or event.name.startswith(OPTIMIZER_RANGE) or not event.kernels:
+            continue
+        kind = "optimizer" if _in_optimizer(event) else class_of(event.name) or "other"
+        for kernel in event.kernels:
+            count += 1
+            times[kind] += kernel.duration
+    total = sum(times.values())
+    return float(count), {kind: time / total for kind, time in times.items()} if total > 0 else {}
+
+
+def busy_seconds(events: Iterable[Any]) -> float | None:
+    """The union of what ran on the device; None where nothing did, or where activities cannot be told from annotations."""
+    spans = sorted(
+        (event.time_range.start, event.time_range.end)
+        for event in events
+        if event.device_type == torch.autograd.DeviceType.CUDA and getattr(event, "activity_type", None) in GPU_WORK
+    )
+    busy, end = 0.0, float("-inf")
+    for start, stop in spans:
+        busy += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return busy / 1e6 if spans else None
+
+
+def _in_optimizer(event: Any) -> bool:
+    parent = event.cpu_parent
+    while parent is not None:
+        if parent.name.startswith(OPTIMIZER_RANGE):
+            return True
+        parent = parent.cpu_parent
+    return False
+
+
+def work_of(counted: Counting, profiled: Profiling | None = None, *, peak_bytes: int | None = None) -> Work:
+    """What one step does; both were around one step."""
+    return Work(
+        ops=float(counted.ops),
+        kernels=profiled.kernels if profiled is not None else None,
+        flops=counted.flops,
+        flops_by_dtype=dict(counted.flops_by_dtype),
+        h2d_bytes=float(counted.h2d_bytes),
+        h2d_copies=float(counted.h2d_copies),
+        peak_bytes=peak_bytes,
+        shares=profiled.shares if profiled is not None else {},
+    )
+
+
+def main_precision(counted: Counting) -> str:
+    """In which type most of the floating-point work was done."""
+    return max(counted.flops_by_dtype, key=lambda kind: counted.flops_by_dtype[kind]) if counted.flops else "fp32"
+
+
+def optimizer_ways(optimizer: torch.optim.Optimizer, *, at_most: float = 0.5, largest_bytes: int = 1 << 30) -> dict[str, float]:
+    """Seconds of a step of the optimizer as it is (`now`) and `fused`, on tensors of the same shapes, taken in turn.
+
+    Empty where it has no fused way, is fused already, or its parameters are too large to have twice. The user's weights and states
+    are not touched, and no hook of theirs is called.
+    """
+    from stoker.train.optimizer import FUSED
+
+    groups = optimizer.param_groups
+    weights = [weight for group in groups for weight in group["params"] if weight.grad is not None]
+    plain = all(weight.is_floating_point() and not weight.is_sparse and not weight.grad.is_sparse for weight in weights)
+    if type(optimizer) not in FUSED or any(group.get("fused") for group in groups) or not weights or not plain:
+        return {}
+    if 8 * sum(weight.nbytes for weight in weights) > largest_bytes:
+        return {}
+    step: Any = type(optimizer).step
+    bare = getattr(step, "__wrapped__", step)
+    twins = {"now": _twin(optimizer), "fused": _twin(optimizer, fused=True, foreach=None)}
+    times: dict[str, list[float]] = {name: [] for name in twins}
+    begin = now_ns()
+    while now_ns() - begin < at_most * 1e9 or len(times["now"]) < 4:
+        for name, twin in twins.items():
+            times[name].append(_timed(lambda twin=twin: bare(twin), weights[0].device))  # type: ignore[misc]
+    return {name: statistics.median(taken[1:]) for name, taken in times.items()}
+
+
+def _twin(optimizer: torch.optim.Optimizer, **changes: Any) -> torch.optim.Optimizer:
+    """The same optimizer over zeros of the same shapes."""
+    groups = []
+    for group in optimizer.param_groups:
+        twins = []
+        for weight in group["params"]:
+            if weight.grad is not None:
+                twin = torch.zeros_like(weight, requires_grad=True)
+                twin.grad = torch.zeros_like(weight.grad)
+                twins.append(twin)
+        if twins:
+            rate = float(group["lr"])
+            groups.append({**group, **changes, "params": twins, "lr": rate})
+    kind: Any = type(optimizer)
+    with contextlib.suppress(KeyError):
+        for group in groups:
+            del group["initial_lr"]  # of a schedule, which the twin has not
+    return kind(groups)  # type: ignore[no-any-return]
+
+
+def _timed(run: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = now_ns()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (now_ns() - start) / 1e9

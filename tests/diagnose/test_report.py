@@ -1,0 +1,110 @@
+"""The report: one file, no script, and whatever a program is called is text."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from tests.diagnose.findings import ALL, on_cpu, on_gpu, texts_of, with_texts, without_verdict
+from tests.diagnose.markup import PAYLOADS, POLICY, Markup
+
+from stoker.cli.printable import printable
+from stoker.diagnose.report import TEMPLATE, check_path, make_environment, render, write_report
+from stoker.errors import OptionError
+
+URL = re.compile(r"https?:|javascript:|data:(?!$)|//|url\(|@import", re.IGNORECASE)
+
+
+def test_the_page_says_all_that_there_is() -> None:
+    page = Markup(render(on_gpu(), title="train.py --epochs 1"))
+    text = " ".join(" ".join(page.texts).split())
+    for told in (
+        "data-bound",
+        "55 % of each step waits for the loader",
+        "train.py --epochs 1",
+        "confidence high, spread 3.1 %",
+        "Then launch-bound: 218 kernels",
+        "x and y are of different rows in 3 of 24 batches",
+        "165 steps a second",
+        "2.11x (2.02-2.20)",
+        "losses equal to 8e-07",
+        "could not be tried: Unsupported: data-dependent jump (model.py:31)",
+        "wait for a batch",
+        "decode 61 %",
+        "read for each byte used 12.5",
+        "NVIDIA H200",
+        "783 TFLOP/s",
+        "the loop with cached batches 6.05 ms",
+        "log (train.py:57) 2",
+        "torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt",
+    ):
+        assert told in text, told
+
+
+def test_parts_without_numbers_are_left_out() -> None:
+    page = render(without_verdict(), title="train.py")
+    assert page.count("<section") == 1
+    assert "only 5 steps were seen" in page
+    assert page.count("only 5 steps were seen") == 1
+    assert "device" not in " ".join(Markup(render(on_cpu(), title="t")).texts).split("All that was measured")[0].split("A step")[1]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_page_is_self_contained_and_has_no_script(name: str) -> None:
+    html = render(ALL[name](), title="train.py")
+    page = Markup(html)
+    assert page.foreign == []
+    assert not [value for value in page.values if URL.search(value) and value != POLICY]
+    style = html.split("<style>")[1].split("</style>")[0]
+    assert not URL.search(style)
+    assert html.index("<meta charset") < html.index(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">') < html.index("<title>")
+
+
+def test_the_same_finding_gives_the_same_bytes() -> None:
+    assert render(on_gpu(), title="t") == render(on_gpu(), title="t")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_500_payloads_in_every_field_are_text(name: str) -> None:
+    assert len(set(PAYLOADS)) == 500
+    plain = Markup(render(with_texts(ALL[name](), "x"), title="x"))
+    for payload in PAYLOADS:
+        page = Markup(render(with_texts(ALL[name](), payload), title=payload))
+        assert page.foreign == [], payload
+        assert page.count == plain.count, payload
+        assert printable(payload) in "".join(page.texts), payload
+
+
+def test_every_text_of_a_finding_is_replaced_and_shown() -> None:
+    """A control of the test above: no field is spared, and nearly all are in the page."""
+    fixed = {"data", "launch", "high", "equal", "within tolerance", "changed", "not compared", "cuda"}
+    assert {text for text in texts_of(with_texts(on_gpu(), "§")) if not text.startswith("§")} == fixed
+    assert render(with_texts(on_gpu(), "§"), title="§").count("§") > 70
+
+
+def test_negative_control_without_escaping_payloads_are_markup() -> None:
+    bare = make_environment().overlay(autoescape=False)
+    broken = [
+        payload for payload in PAYLOADS if Markup(render(with_texts(on_gpu(), payload), title=payload, environment=bare)).foreign
+    ]
+    assert len(broken) > 350
+
+
+def test_no_value_is_spared_from_escaping() -> None:
+    template = resources.files("stoker.diagnose").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    assert not re.search(r"\|\s*safe|autoescape|Markup|<script|style=|href|src=", template)
+
+
+def test_the_report_is_a_file(tmp_path: Path) -> None:
+    path = write_report(with_texts(on_gpu(), "ü\ud800"), tmp_path / "why.html", title="train.py")
+    assert path.read_text(encoding="utf-8") == render(with_texts(on_gpu(), "ü\ud800"), title="train.py")
+    assert [one.name for one in tmp_path.iterdir()] == ["why.html"]
+
+
+def test_a_path_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"train\.py has the ending '\.py'; a report is a file that ends in \.html"):
+        check_path(tmp_path / "train.py")
+    with pytest.raises(OptionError, match=r"gone is not a folder, so the report why\.html cannot be written there"):
+        write_report(on_gpu(), tmp_path / "gone" / "why.html", title="t")

@@ -1,0 +1,138 @@
+"""The report in a real browser: what Chromium makes of it, at two widths, and that it asks for nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html import unescape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.diagnose.findings import on_cpu, on_gpu, with_texts, without_verdict
+from tests.diagnose.markup import PAYLOADS, TAGS
+
+from stoker.diagnose.report import make_environment, render
+
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (the Debian package `chromium`)")
+
+FRAME = '<iframe id="{name}" src="/{name}" width="{width}" height="900"></iframe>'
+PAGE = """<!doctype html><meta charset="utf-8"><body>{frames}<pre id="seen"></pre><script>
+window.onload = () => {{
+  const seen = {{}};
+  for (const frame of document.querySelectorAll("iframe")) {{
+    const page = frame.contentDocument, root = page.documentElement;
+    const colour = getComputedStyle(page.body).backgroundColor;
+    seen[frame.id] = {{
+      tags: [...new Set([...page.querySelectorAll("*")].map(one => one.localName))],
+      wide: [...page.querySelectorAll("body *")].filter(one => one.getBoundingClientRect().right > root.clientWidth + 1).length,
+      scrolls: root.scrollWidth - root.clientWidth,
+      height: root.scrollHeight, title: page.title, colour: colour, ran: frame.contentWindow.ran === true,
+    }};
+  }}
+  document.getElementById("seen").textContent = JSON.stringify(seen);
+}};
+</script>"""
+
+
+@dataclass
+class Site:
+    """Pages by name, and every path that was asked for beside them."""
+
+    address: str = ""
+    pages: dict[str, str] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = site.pages.get(self.path[1:])
+            if page is None:
+                site.asked.add(self.path)
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(page.encode())
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    site.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield site
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def chromium(tmp_path: Path, *arguments: str) -> str:
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={tmp_path}/profile")
+    command = [str(CHROMIUM), *flags, *arguments]
+    done = subprocess.run(command, capture_output=True, timeout=200, check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    return done.stdout.decode("utf-8", "replace")
+
+
+def look(site: Site, tmp_path: Path, widths: dict[str, int]) -> dict[str, Any]:
+    """What the browser sees in each page, shown in frames of some width."""
+    site.pages["all"] = PAGE.format(frames="".join(FRAME.format(name=name, width=width) for name, width in widths.items()))
+    page = chromium(tmp_path, "--dump-dom", f"{site.address}/all")
+    found = re.search(r'<pre id="seen">(.*?)</pre>', page, re.DOTALL)
+    assert found is not None
+    seen: dict[str, Any] = json.loads(unescape(found[1]))
+    return seen
+
+
+def test_chromium_sees_the_same_page_at_any_width_and_asks_for_nothing(site: Site, tmp_path: Path) -> None:
+    # A long name without a place to break, and all that one could call a thing to make it a script or a request.
+    hostile = "".join(PAYLOADS).replace("http://x.example", site.address) + f"<img src={site.address}/leak><script>ran = true</script>"
+    attacked = with_texts(on_gpu(), hostile)
+    bare = render(attacked, title="t", environment=make_environment().overlay(autoescape=False))
+    for name, finding in (("gpu", on_gpu()), ("cpu", on_cpu()), ("none", without_verdict()), ("long", with_texts(on_gpu(), "x" * 500))):
+        for width in (400, 1200):
+            site.pages[f"{name}-{width}"] = render(finding, title="train.py --epochs 1")
+    site.pages["attacked-400"] = render(attacked, title=hostile)
+    site.pages["bare-400"] = bare
+    seen = look(site, tmp_path, {name: int(name.rpartition("-")[2]) for name in list(site.pages)})
+    # The one without escapes is the control: it has foreign tags, and only the policy keeps it from scripts and requests.
+    control = seen.pop("bare-400")
+    assert set(control["tags"]) - TAGS
+    assert not control["ran"]
+    for name, one in seen.items():
+        assert set(one["tags"]) <= TAGS, name
+        assert (one["wide"], one["scrolls"], one["ran"]) == (0, 0, False), (name, one)
+    assert seen["gpu-400"]["title"] == "data-bound - train.py --epochs 1"
+    assert seen["gpu-400"]["height"] > seen["gpu-1200"]["height"] > 1000
+    assert site.asked <= {"/favicon.ico"}
+
+
+def test_negative_control_without_escapes_and_policy_a_script_runs_and_asks(site: Site, tmp_path: Path) -> None:
+    attack = f"<img src={site.address}/leak><script>ran = true</script>"
+    page = render(with_texts(on_gpu(), attack), title="t", environment=make_environment().overlay(autoescape=False))
+    site.pages["open-400"] = page.replace("http-equiv", "name")
+    assert look(site, tmp_path, {"open-400": 400})["open-400"]["ran"] is True
+    assert "/leak" in site.asked
+
+
+@pytest.mark.parametrize(("scheme", "light"), [("1", True), ("0", False)])
+def test_light_and_dark(site: Site, tmp_path: Path, scheme: str, light: bool) -> None:
+    site.pages["gpu-1200"] = render(on_gpu(), title="train.py")
+    site.pages["all"] = PAGE.format(frames=FRAME.format(name="gpu-1200", width=1200))
+    page = chromium(tmp_path, "--dump-dom", f"--blink-settings=preferredColorScheme={scheme}", f"{site.address}/all")
+    colours = re.search(r'"colour":"rgb\((\d+), (\d+), (\d+)\)"', page)
+    assert colours is not None
+    assert (min(map(int, colours.groups())) > 200) is light
