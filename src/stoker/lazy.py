@@ -1,4 +1,4 @@
-"""Lazy names: the public names of a package on one page, each imported when it is first used, so that importing it costs nothing."""
+"""Lazy names: a package names all it offers on one page, and each is imported when it is first used."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -174,10 +175,13 @@ def without_verdict() -> Finding:
 ALL = {"gpu": on_gpu, "cpu": on_cpu, "none": without_verdict}
 
 
+hints_of = functools.cache(typing.get_type_hints)
+
+
 def with_texts(value: Any, text: str, kind: Any = None) -> Any:
     """The same finding with one text in place of each that is free: fields, items of lists, and keys."""
     if isinstance(value, msgspec.Struct):
-        hints = typing.get_type_hints(type(value))
+        hints = hints_of(type(value))
         return msgspec.structs.replace(
             value, **{name: with_texts(getattr(value, name), text, hints[name]) for name in value.__struct_fields__}
         )

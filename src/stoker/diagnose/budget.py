@@ -1,8 +1,8 @@
 """The budget: what a step may do, as a small file of whole numbers that is kept beside the code and changes with it.
 
 It is written from the usual counts of a run, and later runs are held against it. The law: a run is over its budget only where no
-chance can have made it so. A count that is the same in (nearly) all steps is compared exactly; of one that varies, as with series of
-different lengths, the least of a run must be more than the most of the budget.
+chance can have made it so. A count that is the same in (nearly) all steps is compared exactly; of one that varies, as with series
+of different lengths, the least of a run must be more than the most of the budget.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ ODD_STEPS = 8
 """From 16 steps on, one in so many may differ (a log line, a short last batch) before a count is said to vary."""
 NAMES = (
     "ops",
+    "flops",
     "kernels",
     "syncs",
     "h2d_copies",

@@ -1,8 +1,6 @@
 """The child: the process in which the user's program runs, watched, until enough is known.
 
-    python -m stoker.diagnose.child FD REQUEST PROGRAM [ARGUMENTS]
-
-The program is the main module of this process, with its own arguments and its own folder. What was measured goes through the file
+It is started with a file descriptor and a request. The program is the main module of this process, with its own arguments and its own folder. What was measured goes through the file
 descriptor as one message of JSON, and the process ends at once: nothing of the program runs after that, no checkpoint is written.
 """
 
@@ -168,7 +166,3 @@ def main(arguments: list[str]) -> NoReturn:
     connection = Connection(int(arguments[0]), readable=False)
     request = msgspec.json.decode(arguments[1], type=Request)
     Child(request, connection).run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

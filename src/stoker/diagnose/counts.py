@@ -1,22 +1,27 @@
-"""Counts: what a step does, in whole numbers that have nothing to do with time. THE counter of operations.
+"""Counts: what a step does, in whole numbers that have nothing to do with time.
 
-It stands between the user's program and torch: all that torch dispatches passes through it, the backward pass and the optimizer's
-step included. The law: the same program on the same data has the same counts, whatever else the machine does.
+The counter stands between the user's program and torch: all that torch dispatches passes through it, the backward pass and the
+optimizer's step included. It is the one of `work`, which counts operations and their floating-point work, and adds what a gate
+needs. The law: the same program on the same data has the same counts, whatever else the machine does.
 """
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from types import CodeType, TracebackType
+from typing import Any, Self
 
 import msgspec
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from stoker.diagnose.measurements import Place
-from stoker.diagnose.own import own_frame, place_of
+from stoker.diagnose.own import own_frame, shown
+from stoker.diagnose.work import Counting, Profiling
 
 WAITING = {
     "aten._local_scalar_dense",
@@ -33,6 +38,7 @@ WAITING = {
 """Operations after which the host knows a value or a size that only the device can tell."""
 MASKING = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
 """Operations that do so where a mask is among their indices."""
+MASKS = (torch.bool, torch.uint8)
 COPYING = {"aten._to_copy", "aten.copy_", "aten.copy"}
 
 
@@ -41,6 +47,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     ops: int
     """Operations that torch dispatches."""
+    flops: int
+    """Floating-point operations of products."""
     syncs: int
     """Times that the host needs to know what the device has computed (`.item()`, masks, copies back). On a CPU: would need."""
     h2d_copies: int
@@ -62,110 +70,142 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Operations, syncs, copies and allocations by line of the user's code, as `key_of` writes it."""
 
 
-class StepCounter(TorchDispatchMode):
+class StepCounter(Counting):  # type: ignore[no-untyped-call]
     """Counts all operations of this thread, and of backward passes that it begins, while it is entered; `take` after each step."""
 
-    def __init__(self, *, blame: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.on_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self.lines: dict[str, Place] = {}
         """Where each line of `places` stands now."""
-        self._blame = blame
-        self._on_cuda = torch.cuda.is_available()
+        self._profiling: Profiling | None = None
         self._clear()
 
+    def __enter__(self) -> Self:
+        self._clear()
+        self._begin_profile()
+        super().__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        super().__exit__(kind, error, trace)
+        self._end_profile()
+
     def _clear(self) -> None:
+        self.ops = self.h2d_copies = self.h2d_bytes = 0
+        self.flops_by_dtype.clear()
         self._totals: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
-        self._places: dict[tuple[Any, int], Counter[str]] = {}
-        self._device = _memory() if self._on_cuda else (0, 0)
+        self._places: dict[tuple[CodeType, int], Counter[str]] = {}
+        self._memory = _memory() if self.on_cuda else (0, 0)
         self._compiled = _num_compiled()
+
+    def _begin_profile(self) -> None:
+        """The kernels of a step are known to the profiler alone."""
+        if self.on_cuda:
+            self._profiling = Profiling("cuda")
+            self._profiling.__enter__()
+
+    def _end_profile(self) -> int | None:
+        if self._profiling is None:
+            return None
+        profiling, self._profiling = self._profiling, None
+        profiling.__exit__(None, None, None)
+        return None if profiling.kernels is None else int(profiling.kernels)
 
     def take(self) -> Counts:
         """What was counted since the last time."""
-        totals = self._totals
-        before, now, compiled = self._device, _memory() if self._on_cuda else (0, 0), _num_compiled()
+        totals, before, compiled = self._totals, self._memory, _num_compiled()
+        now = _memory() if self.on_cuda else (0, 0)
         counts = Counts(
             ops=totals["ops"],
+            flops=totals["flops"],
+            kernels=self._end_profile(),
             syncs=totals["syncs"],
             h2d_copies=totals["h2d_copies"],
             h2d_bytes=totals["h2d_bytes"],
             d2h_copies=totals["d2h_copies"],
             d2h_bytes=totals["d2h_bytes"],
-            allocations=totals["allocations"] if not self._on_cuda else now[0] - before[0],
-            allocated_bytes=totals["allocated_bytes"] if not self._on_cuda else now[1] - before[1],
+            allocations=now[0] - before[0] if self.on_cuda else totals["allocations"],
+            allocated_bytes=now[1] - before[1] if self.on_cuda else totals["allocated_bytes"],
             recompiles=None if compiled is None else compiled - (self._compiled or 0),
             graph_breaks=_num_breaks(),
             kinds=dict(self._kinds.most_common()),
             places=self._by_line(),
         )
         self._clear()
+        self._begin_profile()
         return counts
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Let an operation through, and count it."""
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         if func.namespace == "profiler":  # names for profiles: no work
-            return result
+            return func(*args, **(kwargs or {}))
+        flops, h2d_copies, h2d_bytes = self.flops, self.h2d_copies, self.h2d_bytes
+        result = super().__torch_dispatch__(func, types, args, kwargs)
         name = f"{func.namespace}.{func._opname}"
-        found = {"ops": 1}
-        given = list(_tensors((args, kwargs)))
-        made = list(_tensors(result))
-        if self._waits(name, args, given):
-            found["syncs"] = 1
-        if name in COPYING:
-            self._copied(name, args, kwargs, made, found)
-        known = {one.untyped_storage()._cdata for one in given}
+        found = {
+            "ops": 1,
+            "flops": int(self.flops - flops),
+            "h2d_copies": self.h2d_copies - h2d_copies,
+            "h2d_bytes": self.h2d_bytes - h2d_bytes,
+        }
+        given, made = list(_tensors((args, kwargs))), list(_tensors(result))
+        self._see_waiting(name, args, kwargs or {}, given, made, found)
+        self._see_memory(given, made, found)
+        found = {what: number for what, number in found.items() if number}
+        self._kinds[name] += 1
+        self._totals.update(found)
+        frame = own_frame(sys._getframe(1))
+        if frame is not None:
+            self._places.setdefault((frame.f_code, frame.f_lineno), Counter()).update(found)
+        return result
+
+    def _see_waiting(
+        self,
+        name: str,
+        args: Any,
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
+        made: list[torch.Tensor],
+        found: dict[str, int],
+    ) -> None:
+        """Count where the host has to know what a device computes, and copies back to it."""
+        if name in COPYING and made:
+            source = args[0] if name == "aten._to_copy" else args[1]
+            if isinstance(source, torch.Tensor) and source.device.type != "cpu" and made[0].device.type == "cpu":
+                found["d2h_copies"], found["d2h_bytes"] = 1, source.numel() * source.element_size()
+                found["syncs"] = int(not (kwargs.get("non_blocking") or (name != "aten._to_copy" and len(args) > 2 and args[2])))
+            elif found["h2d_copies"] and not kwargs.get("non_blocking") and not source.is_pinned():
+                found["syncs"] = 1
+        # What lies on the host is no reason to wait for a device; where there is none, it is counted as if it lay on one.
+        elif not self.on_cuda or any(one.device.type != "cpu" for one in given):
+            masks = name in MASKING and any(one is not None and one.dtype in MASKS for one in args[1])
+            found["syncs"] = int(masks or name in WAITING)
+
+    def _see_memory(self, given: list[torch.Tensor], made: list[torch.Tensor], found: dict[str, int]) -> None:
+        """Count results that lie in memory of their own."""
+        known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
         for tensor in made:
-            storage = tensor.untyped_storage()
-            if storage._cdata not in known:
+            if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
                 known.add(storage._cdata)
                 found["allocations"] = found.get("allocations", 0) + 1
                 found["allocated_bytes"] = found.get("allocated_bytes", 0) + storage.nbytes()
-        self._kinds[name] += 1
-        self._totals.update(found)
-        if self._blame:
-            frame = own_frame(sys._getframe(1))
-            if frame is not None:
-                key = (frame.f_code, frame.f_lineno)
-                if key not in self._places:
-                    self._places[key] = Counter()
-                    self.lines.setdefault(key_of(place := place_of(frame), frame.f_code.co_filename), place)
-                self._places[key].update(found)
-        return result
-
-    def _waits(self, name: str, args: Any, given: list[torch.Tensor]) -> bool:
-        if name in MASKING:
-            indices = args[1] if len(args) > 1 else ()
-            return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices)
-        # What lies on the host is no reason to wait for a device; where there is none, it is counted as if it lay on one.
-        return name in WAITING and (not self._on_cuda or any(one.device.type != "cpu" for one in given))
-
-    def _copied(self, name: str, args: Any, kwargs: Any, made: list[torch.Tensor], found: dict[str, int]) -> None:
-        """Count a copy between host and device. One back to the host is waited for, unless it says otherwise."""
-        source = args[1] if name != "aten._to_copy" else args[0]
-        if not made or not isinstance(source, torch.Tensor) or source.device.type == made[0].device.type:
-            return
-        way = "h2d" if source.device.type == "cpu" else "d2h"
-        found[f"{way}_copies"] = 1
-        found[f"{way}_bytes"] = source.numel() * source.element_size()
-        waits = not (kwargs.get("non_blocking") or (name != "aten._to_copy" and len(args) > 2 and args[2]))
-        if waits and (way == "d2h" or not source.is_pinned()):
-            found["syncs"] = 1
 
     def _by_line(self) -> dict[str, dict[str, int]]:
         merged: dict[str, Counter[str]] = {}
         for (code, line), found in self._places.items():
-            place = Place(file=code.co_filename, line=line, function=code.co_qualname)
-            merged.setdefault(key_of(place, code.co_filename), Counter()).update(found)
+            place = Place(file=shown(code.co_filename), line=line, function=code.co_qualname)
+            key = key_of(place, code.co_filename)
+            self.lines[key] = place
+            merged.setdefault(key, Counter()).update(found)
         return {key: dict(found) for key, found in sorted(merged.items())}
 
 
 def key_of(place: Place, file: str) -> str:
     """A line of code by its function and text, which stay when lines are added above it."""
-    import linecache
-    from pathlib import PurePath
-
     text = " ".join(linecache.getline(file, place.line).split())
     return f"{PurePath(file).name} {place.function}: {text}"
 
@@ -181,15 +221,19 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(list(value.values()))
 
 
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a piece of memory: not sparse, nor made of other tensors."""
+    return tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor)
+
+
 def _memory() -> tuple[int, int]:
     """Pieces and bytes that the device's allocator has ever handed out."""
-    if not torch.cuda.is_initialized():
-        return 0, 0
     stats = torch.cuda.memory_stats()
     return int(stats.get("allocation.all.allocated", 0)), int(stats.get("allocated_bytes.all.allocated", 0))
 
 
 def _num_compiled() -> int | None:
+    """Graphs that torch has compiled in this process; None where it compiles nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is None or not dynamo.counters["frames"]["total"]:
         return None
@@ -199,4 +243,5 @@ def _num_compiled() -> int | None:
 def _num_breaks() -> int | None:
     if _num_compiled() is None:
         return None
-    return sum(sys.modules["torch._dynamo.utils"].counters["graph_break"].values())
+    breaks: dict[str, int] = sys.modules["torch._dynamo.utils"].counters["graph_break"]
+    return sum(breaks.values())

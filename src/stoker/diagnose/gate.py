@@ -21,6 +21,7 @@ STEPS = 16
 MOST_REASONS = 4
 TITLES = {
     "ops": "operations",
+    "flops": "floating-point operations",
     "kernels": "kernels",
     "syncs": "syncs",
     "h2d_copies": "copies to the device",

@@ -5,7 +5,7 @@ from __future__ import annotations
 GEMM = frozenset(
     "mm addmm bmm baddbmm addbmm mv addmv dot vdot _scaled_mm convolution _convolution convolution_backward cudnn_convolution "
     "mkldnn_convolution thnn_conv2d _slow_conv2d_forward _slow_conv2d_backward convolution_overrideable mkldnn_linear "
-    "mkldnn_linear_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward _weight_norm_interface "
+    "mkldnn_linear_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward "
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention "
     "_scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
@@ -19,7 +19,7 @@ REDUCE = frozenset(
     "native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit "
     "cudnn_batch_norm cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward rms_norm nll_loss_forward "
     "nll_loss_backward nll_loss2d_forward nll_loss2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward "
-    "avg_pool2d avg_pool2d_backward mean_dim mse_loss smooth_l1_loss binary_cross_entropy binary_cross_entropy_with_logits "
+    "avg_pool2d avg_pool2d_backward mse_loss smooth_l1_loss binary_cross_entropy binary_cross_entropy_with_logits "
     "_fft_r2c _fft_c2r _fft_c2c nonzero count_nonzero".split()
 )
 COPY = frozenset(
@@ -27,7 +27,7 @@ COPY = frozenset(
     "scatter_add scatter_add_ embedding embedding_dense_backward _embedding_bag _embedding_bag_backward masked_select masked_scatter "
     "masked_fill masked_fill_ fill_ zero_ slice_backward select_backward constant_pad_nd roll flip repeat repeat_interleave tril triu "
     "take put_ narrow_copy im2col col2im pixel_shuffle pin_memory _pin_memory arange eye one_hot unfold_backward "
-    "native_dropout_backward_copy _foreach_zero_ _foreach_copy_".split()
+    "_foreach_zero_ _foreach_copy_".split()
 )
 VIEWS = frozenset(
     "empty empty_like empty_strided new_empty new_empty_strided new_zeros view _unsafe_view reshape _reshape_alias as_strided t "
@@ -36,8 +36,8 @@ VIEWS = frozenset(
     "full_like is_nonzero result_type set_ resize_ unflatten flatten movedim swapaxes diagonal real imag lift_fresh conv1d conv2d "
     "conv3d layer_norm batch_norm group_norm softmax log_softmax cross_entropy_loss nll_loss nll_loss_nd dropout "
     "scaled_dot_product_attention lstm gru rnn_tanh rnn_relu einsum unfold type_as broadcast_tensors cudnn_is_acceptable "
-    "_nested_tensor_from_mask can_cast scalar_tensor multi_head_attention_forward _has_compatible_shallow_copy_type record_stream "
-    "max_pool2d avg_pool1d adaptive_avg_pool2d index_fill where_copy _conj conj numpy_T mT mH ravel lift pad".split()
+    "can_cast scalar_tensor multi_head_attention_forward record_stream "
+    "max_pool2d avg_pool1d adaptive_avg_pool2d index_fill _conj conj mT mH ravel lift pad".split()
 )
 """Of no work of their own: they look at memory another way, allocate it, or call another operation that works."""
 

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import torch
 
 from stoker.clock import now_ns
-from stoker.diagnose.boundaries import FORWARD, NEXT, PREPARE, REST, Boundaries, Times
+from stoker.diagnose.boundaries import FORWARD, NEXT, PREPARE, REST, Boundaries, Times, compiled
 from stoker.diagnose.copies import copied, num_bytes
 from stoker.diagnose.measurements import Device
 from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.stages import profile_loader
 from stoker.diagnose.watched import Sources, Watched
+from stoker.diagnose.work import Counting, Profiling, main_precision, work_of
 from stoker.diagnose.workers import queue_length, wait_for_workers
 from stoker.errors import TrainError
 
@@ -36,7 +37,7 @@ class Mode(NamedTuple):
     """What a step gets."""
 
     cached: bool = False
-    before: Callable[[], None] | None = None
+    before: Callable[[], object] | None = None
     """Called when the batch is there, outside of all times."""
 
 
@@ -114,8 +115,7 @@ class Session:
         self._nexts += 1
         boundaries.switch(PREPARE if boundaries.finds_forward else FORWARD)
         if mode.before is not None:
-            mode.before()
-            boundaries.resume()
+            self._begin_step(mode)
         return value
 
     def _begin_turn(self) -> None:
@@ -124,8 +124,13 @@ class Session:
             self._advance()
         self.boundaries.switch(PREPARE)
         if self._mode.before is not None:
-            self._mode.before()
-            self.boundaries.resume()
+            self._begin_step(self._mode)
+
+    def _begin_step(self, mode: Mode) -> None:
+        if mode.before is not None:
+            mode.before()
+        self._mode = Mode(cached=mode.cached)  # once a step, also where it has several batches
+        self.boundaries.resume()
 
     def _end_step(self) -> None:
         """An optimizer's step has ended, and there is no loop to be seen."""
@@ -283,11 +288,16 @@ class Session:
 
     def _work(self) -> Plan:
         """What a step consists of, counted."""
-        from stoker.diagnose.counted import Counted
-
-        counted = Counted(self.device)
-        yield Mode(cached=self._can_cache, before=counted.begin)
-        self.ledger.work = counted.end()
+        counting, profiling = Counting(), Profiling(self.device)
+        if not compiled():  # such code would be compiled anew for a mode that looks at its operations
+            yield Mode(cached=self._can_cache, before=counting.__enter__)
+            counting.__exit__(None, None, None)
+        yield from self._settle(CACHED if self._can_cache else TRUE, 1)
+        yield Mode(cached=self._can_cache, before=profiling.__enter__)
+        profiling.__exit__(None, None, None)
+        self.ledger.work = work_of(counting, profiling)
+        if counting.flops:
+            self.boundaries.precision = main_precision(counting)
 
     def _look_into_loader(self) -> None:
         """Which part of making a batch takes the time."""

@@ -1,0 +1,33 @@
+"""The ladder: steps a second now, and with one cause after the other gone: data free, sync free, launch free, roofline.
+
+Each rung is the one before without some parts of the step, so it is at least as high. The last is what the floating-point work
+takes at the peak that this machine was measured to reach, and nothing climbs past it.
+"""
+
+from __future__ import annotations
+
+from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.parts import Division, flops_seconds
+
+RUNGS: dict[str, tuple[str, ...]] = {
+    "data_free": ("data", "transfer"),
+    "sync_free": ("sync", "host", "oversubscribed"),
+    "launch_free": ("launch", "dispatch"),
+}
+SHORTEST = 1e-4
+"""Of a step: what is left when estimates take all of it away."""
+
+
+def climb(measured: Measurements, division: Division) -> dict[str, float]:
+    """Steps a second by rung; empty where no step was measured."""
+    if division.step <= 0:
+        return {}
+    least = max(flops_seconds(measured), SHORTEST * division.step)
+    left = division.step
+    ladder = {"now": 1 / left}
+    for rung, names in RUNGS.items():
+        left -= sum(getattr(division.parts, name) for name in names)
+        left = min(1 / min(ladder.values()), max(left, least))
+        ladder[rung] = max(1 / left, max(ladder.values()))
+    ladder["roofline"] = max(1 / least if flops_seconds(measured) > 0 else 0.0, max(ladder.values()))
+    return ladder

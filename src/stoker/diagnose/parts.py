@@ -1,0 +1,275 @@
+"""Parts: the time of a step, divided into what each cause has of it. Between measurements and the ranking of causes; no torch.
+
+The causes are taken away one after the other, in the order in which they hide each other: data, copies, waiting, the loop's own
+Python, issuing operations, and then the work itself. What is gone with one is its part, so parts do not overlap and their sum is
+the step. What a cause can be given is capped by its own clean measurement: noise between two stretches names nobody.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from stoker.diagnose.measurements import Measurements, Phases, Stretch
+
+ALONE_IN_LOOP = 1.25
+"""A loader next to a training takes up to so many times what it takes alone: they share caches and cores."""
+COPIES_IN_LOOP = 1.6
+"""Copies of batches that have just been made, against the same buffers again and again (4.98 ms alone, 7.8 in the loop)."""
+NO_FORWARD = 0.02
+"""With less of a step in modules than this, the model is made of functions, and its forward pass lies in `prepare`."""
+PYTHON_AN_OPERATION = 2.0
+"""Python around an operation, in dispatch costs: more than that is the user's own work."""
+THREADS_GAIN = 0.05
+"""A gain by fewer threads below this is noise."""
+IN_PEAK = 0.35
+"""Of the measured peak: a step that reaches it computes, whatever its kernels are called."""
+MOSTLY = 0.6
+SHORTER = 2.0
+"""So much faster must a shorter type be for its absence to be a cause."""
+LONG_KERNEL = 20e-6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """Seconds of a step by cause; `unknown` is work of which nothing was counted."""
+
+    data: float = 0.0
+    transfer: float = 0.0
+    sync: float = 0.0
+    host: float = 0.0
+    oversubscribed: float = 0.0
+    launch: float = 0.0
+    dispatch: float = 0.0
+    optimizer: float = 0.0
+    precision: float = 0.0
+    compute: float = 0.0
+    memory: float = 0.0
+    kernel: float = 0.0
+    unknown: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The step."""
+        return math.fsum(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Division:
+    """A step, divided."""
+
+    step: float
+    parts: Parts
+    residual: float
+    """What the clean measurements leave unexplained (above 0) or explain too much (below 0), in seconds."""
+    host_limits: bool
+    """On a GPU: whether the host issues a step more slowly than the device works it off."""
+
+    def share(self, name: str) -> float:
+        """Of the step, within 0 and 1."""
+        return min(1.0, max(0.0, getattr(self.parts, name) / self.step)) if self.step > 0 else 0.0
+
+
+def divide(measured: Measurements) -> Division:
+    """Who has which part of a step."""
+    step = measured.loop.median
+    if not (math.isfinite(step) and step > 0):
+        return Division(step=0.0, parts=Parts(), residual=0.0, host_limits=False)
+    return _on_cuda(measured, step) if measured.device == "cuda" else _on_cpu(measured, step)
+
+
+def seconds_of(stretch: Stretch | None) -> float | None:
+    """The median of a stretch, if there is one."""
+    return stretch.median if stretch is not None and stretch.seconds else None
+
+
+def scaled_phases(measured: Measurements, step: float) -> Phases:
+    """Phases whose sum is the step: each is a median of its own, and medians do not add up."""
+    phases = measured.phases
+    names = ("next", "prepare", "forward", "backward", "optimizer", "rest")
+    total = sum(getattr(phases, name) for name in names)
+    factor = step / total if total > 0 else 0.0
+    return Phases(**{name: max(0.0, getattr(phases, name) * factor) for name in names})
+
+
+def _data(measured: Measurements, phases: Phases, step: float) -> float:
+    """What would be gone if batches were simply there; capped by what the loader was seen to take."""
+    cached, alone = seconds_of(measured.cached), seconds_of(measured.loader_alone)
+    if cached is None:
+        return min(step, phases.next)
+    return min(max(0.0, step - cached), ALONE_IN_LOOP * max(alone or 0.0, phases.next))
+
+
+def _on_cpu(measured: Measurements, step: float) -> Division:
+    phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
+    machine, work = measured.machine, measured.work
+    data, oversubscribed = _data(measured, phases, step), 0.0
+    residual = 0.0 if cached is None else step - cached - data
+    crowd = measured.loader.workers + machine.threads
+    if data > 0 and cached is not None and alone is not None and measured.loader.workers and crowd > 2 * machine.cores:
+        # Neither the loader nor the step needs so long alone: they are in each other's way.
+        oversubscribed = min(data, max(0.0, step - max(cached, alone)))
+        data -= oversubscribed
+    making = phases.prepare if phases.forward > NO_FORWARD * step else 0.0
+    making = min(making, step - data - oversubscribed)
+    data += making
+    host = min(phases.rest, step - data - oversubscribed)
+    busy = step - data - oversubscribed - host
+    optimizer = min(phases.optimizer, busy)
+    core = busy - optimizer
+    python = _python_within(measured, step, phases, making)
+    python = min(python, core)
+    host, core = host + python, core - python
+    gain = _threads_gain(measured)
+    oversubscribed += gain * (core + optimizer)
+    core, optimizer = core * (1 - gain), optimizer * (1 - gain)
+    if work is None:
+        parts = Parts(data=data, host=host, oversubscribed=oversubscribed, optimizer=optimizer, unknown=core)
+        return Division(step=step, parts=parts, residual=residual, host_limits=False)
+    # Operations of the optimizer are dispatched too, but what they cost is the optimizer's.
+    in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
+    dispatch = min(core, work.ops * machine.dispatch_seconds * in_core)
+    products, moving = _products(measured, core)
+    left = core - dispatch
+    parts = Parts(
+        data=data,
+        host=host,
+        oversubscribed=oversubscribed,
+        dispatch=dispatch,
+        optimizer=optimizer,
+        compute=left * products,
+        memory=left * moving,
+    )
+    return Division(step=step, parts=parts, residual=residual, host_limits=False)
+
+
+def _python_within(measured: Measurements, step: float, phases: Phases, making: float) -> float:
+    """Python between operations of a pass, beyond what torch itself needs around them."""
+    work = measured.work
+    if work is None or not work.shares:
+        return 0.0
+    whole = seconds_of(measured.cached) or step
+    around = PYTHON_AN_OPERATION * work.ops * measured.machine.dispatch_seconds
+    return max(0.0, work.shares.get("other", 0.0) * whole - phases.rest - making - around)
+
+
+def _threads_gain(measured: Measurements) -> float:
+    """What the best number of threads saves of a step without its data."""
+    by_threads = measured.fewer_threads
+    now = by_threads.get(str(measured.machine.threads)) or seconds_of(measured.cached)
+    if not by_threads or not now:
+        return 0.0
+    gain = 1 - min(by_threads.values()) / now
+    return gain if gain >= THREADS_GAIN else 0.0
+
+
+def _products(measured: Measurements, seconds: float) -> tuple[float, float]:
+    """How the work of a CPU divides into products and moving memory."""
+    work = measured.work
+    shares = work.shares if work is not None else {}
+    products = shares.get("gemm", 0.0)
+    moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy"))
+    if products + moving > 0:
+        return products / (products + moving), moving / (products + moving)
+    computes = flops_seconds(measured) >= IN_PEAK * seconds
+    return (1.0, 0.0) if computes else (0.0, 1.0)
+
+
+def flops_seconds(measured: Measurements) -> float:
+    """What the floating-point work of a step takes at the measured peaks."""
+    work, peaks = measured.work, measured.machine.matmul_flops
+    if work is None or not peaks:
+        return 0.0
+    by_dtype = work.flops_by_dtype or {measured.precision: work.flops}
+    slowest = min(peaks.values())
+    return sum(flops / peak for kind, flops in by_dtype.items() if (peak := peaks.get(kind, slowest)) > 0)
+
+
+def _on_cuda(measured: Measurements, step: float) -> Division:
+    phases, cached = scaled_phases(measured, step), seconds_of(measured.cached)
+    issue, device = seconds_of(measured.host_issue), seconds_of(measured.device_alone)
+    data = _data(measured, phases, step)
+    left = step - data
+    transfer = min(left, COPIES_IN_LOOP * copies_seconds(measured), phases.prepare or max(0.0, left - (cached or left)))
+    left -= transfer
+    if device is None:
+        return Division(step=step, parts=Parts(data=data, transfer=transfer, unknown=left), residual=0.0, host_limits=False)
+    device = min(device, left)
+    waits = _waits(measured, phases)
+    waiting = max(0.0, sum(waits.values()) - transfer)
+    in_loop = phases.forward > 0
+    issue = left if issue is None else max(0.0, issue - (transfer if in_loop else 0.0) - waiting)
+    stalls = bool(measured.syncs) or bool(measured.blocked_under_sleep)
+    own = max(0.0, phases.rest - waits.get("rest", 0.0))
+    if stalls and not waits:
+        own = 0.0  # nobody saw where it waits, and that is mostly where a loss is read
+    gap = max(0.0, left - max(issue - own, device))
+    # Without a wait, only what the loop does besides its core can lie between the loop and its parts.
+    host = min(gap, own if stalls else max(own, left - (cached if cached is not None else left)))
+    sync = gap - host if stalls else 0.0
+    left -= host + sync
+    host_limits = issue - own > device or (issue > device and left > 1.1 * device)
+    residual = left - max(device, issue - own if host_limits else 0.0)
+    launch = max(0.0, left - device) if host_limits else 0.0
+    parts = _kernels(measured, left - launch, device)
+    parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}
+    return Division(step=step, parts=Parts(**parts), residual=residual, host_limits=host_limits)
+
+
+def copies_seconds(measured: Measurements) -> float:
+    """X, or what the bytes take at the measured rate."""
+    copies, work, rate = seconds_of(measured.copies_alone), measured.work, measured.machine.h2d_pageable_bytes
+    if copies is not None:
+        return copies
+    return work.h2d_bytes / rate if work is not None and rate else 0.0
+
+
+def _waits(measured: Measurements, phases: Phases) -> dict[str, float]:
+    """Seconds that the host was seen at lines where it waits for the device, by phase."""
+    lines = {(sync.place.file, sync.place.line) for sync in measured.syncs if sync.place is not None}
+    waits = {
+        phase: min(1.0, sum(blame.share for blame in blames if (blame.place.file, blame.place.line) in lines))
+        * getattr(phases, phase, 0.0)
+        for phase, blames in measured.blames.items()
+    }
+    return {phase: seconds for phase, seconds in waits.items() if seconds > 0}
+
+
+def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str, float]:
+    """The work of a GPU by cause."""
+    work, shares = measured.work, measured.work.shares if measured.work is not None else {}
+    phases = measured.device_phases
+    whole = sum(phases.values())
+    of_optimizer = phases.get("optimizer", 0.0) / max(whole, device) if whole > 0 else shares.get("optimizer", 0.0)
+    optimizer = seconds * min(1.0, of_optimizer)
+    seconds, device = seconds - optimizer, device * (1 - min(1.0, of_optimizer))
+    if work is None:
+        return {"optimizer": optimizer, "unknown": seconds}
+    reached = min(1.0, flops_seconds(measured) / device) if device > 0 else 0.0
+    total = sum(share for kind, share in shares.items() if kind != "optimizer")
+    if total > 0:
+        products = shares.get("gemm", 0.0) / total
+        moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy")) / total
+        if reached < IN_PEAK and products < MOSTLY:
+            products = min(products, reached)  # products far from the peak: their shapes are small or ragged
+    elif reached >= IN_PEAK:
+        products, moving = 1.0, 0.0
+    else:
+        long = work.kernels is not None and work.kernels > 0 and device / work.kernels >= LONG_KERNEL
+        products, moving = reached, 1 - reached if long else 0.0
+    compute = seconds * products
+    precision = compute * _in_shorter_type(measured)
+    return {
+        "optimizer": optimizer,
+        "precision": precision,
+        "compute": compute - precision,
+        "memory": seconds * moving,
+        "kernel": max(0.0, seconds * (1 - products - moving)),
+    }
+
+
+def _in_shorter_type(measured: Measurements) -> float:
+    """What products in float32 would lose of their time in a shorter type that this GPU has; 0 where they are short already."""
+    peaks = measured.machine.matmul_flops
+    now, shorter = peaks.get("fp32", 0.0), max(peaks.get("tf32", 0.0), peaks.get("bf16", 0.0))
+    return 1 - now / shorter if measured.precision == "fp32" and now > 0 and shorter >= SHORTER * now else 0.0

@@ -1,0 +1,113 @@
+"""The rule: measurements -> causes, the first of which is the verdict, or the reason why there is none. A pure function, no torch.
+
+Waste comes before work: a step that computes for nine tenths of its time and waits for its data in the last one is data-bound,
+because that tenth can be had. Among wastes, and among kinds of work, the larger part comes first.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stoker.diagnose.finding import Cause, Verdict
+from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.parts import Division, divide
+from stoker.diagnose.words import percent
+from stoker.units import readable_seconds
+
+FEWEST_STEPS = 12
+LARGEST_SPREAD = 0.10
+LARGEST_CACHED_SPREAD = 0.20
+LARGEST_RESIDUAL = 0.15
+WASTE = 0.10
+"""Of a step: less waste than this does not come before work."""
+OPTIMIZER = 0.40
+"""Of the work: an optimizer that has more of it comes before the rest."""
+DISPATCH = 0.50
+"""Of the work: with more, operations are too small."""
+LEAST = 0.005
+WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "oversubscribed")
+WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
+ON_CPU: tuple[Verdict, ...] = ("data", "host", "oversubscribed", "dispatch", "optimizer", "compute", "memory")
+ON_CUDA: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "optimizer", *WORK)
+
+
+def rank(measured: Measurements, division: Division | None = None) -> list[Cause]:
+    """Causes, the first being the verdict; at least two, and none with less than half a per cent after those."""
+    division = divide(measured) if division is None else division
+    names = ON_CUDA if measured.device == "cuda" else ON_CPU
+    shares = {name: division.share(name) for name in names}
+    first = _to_be_first(shares, division)
+    last = WORK if division.host_limits else ()
+    # The order of the names decides between equal shares: what hides others comes first.
+    order = sorted(names, key=lambda name: (name in last, name not in first, -shares[name], names.index(name)))
+    return [
+        Cause(verdict=name, share=shares[name], sentence=_sentence(name, shares[name], measured))
+        for place, name in enumerate(order)
+        if place < 2 or shares[name] >= LEAST
+    ]
+
+
+def _to_be_first(shares: dict[Verdict, float], division: Division) -> set[Verdict]:
+    """The wastes that are large enough to come before work."""
+    first: set[Verdict] = {name for name in WASTES if shares.get(name, 0.0) >= WASTE}
+    work = sum(shares.get(name, 0.0) for name in ("dispatch", "optimizer", *WORK))
+    if shares["optimizer"] > 0 and shares["optimizer"] >= OPTIMIZER * work:
+        first.add("optimizer")
+    if shares.get("dispatch", 0.0) > 0 and shares["dispatch"] >= DISPATCH * work:
+        first.add("dispatch")
+    if division.host_limits and shares.get("launch", 0.0) >= WASTE:
+        first.add("launch")
+    return first
+
+
+def doubt(measured: Measurements, division: Division | None = None) -> str | None:
+    """Why there can be no verdict; None where there can."""
+    steps, spread = measured.loop.seconds, measured.loop.spread
+    if len(steps) < FEWEST_STEPS:
+        count = "one step was" if len(steps) == 1 else f"{len(steps)} steps were"
+        return f"only {count} measured, and {FEWEST_STEPS} are needed: let the training run longer"
+    if not all(math.isfinite(one) and one > 0 for one in steps):
+        return "the clock of this machine gave times that cannot be"
+    quiet = "run it again while nothing else uses the machine; if batches differ in size, give it some of one size"
+    if spread > LARGEST_SPREAD:
+        low, high = sorted(steps)[len(steps) // 4], sorted(steps)[len(steps) * 3 // 4]
+        return f"steps vary too much ({percent(spread)}, from {readable_seconds(low)} to {readable_seconds(high)}): {quiet}"
+    cached = measured.cached
+    if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD:
+        return f"steps on batches that are kept vary too much ({percent(cached.spread)}): {quiet}"
+    division = divide(measured) if division is None else division
+    residual = division.residual / division.step
+    if abs(residual) > LARGEST_RESIDUAL:
+        side = "longer" if residual > 0 else "shorter"
+        return f"a step takes {percent(abs(residual))} {side} than its parts, measured one by one: {quiet}"
+    if division.share("unknown") > 0.5 and not _to_be_first(_all_shares(division), division):
+        return "the training ended before its work could be counted: let it run longer"
+    return None
+
+
+def _all_shares(division: Division) -> dict[Verdict, float]:
+    return {name: division.share(name) for name in {*ON_CPU, *ON_CUDA}}
+
+
+def _sentence(name: Verdict, share: float, measured: Measurements) -> str:
+    """The cause with its numbers, for people."""
+    told, machine, work = f"{percent(share)} of each step", measured.machine, measured.work
+    ops = f"{work.ops:,.0f}" if work is not None else "its"
+    kernels = f"{work.kernels:,.0f}" if work is not None and work.kernels else "its"
+    workers = f" and {measured.loader.workers} workers" if measured.loader.workers else ""
+    waits = sum(sync.count for sync in measured.syncs)
+    sentences: dict[Verdict, str] = {
+        "data": f"{told} {'makes its batch' if measured.loader.kind == 'loop' else 'waits for the loader'}",
+        "transfer": f"{told} copies batches to the GPU",
+        "sync": f"{told} is lost to waits of the host for the GPU" + (f", {waits:,.0f} a step" if waits else ""),
+        "host": f"{told} is Python of the loop itself",
+        "oversubscribed": f"{told} is lost because {machine.threads} threads{workers} share {machine.cores} cores",
+        "launch": f"{told} the GPU is idle: {kernels} kernels are issued more slowly than they run",
+        "dispatch": f"{told} dispatches {ops} operations that are too small",
+        "optimizer": f"{told} is the step of the optimizer",
+        "precision": f"{told} would be gone if products were not in float32",
+        "compute": f"{told} computes products",
+        "memory": f"{told} moves memory in elementwise operations, reductions and copies",
+        "kernel": f"{told} is kernels that are far from what the GPU can do",
+    }
+    return sentences[name]

@@ -1,0 +1,190 @@
+"""Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away, so nothing of the user's is overwritten.
+
+Python's own ways to write are led there: `open`, `torch.save`, safetensors; and what renames or removes files follows. A file that the
+program has written is found again under its own name by the same ways. What libraries write by other means is not seen; folders
+are made where the program wants them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stoker import files
+
+APART = ("/dev", "/proc", "/sys", "/run")
+MAX_NAMED = 3
+
+
+class Scratch:
+    """A folder for what a program writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._moved: dict[str, str] = {}
+        """Where a file is that the program has written, by the name that the program has for it."""
+        self._kept: set[str] = set()
+        """Files of the user's that the program wanted to remove."""
+        self._begin = time.time()
+        self._spared = (*APART, str(folder), os.environ.get("TMPDIR", "/tmp"))
+        self._undo: list[Callable[[], Any]] = []
+
+    # ---- names ----
+
+    def to_write(self, path: Any) -> Any:
+        """Where to write instead."""
+        name = _name(path)
+        if name is None or self._is_apart(name):
+            return path
+        if name not in self._moved:
+            self._moved[name] = str(self._folder / f"{len(self._moved)}-{os.path.basename(name)}")  # noqa: PTH119
+        return self._moved[name]
+
+    def to_read(self, path: Any) -> Any:
+        """Where it is."""
+        name = _name(path)
+        return path if name is None else self._moved.get(name, path)
+
+    def _is_apart(self, name: str) -> bool:
+        return any(name == one or name.startswith(one + os.sep) for one in self._spared)
+
+    # ---- ways to write ----
+
+    def install(self) -> None:
+        """Lead writes to the folder."""
+        files.make_folder(self._folder)
+        opened = self._opening(builtins.open)
+        self._replace(builtins, "open", opened)
+        self._replace(io, "open", opened)
+        for owner, name in ((os, "replace"), (os, "rename"), (shutil, "move")):
+            self._replace(owner, name, self._moving(getattr(owner, name)))
+        for owner, name in ((os, "remove"), (os, "unlink"), (shutil, "rmtree")):
+            self._replace(owner, name, self._removing(getattr(owner, name)))
+        for owner, name in ((os.path, "exists"), (os.path, "isfile"), (os.path, "getsize"), (os, "stat")):
+            self._replace(owner, name, self._finding(getattr(owner, name)))
+        self._install_torch()
+
+    def _install_torch(self) -> None:
+        import safetensors.numpy
+        import safetensors.torch
+        import torch
+
+        save, load = torch.save, torch.load
+
+        @functools.wraps(save)
+        def saving(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            save(obj, self.to_write(f), *args, **kwargs)
+
+        @functools.wraps(load)
+        def loading(f: Any, *args: Any, **kwargs: Any) -> Any:
+            return load(self.to_read(f), *args, **kwargs)
+
+        self._replace(torch, "save", saving)
+        self._replace(torch, "load", loading)
+        for owner in (safetensors.torch, safetensors.numpy):
+            original = owner.save_file
+
+            def storing(tensors: Any, filename: Any, *args: Any, _original: Any = original, **kwargs: Any) -> None:
+                _original(tensors, self.to_write(filename), *args, **kwargs)
+
+            self._replace(owner, "save_file", functools.wraps(original)(storing))
+
+    def remove(self) -> None:
+        """All ways to write are as before."""
+        while self._undo:
+            self._undo.pop()()
+
+    def _replace(self, owner: Any, name: str, by: Any) -> None:
+        original = getattr(owner, name)
+        setattr(owner, name, by)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    def _opening(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if not set(mode) & set("wax+"):
+                return original(self.to_read(file), mode, *args, **kwargs)
+            known = _name(file) in self._moved
+            target = self.to_write(file)
+            if target is not file and not known and ("a" in mode or "r" in mode) and _exists(file):
+                with original(file, "rb") as old, original(target, "wb") as new:  # it is continued, in the scratch folder
+                    shutil.copyfileobj(old, new)
+            if target is not file and "w" in mode and not _parent_exists(file):
+                return original(file, mode, *args, **kwargs)  # the error that the program would have seen
+            return original(target, mode, *args, **kwargs)
+
+        return opened
+
+    def _moving(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def moved(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
+            name, goal = _name(source), _name(target)
+            if name in self._moved and goal is not None:
+                self._moved[goal] = self._moved.pop(name)
+                return target
+            if self._is_users(source) or self._is_users(target):
+                self._kept.add(str(source))
+                return target
+            return original(source, target, *args, **kwargs)
+
+        return moved
+
+    def _removing(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def removed(path: Any, *args: Any, **kwargs: Any) -> Any:
+            name = _name(path)
+            if name in self._moved:
+                return original(self._moved.pop(name), *args, **kwargs)
+            if self._is_users(path):
+                self._kept.add(str(path))
+                return None
+            return original(path, *args, **kwargs)
+
+        return removed
+
+    def _finding(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def found(path: Any, *args: Any, **kwargs: Any) -> Any:
+            return original(self.to_read(path), *args, **kwargs)
+
+        return found
+
+    def _is_users(self, path: Any) -> bool:
+        """Whether a file or folder was there before the program."""
+        name = _name(path)
+        if name is None or self._is_apart(name) or not _exists(name):
+            return False
+        return Path(name).stat().st_mtime < self._begin
+
+    def notes(self) -> list[str]:
+        """What the user should know of it."""
+        found = []
+        if self._moved:
+            named = ", ".join(os.path.basename(one) for one in list(self._moved)[:MAX_NAMED])  # noqa: PTH119
+            more = f" and {len(self._moved) - MAX_NAMED} more" if len(self._moved) > MAX_NAMED else ""
+            found.append(f"What the program wrote ({named}{more}) went to a scratch folder; its own files are as they were.")
+        if self._kept:
+            found.append(f"{len(self._kept)} files or folders that the program wanted to remove or replace are still there.")
+        return found
+
+
+def _name(path: Any) -> str | None:
+    """The full name of a path; None for descriptors and open files."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        return None
+    return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+
+
+def _exists(path: Any) -> bool:
+    return os.access(os.fspath(path), os.F_OK)
+
+
+def _parent_exists(path: Any) -> bool:
+    return os.access(os.path.dirname(_name(path) or "") or ".", os.F_OK)  # noqa: PTH120
