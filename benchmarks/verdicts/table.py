@@ -7,7 +7,7 @@ same program without it, is that much faster (`bench_verdicts --shares` measures
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Kind = Literal["single", "mixed", "sabotaged", "story"]
@@ -65,29 +65,69 @@ DATA = _single(
     "data",
     {
         "mlp": (TRAIN, "--model mlp --width 256 --samples lines", "--samples memory"),
-        "transformer": (TRAIN, "--model transformer --features 4 --width 32 --depth 1 --batch 16 --rows 2048 --samples files", "--samples memory"),
+        "transformer": (
+            TRAIN,
+            "--model transformer --features 4 --width 32 --depth 1 --batch 16 --rows 2048 --samples files",
+            "--samples memory",
+        ),
         "gru": (TRAIN, "--model gru --features 32 --width 8 --depth 1 --batch 32 --rows 4096 --samples lists", "--samples memory"),
-        "tabular": (STREAM, "--model tabular --features 48 --size 8 --width 32 --depth 1 --batch 256 --samples records", "--samples memory"),
+        "tabular": (
+            STREAM,
+            "--model tabular --features 48 --size 8 --width 32 --depth 1 --batch 256 --samples records",
+            "--samples memory",
+        ),
         "windows": (WINDOWS, "--model convolution --features 4 --width 32 --rows 50000 --samples each", "--samples memory"),
-        "worker": (TRAIN, "--model mlp --features 64 --width 256 --batch 128 --samples lines --workers 1", "--samples memory --workers 0"),
+        "worker": (
+            TRAIN,
+            "--model mlp --features 64 --width 256 --batch 128 --samples lines --workers 1",
+            "--samples memory --workers 0",
+        ),
     },
 )
 HOST = _single(
     "host",
     {
         "mlp": (TRAIN, "--model mlp --width 256 --batch 128 --metrics confusion --detail 50", "--metrics none"),
-        "transformer": (TRAIN, "--model transformer --features 4 --width 32 --depth 1 --batch 32 --metrics journal --detail 40", "--metrics none"),
-        "gru": (STREAM, "--model gru --features 8 --width 32 --depth 1 --batch 32 --metrics quantiles --detail 30", "--metrics none"),
-        "tabular": (TRAIN, "--model tabular --features 8 --width 64 --categories 2000 --metrics histogram --detail 10000", "--metrics none"),
+        "transformer": (
+            TRAIN,
+            "--model transformer --features 4 --width 32 --depth 1 --batch 32 --metrics journal --detail 40",
+            "--metrics none",
+        ),
+        "gru": (
+            STREAM,
+            "--model gru --features 8 --width 32 --depth 1 --batch 32 --metrics quantiles --detail 30",
+            "--metrics none",
+        ),
+        "tabular": (
+            TRAIN,
+            "--model tabular --features 8 --width 64 --categories 2000 --metrics histogram --detail 10000",
+            "--metrics none",
+        ),
     },
 )
 OPTIMIZER = _single(
     "optimizer",
     {
-        "tabular": (TRAIN, "--model tabular --features 8 --width 64 --categories 100000 --size 16 --optimizer adam", "--sparse --optimizer sgd"),
-        "mlp": (TRAIN, "--model mlp --width 256 --depth 40 --batch 4 --optimizer adam --implementation loop", "--optimizer sgd --implementation fused"),
-        "transformer": (STREAM, "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw", "--optimizer sgd --implementation fused"),
-        "convolution": (TRAIN, "--model convolution --features 16 --time 4 --width 384 --depth 3 --batch 2 --optimizer adam", "--optimizer sgd --implementation fused"),
+        "tabular": (
+            TRAIN,
+            "--model tabular --features 8 --width 64 --categories 100000 --size 16 --optimizer adam",
+            "--sparse --optimizer sgd",
+        ),
+        "mlp": (
+            TRAIN,
+            "--model mlp --width 256 --depth 40 --batch 4 --optimizer adam --implementation loop",
+            "--optimizer sgd --implementation fused",
+        ),
+        "transformer": (
+            STREAM,
+            "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw",
+            "--optimizer sgd --implementation fused",
+        ),
+        "gru": (
+            TRAIN,
+            "--model gru --features 8192 --time 4 --width 64 --depth 1 --batch 4 --rows 256 --optimizer adam",
+            "--optimizer sgd --implementation fused",
+        ),
     },
 )
 COMPUTE = _single(
@@ -95,17 +135,37 @@ COMPUTE = _single(
     {
         "mlp": (TRAIN, "--model mlp --width 512 --depth 3 --batch 512", "--width 64"),
         "transformer": (TRAIN, "--model transformer --features 8 --time 32 --width 256 --depth 2 --batch 16", "--width 32"),
-        "convolution": (TRAIN, "--model convolution --features 16 --time 64 --width 128 --depth 3 --batch 32 --threads 2", "--width 16"),
+        "convolution": (
+            TRAIN,
+            "--model convolution --features 16 --time 64 --width 128 --depth 3 --batch 32 --threads 2",
+            "--width 16",
+        ),
         "tabular": (STREAM, "--model tabular --features 16 --size 64 --width 512 --depth 2 --batch 256", "--width 32"),
     },
 )
 MEMORY = _single(
     "memory",
     {
-        "mlp": (TRAIN, "--model smooth-mlp --features 512 --width 16 --depth 1 --batch 1024 --rounds 6 --samples ready", "--rounds 0"),
-        "transformer": (TRAIN, "--model gated-transformer --features 4 --time 128 --width 64 --depth 1 --batch 64 --rounds 6 --samples ready --rows 1024", "--rounds 0"),
-        "convolution": (TRAIN, "--model shaken-convolution --features 8 --time 1024 --width 16 --depth 2 --batch 64 --rounds 6 --rows 1024 --samples ready", "--rounds 0"),
-        "tabular": (TRAIN, "--model crossed-tabular --features 32 --size 32 --width 16 --depth 1 --batch 512 --rounds 8", "--rounds 0"),
+        "mlp": (
+            TRAIN,
+            "--model smooth-mlp --features 512 --width 16 --depth 1 --batch 1024 --rounds 6 --samples ready",
+            "--rounds 0",
+        ),
+        "transformer": (
+            TRAIN,
+            "--model gated-transformer --features 4 --time 128 --width 64 --depth 1 --batch 64 --rounds 6 --samples ready --rows 1024",
+            "--rounds 0",
+        ),
+        "convolution": (
+            TRAIN,
+            "--model shaken-convolution --features 8 --time 1024 --width 16 --depth 2 --batch 64 --rounds 6 --rows 1024 --samples ready",
+            "--rounds 0",
+        ),
+        "tabular": (
+            TRAIN,
+            "--model crossed-tabular --features 32 --size 32 --width 16 --depth 1 --batch 512 --rounds 8",
+            "--rounds 0",
+        ),
     },
 )
 DISPATCH = _single(
@@ -123,7 +183,11 @@ OVERSUBSCRIBED = _single(
     {
         "mlp": (TRAIN, "--model mlp --width 256 --depth 4 --batch 256 --threads 16", "--threads 2"),
         "transformer": (TRAIN, "--model transformer --features 8 --width 64 --depth 2 --batch 32 --threads 8", "--threads 2"),
-        "convolution": (STREAM, "--model convolution --features 8 --time 64 --width 32 --depth 4 --batch 32 --threads 12", "--threads 2"),
+        "convolution": (
+            STREAM,
+            "--model convolution --features 8 --time 64 --width 32 --depth 4 --batch 32 --threads 12",
+            "--threads 2",
+        ),
         "tabular": (WINDOWS, "--model transformer --features 4 --width 32 --depth 3 --batch 32 --threads 16", "--threads 2"),
     },
 )
@@ -132,8 +196,16 @@ TRANSFER = _single(
     "transfer",
     {
         "mlp": (TRAIN, "--model mlp --features 4096 --batch 2048 --rows 16384 --samples ready", "--resident"),
-        "transformer": (TRAIN, "--model transformer --features 512 --time 32 --width 32 --depth 1 --batch 512 --rows 4096 --samples ready", "--resident"),
-        "convolution": (TRAIN, "--model convolution --features 256 --time 256 --width 16 --batch 128 --rows 1024 --samples ready", "--resident"),
+        "transformer": (
+            TRAIN,
+            "--model transformer --features 512 --time 32 --width 32 --depth 1 --batch 512 --rows 4096 --samples ready",
+            "--resident",
+        ),
+        "convolution": (
+            TRAIN,
+            "--model convolution --features 256 --time 256 --width 16 --batch 128 --rows 1024 --samples ready",
+            "--resident",
+        ),
         "gru": (TRAIN, "--model gru --features 2048 --time 8 --width 32 --batch 512 --rows 4096 --samples ready", "--resident"),
     },
     **CUDA,
@@ -143,7 +215,11 @@ SYNC = _single(
     {
         "mlp": (TRAIN, "--model mlp --width 4096 --depth 8 --batch 4096 --metrics items", "--metrics none"),
         "transformer": (TRAIN, "--model transformer --width 512 --depth 4 --batch 256 --metrics items", "--metrics none"),
-        "convolution": (TRAIN, "--model convolution --width 512 --depth 6 --batch 256 --time 256 --metrics items", "--metrics none"),
+        "convolution": (
+            TRAIN,
+            "--model convolution --width 512 --depth 6 --batch 256 --time 256 --metrics items",
+            "--metrics none",
+        ),
         "tabular": (STREAM, "--model tabular --features 16 --width 4096 --depth 6 --batch 4096 --metrics items", "--metrics none"),
     },
     **CUDA,
@@ -152,7 +228,11 @@ LAUNCH = _single(
     "launch",
     {
         "mlp": (TRAIN, "--model deep-mlp --width 32 --depth 100 --batch 32 --samples ready --resident", "--depth 2"),
-        "transformer": (TRAIN, "--model heads --features 4 --time 16 --width 32 --depth 4 --batch 16 --samples ready --resident", "--depth 0"),
+        "transformer": (
+            TRAIN,
+            "--model heads --features 4 --time 16 --width 32 --depth 4 --batch 16 --samples ready --resident",
+            "--depth 0",
+        ),
         "gru": (TRAIN, "--model cells --features 4 --width 32 --batch 64 --time 48 --samples ready --resident", "--time 4"),
         "tabular": (TRAIN, "--model columns --features 60 --categories 20 --batch 64 --samples ready --resident", "--features 4"),
     },
@@ -162,9 +242,21 @@ PRECISION = _single(
     "precision",
     {
         "mlp": (TRAIN, "--model mlp --width 4096 --depth 6 --batch 8192 --samples ready --resident", "--tf32"),
-        "transformer": (TRAIN, "--model transformer --width 1024 --depth 6 --time 128 --batch 64 --rows 512 --samples ready --resident", "--tf32"),
-        "convolution": (TRAIN, "--model mlp --features 1024 --width 8192 --depth 3 --batch 4096 --samples ready --resident", "--tf32"),
-        "tabular": (TRAIN, "--model tabular --features 64 --size 64 --width 4096 --depth 6 --batch 4096 --samples ready --resident", "--tf32"),
+        "transformer": (
+            TRAIN,
+            "--model transformer --width 1024 --depth 6 --time 128 --batch 64 --rows 512 --samples ready --resident",
+            "--tf32",
+        ),
+        "convolution": (
+            TRAIN,
+            "--model mlp --features 1024 --width 8192 --depth 3 --batch 4096 --samples ready --resident",
+            "--tf32",
+        ),
+        "tabular": (
+            TRAIN,
+            "--model tabular --features 64 --size 64 --width 4096 --depth 6 --batch 4096 --samples ready --resident",
+            "--tf32",
+        ),
     },
     **CUDA,
 )
@@ -172,11 +264,187 @@ KERNEL = _single(
     "kernel",
     {
         "mlp": (TRAIN, "--model ranked-mlp --features 4096 --batch 4096 --rounds 6 --samples ready --resident", "--rounds 0"),
-        "transformer": (TRAIN, "--model ranked-transformer --features 512 --time 128 --width 32 --depth 1 --batch 128 --rows 1024 --rounds 6 --samples ready --resident", "--rounds 0"),
-        "convolution": (TRAIN, "--model ranked-convolution --features 512 --time 256 --width 16 --batch 64 --rows 512 --rounds 6 --samples ready --resident", "--rounds 0"),
-        "gru": (TRAIN, "--model ranked-gru --features 1024 --time 32 --width 32 --depth 1 --batch 256 --rows 2048 --rounds 6 --samples ready --resident", "--rounds 0"),
+        "transformer": (
+            TRAIN,
+            "--model ranked-transformer --features 512 --time 128 --width 32 --depth 1 --batch 128 --rows 1024 --rounds 6 --samples ready --resident",
+            "--rounds 0",
+        ),
+        "convolution": (
+            TRAIN,
+            "--model ranked-convolution --features 512 --time 256 --width 16 --batch 64 --rows 512 --rounds 6 --samples ready --resident",
+            "--rounds 0",
+        ),
+        "gru": (
+            TRAIN,
+            "--model ranked-gru --features 1024 --time 32 --width 32 --depth 1 --batch 256 --rows 2048 --rounds 6 --samples ready --resident",
+            "--rounds 0",
+        ),
     },
     **CUDA,
 )
 
 SINGLES = [*DATA, *HOST, *OPTIMIZER, *COMPUTE, *MEMORY, *DISPATCH, *OVERSUBSCRIBED, *TRANSFER, *SYNC, *LAUNCH, *PRECISION, *KERNEL]
+
+
+def _mixed(first: str, second: str, arguments: str, clean: str, second_clean: str, script: str = TRAIN) -> Program:
+    return Program(
+        name=f"mixed-{first}-{second}",
+        script=script,
+        arguments=arguments,
+        clean=clean,
+        verdict=first,
+        second=second,
+        second_clean=second_clean,
+        kind="mixed",
+    )
+
+
+MIXED = [
+    _mixed(
+        "data",
+        "host",
+        "--model mlp --width 64 --batch 128 --samples lines --metrics confusion --detail 55",
+        "--samples memory",
+        "--metrics none",
+    ),
+    _mixed(
+        "host",
+        "data",
+        "--model mlp --features 16 --width 64 --batch 128 --samples lines --metrics confusion --detail 130",
+        "--metrics none",
+        "--samples memory",
+    ),
+    _mixed("data", "compute", "--model mlp --width 320 --batch 256 --samples lines", "--samples memory", "--width 16"),
+    _mixed(
+        "compute",
+        "data",
+        "--model mlp --features 16 --width 512 --depth 3 --batch 256 --samples lines",
+        "--width 16",
+        "--samples memory",
+    ),
+    _mixed(
+        "data",
+        "optimizer",
+        "--model tabular --features 32 --categories 30000 --batch 128 --optimizer adam --samples lines",
+        "--samples memory",
+        "--sparse --optimizer sgd",
+    ),
+    _mixed(
+        "optimizer",
+        "data",
+        "--model tabular --features 24 --categories 100000 --batch 128 --optimizer adam --samples lines",
+        "--sparse --optimizer sgd",
+        "--samples memory",
+    ),
+    _mixed(
+        "memory",
+        "host",
+        "--model smooth-mlp --features 512 --width 16 --depth 1 --batch 1024 --rounds 6 --samples ready --metrics confusion --detail 20",
+        "--rounds 0",
+        "--metrics none",
+    ),
+    _mixed(
+        "host",
+        "dispatch",
+        "--model deep-mlp --features 8 --width 8 --depth 40 --batch 8 --metrics confusion --detail 1200",
+        "--metrics none",
+        "--depth 2",
+    ),
+    _mixed(
+        "dispatch",
+        "data",
+        "--model deep-mlp --features 128 --width 8 --depth 80 --batch 16 --samples lines",
+        "--depth 2",
+        "--samples memory",
+    ),
+    _mixed(
+        "compute",
+        "host",
+        "--model tabular --features 16 --size 64 --width 512 --depth 2 --batch 256 --metrics quantiles --detail 20",
+        "--width 32",
+        "--metrics none",
+        script=STREAM,
+    ),
+]
+
+FRAMEWORKS = [
+    Program(name=f"data-{script}", script=f"with_{script}.py", arguments=ARGUMENTS, clean="--samples memory", verdict="data")
+    for script, ARGUMENTS in {
+        "accelerate": "--model mlp --width 256 --samples lines",
+        "lightning": "--model mlp --features 64 --width 256 --batch 128 --samples lines",
+        "transformers": "--model mlp --features 64 --width 256 --batch 128 --samples lines",
+    }.items()
+]
+
+STORIES = [
+    Program(
+        name="story-events-files",
+        script="events_files.py",
+        arguments="",
+        clean="--cache 5",
+        verdict="data",
+        kind="story",
+        claim="shuffling across 660 files is slow: random samplers do not scale",
+    ),
+    Program(
+        name="story-events-sensors",
+        script="events_sensors.py",
+        arguments="",
+        clean="--at-once",
+        verdict="dispatch",
+        kind="story",
+        claim="reading is not the bottleneck: the model is too small for the device",
+    ),
+    Program(
+        name="story-bars",
+        script="bars.py",
+        arguments="",
+        clean="--width 16",
+        verdict="compute",
+        kind="story",
+        claim="data loading takes 40 % of a step",
+    ),
+    Program(
+        name="story-series-attention",
+        script="series.py",
+        arguments="",
+        clean="--heads 1 --length 128",
+        verdict="memory",
+        kind="story",
+        claim="opening the file for each sample holds the training back",
+    ),
+    Program(
+        name="story-series-whole",
+        script="series.py",
+        arguments="--points 200000 --series 40 --length 64 --width 16 --depth 1",
+        clean="--baked",
+        verdict="data",
+        kind="story",
+        claim="opening the file for each sample holds the training back",
+    ),
+]
+
+_BY_NAME = {program.name: program for program in [*SINGLES, *MIXED]}
+
+
+def _few_steps(name: str) -> Program:
+    return replace(
+        _BY_NAME[name],
+        name=f"few-steps-{name}",
+        arguments=f"{_BY_NAME[name].arguments} --steps 5",
+        clean=None,
+        verdict="none",
+        kind="sabotaged",
+    )
+
+
+def _noisy(name: str) -> Program:
+    return replace(_BY_NAME[name], name=f"noisy-{name}", clean=None, verdict="none", kind="sabotaged", neighbour=True)
+
+
+SABOTAGED = [
+    *(_few_steps(name) for name in ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "dispatch-mlp")),
+    *(_noisy(name) for name in ("data-windows", "host-transformer", "optimizer-transformer", "compute-tabular", "memory-mlp")),
+]
+
+PROGRAMS = [*SINGLES, *FRAMEWORKS, *MIXED, *STORIES, *SABOTAGED]

@@ -110,7 +110,10 @@ def loader(args):
     if args.worker_threads:
         options["worker_init_fn"] = worker_threads(args.worker_threads)
     if args.samples == "ready":
-        batches = [(torch.from_numpy(x[i : i + args.batch]), torch.from_numpy(y[i : i + args.batch])) for i in range(0, args.rows, args.batch)]
+        batches = [
+            (torch.from_numpy(x[i : i + args.batch]), torch.from_numpy(y[i : i + args.batch]))
+            for i in range(0, args.rows, args.batch)
+        ]
         return [(a.to(args.device), b.to(args.device)) for a, b in batches] if args.resident else batches
     if args.samples == "memory":
         dataset = Memory(x, y)

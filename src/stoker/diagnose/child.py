@@ -33,6 +33,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A path, or the name of a module."""
     module: bool = False
     arguments: list[str] = []
+    pace: float = 1.0
+    """How long stretches are, as a share of what they usually are."""
     scratch: str
     """A folder for what the program writes."""
 
@@ -55,7 +57,7 @@ class Child:
         self._scratch = Scratch(Path(request.scratch))
         self._pid = os.getpid()
         self._main: ModuleType | None = None
-        self.session = Session(on_done=self._done)
+        self.session = Session(on_done=self._done, pace=request.pace)
 
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is known."""

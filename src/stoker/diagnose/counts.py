@@ -84,11 +84,11 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Self:
         self._clear()
         self._begin_profile()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        super().__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._end_profile()
 
     def _clear(self) -> None:

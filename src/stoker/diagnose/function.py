@@ -25,8 +25,8 @@ def step(train_step: Callable[[Any], object], batches: Iterable[Any]) -> Finding
     return conclude(measure_step(train_step, batches))
 
 
-def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any]) -> Measurements:
-    """What a verdict is made of."""
+def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *, pace: float = 1.0) -> Measurements:
+    """What a verdict is made of; `pace` as for scripts."""
     import sys
 
     from stoker.diagnose.session import Session
@@ -36,7 +36,7 @@ def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any]) ->
         raise OptionError(f"train_step is {train_step!r}; expected a function that is given a batch and makes one step.")
     if not hasattr(batches, "__iter__"):
         raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
-    session = Session(on_done=lambda: None, every_turn=True)
+    session = Session(on_done=lambda: None, every_turn=True, pace=pace)
     frame = own_frame(sys._getframe(1))
     source = Source(batches, place_of(frame) if frame is not None else None)
     session.boundaries.install()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def count_steps(
     train_step: Callable[[Any], Any], batches: Iterable[Any], *, steps: int, warmup: int
 ) -> tuple[Run, Mapping[str, Place]]:
     """The usual counts of a function's steps, and where its lines are."""
-    source = iter(batches) if iter(batches) is batches else itertools.chain.from_iterable(_again(batches))
+    source = batches if isinstance(batches, Iterator) else _again(batches)
     for batch in itertools.islice(source, warmup):
         train_step(batch)
     counted: list[Counts] = []
@@ -165,15 +165,15 @@ def count_steps(
     return usual_of(counted, device=device_of(counter), torch=torch.__version__), counter.lines
 
 
-def _again(batches: Iterable[Any]) -> Iterable[Iterable[Any]]:
+def _again(batches: Iterable[Any]) -> Iterator[Any]:
     """The batches without an end; none at all is an error."""
     while True:
         empty = True
         for batch in batches:
             empty = False
-            yield (batch,)
+            yield batch
         if empty:
-            raise OptionError("there are no batches to count steps with. Pass at least one.")
+            raise OptionError("there are no batches to count steps with; expected one at least.")
 
 
 def device_of(counter: StepCounter) -> str:

@@ -32,13 +32,17 @@ def script(program: str | Path, arguments: Sequence[str] = (), *, module: bool =
 
 
 def measure_script(
-    program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False
+    program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False, pace: float = 1.0
 ) -> Measurements:
-    """What a verdict is made of. All that the program prints goes to stderr, or nowhere when `quiet`."""
+    """What a verdict is made of. All that the program prints goes to stderr, or nowhere when `quiet`.
+
+    `pace` is the length of stretches as a share of what they usually are: less is sooner, and less sure.
+    """
     if not module and not Path(program).is_file():
         raise OptionError(f"{program} is {'a folder' if Path(program).is_dir() else 'not there'}; expected a Python script.")
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
-    request = Request(program=str(program), module=module, arguments=[str(one) for one in arguments], scratch=str(folder))
+    words = [str(one) for one in arguments]
+    request = Request(program=str(program), module=module, arguments=words, pace=pace, scratch=str(folder))
     try:
         answer = _ask(request, quiet=quiet)
     finally:
@@ -53,8 +57,9 @@ def _ask(request: Request, *, quiet: bool) -> Answer:
     with reading:
         with writing:
             command = [sys.executable, "-c", START, str(writing.fileno()), msgspec.json.encode(request).decode()]
+            variables = {**os.environ, "KINETO_LOG_LEVEL": "99"}  # torch's profiler would write of itself
             target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
-            child = subprocess.Popen(command, pass_fds=[writing.fileno()], stdout=target, stderr=target)
+            child = subprocess.Popen(command, pass_fds=[writing.fileno()], stdout=target, stderr=target, env=variables)
         try:
             data = reading.recv_bytes()
         except EOFError:

@@ -48,7 +48,7 @@ Plan = Generator[Mode, Times, None]
 class Session:
     """One diagnosis of one program."""
 
-    def __init__(self, *, on_done: Callable[[], None], every_turn: bool = False) -> None:
+    def __init__(self, *, on_done: Callable[[], None], every_turn: bool = False, pace: float = 1.0) -> None:
         self.boundaries = Boundaries()
         self.sources = Sources(self.boundaries)
         self.ledger = Ledger()
@@ -56,6 +56,8 @@ class Session:
         self.failure: Exception | None = None
         self.device: Device = "cpu"
         self._on_done = on_done
+        self._pace = pace
+        """How long stretches are, as a share of what they usually are."""
         self._every_turn = every_turn
         """Whether each turn of the loop is a step, whatever happens in it."""
         self._taken = False
@@ -228,7 +230,7 @@ class Session:
 
     def _steps(self, mode: Mode, seconds: float, least: int, into: list[Times]) -> Plan:
         begin, count, tries = now_ns(), 0, 0
-        while count < least or now_ns() - begin < seconds * 1e9:
+        while count < least or now_ns() - begin < seconds * self._pace * 1e9:
             times = yield mode
             tries += 1
             if not times.broken:
@@ -245,7 +247,7 @@ class Session:
         for _ in range(self._queue + 1):
             self._pull(watched)
         begin, count = now_ns(), 0
-        while count < 200 and (count < 4 or now_ns() - begin < seconds * 1e9):
+        while count < 200 and (count < 4 or now_ns() - begin < seconds * self._pace * 1e9):
             spent, whole = self._pull(watched)
             if whole:
                 self.ledger.loader_alone.append(spent)
@@ -304,7 +306,7 @@ class Session:
         source = self.sources.found
         if source is None or source.loader is None:
             return
-        self.ledger.profile = profile_loader(source.loader)
+        self.ledger.profile = profile_loader(source.loader, seconds=0.5 * self._pace)
 
     # ---- what is known ----
 

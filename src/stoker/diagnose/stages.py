@@ -19,7 +19,6 @@ from stoker.clock import now_ns
 from stoker.diagnose.measurements import Blame
 from stoker.diagnose.sampler import Sampler
 
-SECONDS = 0.5
 LEAST_BATCHES, MOST_BATCHES = 2, 100
 READS = {
     *("open", "open_code", "read", "readinto", "readline", "readlines", "read1", "pread", "preadv", "readall", "mmap", "fromfile"),
@@ -45,23 +44,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     seconds_a_batch: float
 
 
-def profile_loader(loader: DataLoader[Any]) -> Profile | None:
+def profile_loader(loader: DataLoader[Any], *, seconds: float = 0.5) -> Profile | None:
     """Make some batches of a DataLoader here and now; None where that cannot be done without its own iterator."""
     make = _maker(loader)
     if make is None:
         return None
     read_before = _bytes_read()
     with Sampler() as sampler:
-        batches, seconds = _make_some(make)
+        batches, spent = _make_some(make, seconds)
     read_after = _bytes_read()
     stages = Stages(loader.collate_fn)
     with stages:
-        _make_some(make)
+        _make_some(make, seconds)
     return Profile(
         stages=stages.shares(),
         functions=sampler.of_phase(),
         bytes_read_a_batch=(read_after - read_before) / batches if read_before is not None and read_after is not None else None,
-        seconds_a_batch=seconds / batches,
+        seconds_a_batch=spent / batches,
     )
 
 
@@ -104,9 +103,9 @@ def _maker(loader: DataLoader[Any]) -> Callable[[], object] | None:
 _END = object()
 
 
-def _make_some(make: Callable[[], object]) -> tuple[int, float]:
+def _make_some(make: Callable[[], object], seconds: float) -> tuple[int, float]:
     begin, count = now_ns(), 0
-    while count < MOST_BATCHES and (count < LEAST_BATCHES or now_ns() - begin < SECONDS * 1e9):
+    while count < MOST_BATCHES and (count < LEAST_BATCHES or now_ns() - begin < seconds * 1e9):
         make()
         count += 1
     return count, (now_ns() - begin) / 1e9

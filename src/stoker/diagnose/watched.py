@@ -210,7 +210,9 @@ class Sources:
         """Watch no more."""
         while self._undo:
             self._undo.pop()()
-        self.settled, self.found = True, None
+        self.settled = True
+        self.hand_out = lambda watched: next(watched.iterator)
+        self.on_turn = lambda: None
 
     def pass_without_step(self, source: Source) -> None:
         """A pass has ended, and nothing was trained in it."""

@@ -1,0 +1,31 @@
+"""Noisy neighbours: processes that burn the processor in bursts, for as long as a program is looked at."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+BURN = """
+import random, sys, time
+random.seed(int(sys.argv[1]))
+while True:
+    end = time.perf_counter() + random.uniform(0.05, 0.8)
+    while time.perf_counter() < end:
+        sum(range(2000))
+    time.sleep(random.uniform(0.05, 0.8))
+"""
+
+
+@contextmanager
+def noisy_neighbours(count: int) -> Iterator[None]:
+    """`count` processes that are busy half of the time, each by its own clock."""
+    processes = [subprocess.Popen([sys.executable, "-c", BURN, str(number)]) for number in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()

@@ -1,0 +1,42 @@
+"""The records of a finding, and how the manual names their types."""
+
+from __future__ import annotations
+
+from msgspec import inspect
+
+from stoker.diagnose.finding import Cause, Finding, Step, Tried
+from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Place, Stretch, Sync, Work
+
+RECORDS = [Finding, Cause, Place, Step, Tried, Measurements, Stretch, Phases, Sync, Blame, Loader, Work, Machine]
+
+
+def type_name(kind: inspect.Type) -> str:
+    """A type as the manual writes it."""
+    match kind:
+        case inspect.UnionType():
+            return f"{' or '.join(type_name(one) for one in kind.types if not isinstance(one, inspect.NoneType))} or null"
+        case inspect.ListType():
+            return f"list of {type_name(kind.item_type)}"
+        case inspect.DictType():
+            return f"object: name to {type_name(kind.value_type)}"
+        case inspect.StructType():
+            return kind.cls.__name__
+        case inspect.LiteralType():
+            return ", ".join(f"`{value}`" for value in kind.values) if len(kind.values) < 8 else "a verdict"
+        case inspect.IntType():
+            return "whole number"
+        case inspect.FloatType():
+            return "number"
+        case inspect.StrType():
+            return "text"
+        case inspect.BoolType():
+            return "true or false"
+    raise TypeError(f"the manual has no name for {kind}")
+
+
+def rows(record: type) -> list[tuple[str, str]]:
+    """Name and type of each field."""
+    info = inspect.type_info(record)
+    if not isinstance(info, inspect.StructType):
+        raise TypeError(f"{record} is no record")
+    return [(field.encode_name, type_name(field.type)) for field in info.fields]
