@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import runpy
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +55,10 @@ def _run(seconds: float, script: str, arguments: Sequence[str]) -> None:
     register_optimizer_step_post_hook(after_step)
     sys.argv = [script, *arguments]
     sys.path.insert(0, str(PROGRAMS))
-    try:
+    with contextlib.suppress(Enough):
         runpy.run_path(str(PROGRAMS / script), run_name="__main__")
-    except Enough:
-        pass
-    steps = [b - a for a, b in zip(walls[3:-1], walls[4:], strict=True)]
-    work = [b - a for a, b in zip(cpus[3:-1], cpus[4:], strict=True)]
+    steps = [b - a for a, b in pairwise(walls[3:])]
+    work = [b - a for a, b in pairwise(cpus[3:])]
     print(json.dumps({"wall": statistics.median(steps), "cpu": statistics.mean(work), "steps": len(steps)}))
 
 

@@ -153,12 +153,12 @@ MEMORY = _single(
         ),
         "transformer": (
             TRAIN,
-            "--model gated-transformer --features 4 --time 128 --width 64 --depth 1 --batch 64 --rounds 6 --samples ready --rows 1024",
+            "--model gated-transformer --features 4 --time 128 --depth 1 --rounds 6 --rows 1024 --samples ready",
             "--rounds 0",
         ),
         "convolution": (
             TRAIN,
-            "--model shaken-convolution --features 8 --time 1024 --width 16 --depth 2 --batch 64 --rounds 6 --rows 1024 --samples ready",
+            "--model shaken-convolution --features 8 --time 1024 --width 16 --rounds 6 --rows 1024 --samples ready",
             "--rounds 0",
         ),
         "tabular": (
@@ -195,18 +195,22 @@ CUDA = {"device": "cuda"}
 TRANSFER = _single(
     "transfer",
     {
-        "mlp": (TRAIN, "--model mlp --features 4096 --batch 2048 --rows 16384 --samples ready", "--resident"),
+        "mlp": (TRAIN, "--model mlp --features 4096 --batch 2048 --rows 16384 --samples ready", "--samples resident"),
         "transformer": (
             TRAIN,
             "--model transformer --features 512 --time 32 --width 32 --depth 1 --batch 512 --rows 4096 --samples ready",
-            "--resident",
+            "--samples resident",
         ),
         "convolution": (
             TRAIN,
             "--model convolution --features 256 --time 256 --width 16 --batch 128 --rows 1024 --samples ready",
-            "--resident",
+            "--samples resident",
         ),
-        "gru": (TRAIN, "--model gru --features 2048 --time 8 --width 32 --batch 512 --rows 4096 --samples ready", "--resident"),
+        "gru": (
+            TRAIN,
+            "--model gru --features 2048 --time 8 --width 32 --batch 512 --rows 4096 --samples ready",
+            "--samples resident",
+        ),
     },
     **CUDA,
 )
@@ -227,34 +231,34 @@ SYNC = _single(
 LAUNCH = _single(
     "launch",
     {
-        "mlp": (TRAIN, "--model deep-mlp --width 32 --depth 100 --batch 32 --samples ready --resident", "--depth 2"),
+        "mlp": (TRAIN, "--model deep-mlp --width 32 --depth 100 --batch 32 --samples resident", "--depth 2"),
         "transformer": (
             TRAIN,
-            "--model heads --features 4 --time 16 --width 32 --depth 4 --batch 16 --samples ready --resident",
+            "--model heads --features 4 --time 16 --width 32 --depth 4 --batch 16 --samples resident",
             "--depth 0",
         ),
-        "gru": (TRAIN, "--model cells --features 4 --width 32 --batch 64 --time 48 --samples ready --resident", "--time 4"),
-        "tabular": (TRAIN, "--model columns --features 60 --categories 20 --batch 64 --samples ready --resident", "--features 4"),
+        "gru": (TRAIN, "--model cells --features 4 --width 32 --batch 64 --time 48 --samples resident", "--time 4"),
+        "tabular": (TRAIN, "--model columns --features 60 --categories 20 --batch 64 --samples resident", "--features 4"),
     },
     **CUDA,
 )
 PRECISION = _single(
     "precision",
     {
-        "mlp": (TRAIN, "--model mlp --width 4096 --depth 6 --batch 8192 --samples ready --resident", "--tf32"),
+        "mlp": (TRAIN, "--model mlp --width 4096 --depth 6 --batch 8192 --samples resident", "--tf32"),
         "transformer": (
             TRAIN,
-            "--model transformer --width 1024 --depth 6 --time 128 --batch 64 --rows 512 --samples ready --resident",
+            "--model transformer --width 1024 --depth 6 --time 128 --batch 64 --rows 512 --samples resident",
             "--tf32",
         ),
         "convolution": (
             TRAIN,
-            "--model mlp --features 1024 --width 8192 --depth 3 --batch 4096 --samples ready --resident",
+            "--model mlp --features 1024 --width 8192 --depth 3 --batch 4096 --samples resident",
             "--tf32",
         ),
         "tabular": (
             TRAIN,
-            "--model tabular --features 64 --size 64 --width 4096 --depth 6 --batch 4096 --samples ready --resident",
+            "--model tabular --features 64 --size 64 --width 4096 --depth 6 --batch 4096 --samples resident",
             "--tf32",
         ),
     },
@@ -263,20 +267,20 @@ PRECISION = _single(
 KERNEL = _single(
     "kernel",
     {
-        "mlp": (TRAIN, "--model ranked-mlp --features 4096 --batch 4096 --rounds 6 --samples ready --resident", "--rounds 0"),
+        "mlp": (TRAIN, "--model ranked-mlp --features 4096 --batch 4096 --rounds 6 --samples resident", "--rounds 0"),
         "transformer": (
             TRAIN,
-            "--model ranked-transformer --features 512 --time 128 --width 32 --depth 1 --batch 128 --rows 1024 --rounds 6 --samples ready --resident",
+            "--model ranked-transformer --features 512 --time 128 --width 32 --batch 128 --rows 1024 --rounds 6 --samples resident",
             "--rounds 0",
         ),
         "convolution": (
             TRAIN,
-            "--model ranked-convolution --features 512 --time 256 --width 16 --batch 64 --rows 512 --rounds 6 --samples ready --resident",
+            "--model ranked-convolution --features 512 --time 256 --width 16 --batch 64 --rows 512 --rounds 6 --samples resident",
             "--rounds 0",
         ),
         "gru": (
             TRAIN,
-            "--model ranked-gru --features 1024 --time 32 --width 32 --depth 1 --batch 256 --rows 2048 --rounds 6 --samples ready --resident",
+            "--model ranked-gru --features 1024 --time 32 --width 32 --depth 1 --batch 256 --rows 2048 --rounds 6 --samples resident",
             "--rounds 0",
         ),
     },
@@ -303,7 +307,7 @@ MIXED = [
     _mixed(
         "data",
         "host",
-        "--model mlp --width 64 --batch 128 --samples lines --metrics confusion --detail 55",
+        "--model mlp --width 64 --batch 128 --samples lines --metrics confusion --detail 45",
         "--samples memory",
         "--metrics none",
     ),
@@ -316,11 +320,12 @@ MIXED = [
     ),
     _mixed("data", "compute", "--model mlp --width 320 --batch 256 --samples lines", "--samples memory", "--width 16"),
     _mixed(
+        "host",
         "compute",
-        "data",
-        "--model mlp --features 16 --width 512 --depth 3 --batch 256 --samples lines",
+        "--model tabular --features 16 --size 32 --width 320 --depth 2 --batch 256 --metrics quantiles --detail 30",
+        "--metrics none",
         "--width 16",
-        "--samples memory",
+        script=STREAM,
     ),
     _mixed(
         "data",
@@ -337,39 +342,45 @@ MIXED = [
         "--samples memory",
     ),
     _mixed(
-        "memory",
-        "host",
-        "--model smooth-mlp --features 512 --width 16 --depth 1 --batch 1024 --rounds 6 --samples ready --metrics confusion --detail 20",
-        "--rounds 0",
-        "--metrics none",
-    ),
-    _mixed(
-        "host",
-        "dispatch",
-        "--model deep-mlp --features 8 --width 8 --depth 40 --batch 8 --metrics confusion --detail 1200",
-        "--metrics none",
-        "--depth 2",
-    ),
-    _mixed(
-        "dispatch",
         "data",
-        "--model deep-mlp --features 128 --width 8 --depth 80 --batch 16 --samples lines",
-        "--depth 2",
+        "memory",
+        "--model gated-transformer --features 4 --time 128 --depth 1 --rounds 4 --samples lines --rows 1024",
         "--samples memory",
+        "--rounds 0",
     ),
     _mixed(
-        "compute",
         "host",
-        "--model tabular --features 16 --size 64 --width 512 --depth 2 --batch 256 --metrics quantiles --detail 20",
-        "--width 32",
+        "memory",
+        "--model smooth-mlp --features 512 --width 16 --depth 1 --batch 1024 --rounds 6 --metrics confusion --detail 80",
         "--metrics none",
-        script=STREAM,
+        "--rounds 0",
+    ),
+    _mixed(
+        "host",
+        "dispatch",
+        "--model deep-mlp --features 8 --width 8 --depth 40 --batch 8 --metrics confusion --detail 1600",
+        "--metrics none",
+        "--depth 2",
+    ),
+    _mixed(
+        "data",
+        "dispatch",
+        "--model deep-mlp --features 256 --width 8 --depth 40 --batch 16 --samples lines --rows 1024",
+        "--samples memory",
+        "--depth 2",
+    ),
+    _mixed(
+        "optimizer",
+        "compute",
+        "--model mlp --width 512 --depth 6 --batch 24 --optimizer adam",
+        "--optimizer sgd --implementation fused",
+        "--width 16",
     ),
 ]
 
 FRAMEWORKS = [
-    Program(name=f"data-{script}", script=f"with_{script}.py", arguments=ARGUMENTS, clean="--samples memory", verdict="data")
-    for script, ARGUMENTS in {
+    Program(name=f"data-{script}", script=f"with_{script}.py", arguments=arguments, clean="--samples rows", verdict="data")
+    for script, arguments in {
         "accelerate": "--model mlp --width 256 --samples lines",
         "lightning": "--model mlp --features 64 --width 256 --batch 128 --samples lines",
         "transformers": "--model mlp --features 64 --width 256 --batch 128 --samples lines",

@@ -30,7 +30,7 @@ class Journal:
 
     def __init__(self, detail):
         self.detail = detail
-        self.file = Path("journal.jsonl").open("w")
+        self.file = Path("journal.jsonl").open("w")  # noqa: SIM115 (open for as long as the training runs)
 
     def update(self, step, loss, out, y, model):
         rows = []

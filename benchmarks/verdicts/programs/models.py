@@ -1,5 +1,7 @@
 """The models of this project."""
 
+from itertools import pairwise
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -9,7 +11,7 @@ class Mlp(nn.Module):
     def __init__(self, features, width, depth):
         super().__init__()
         sizes = [features] + [width] * depth
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.last = nn.Linear(width, 1)
 
     def forward(self, x):
@@ -44,7 +46,7 @@ class Convolution(nn.Module):
     def __init__(self, features, width, depth):
         super().__init__()
         sizes = [features] + [width] * depth
-        self.layers = nn.ModuleList(nn.Conv1d(a, b, 3, padding=1) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Conv1d(a, b, 3, padding=1) for a, b in pairwise(sizes))
         self.last = nn.Linear(width, 1)
 
     def forward(self, x):

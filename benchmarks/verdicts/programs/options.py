@@ -23,7 +23,6 @@ def parse():
     parser.add_argument("--rows", type=int, default=8192)
     parser.add_argument("--samples", default="memory")
     parser.add_argument("--rows-a-file", type=int, default=256)
-    parser.add_argument("--resident", action="store_true")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--worker-threads", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

@@ -109,15 +109,17 @@ def loader(args):
     options = {"num_workers": args.workers, "persistent_workers": args.workers > 0}
     if args.worker_threads:
         options["worker_init_fn"] = worker_threads(args.worker_threads)
-    if args.samples == "ready":
+    if args.samples in ("ready", "resident"):
         batches = [
             (torch.from_numpy(x[i : i + args.batch]), torch.from_numpy(y[i : i + args.batch]))
             for i in range(0, args.rows, args.batch)
         ]
-        return [(a.to(args.device), b.to(args.device)) for a, b in batches] if args.resident else batches
+        return [(a.to(args.device), b.to(args.device)) for a, b in batches] if args.samples == "resident" else batches
     if args.samples == "memory":
         dataset = Memory(x, y)
         return DataLoader(dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), args.batch, True), **options)
+    if args.samples == "rows":
+        return DataLoader(Memory(x, y), batch_size=args.batch, shuffle=True, drop_last=True, **options)
     if args.samples == "lines":
         return DataLoader(Lines(x, y), batch_size=args.batch, shuffle=True, drop_last=True, **options)
     if args.samples == "files":

@@ -34,7 +34,7 @@ class _Command(click.Command):
 @click.option("--try", "tries", is_flag=True, help="Try what is proposed: each in a fresh process, with its losses compared.")
 @click.option("--report", metavar="FILE.html", help="Write a report for people: one file, no script.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Stop measuring after S seconds of training."
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Begin no measurement after S seconds of them."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
@@ -59,11 +59,11 @@ def command(
     stoker diagnose --json train.py > finding.json
     """
     from stoker.diagnose.report import check_path, write_report
-    from stoker.diagnose.script import diagnose_script
+    from stoker.diagnose.script import script as diagnose
     from stoker.diagnose.show import show
 
     path = check_path(Path(report)) if report is not None else None
-    finding = diagnose_script(script, arguments, is_module=is_module, tries=tries, seconds=seconds, quiet=quiet)
+    finding = diagnose(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
     if as_json:
         click.echo(json.dumps(_without_nan(finding.as_dict()), allow_nan=False))
     else:

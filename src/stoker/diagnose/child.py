@@ -1,7 +1,8 @@
 """The child: the process in which the user's program runs, watched, until enough is known.
 
-It is started with a file descriptor and a request. The program is the main module of this process, with its own arguments and its own folder. What was measured goes through the file
-descriptor as one message of JSON, and the process ends at once: nothing of the program runs after that, no checkpoint is written.
+It is started with a file descriptor and a request. The program is the main module of this process, with its own arguments and its
+own folder. What was measured goes through the file descriptor as one message of JSON, and the process ends at once: nothing of the
+program runs after that, and no checkpoint is written.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """How long stretches are, as a share of what they usually are."""
     scratch: str
     """A folder for what the program writes."""
+    seconds: float | None = None
+    """How long measuring may take, from the first measured step on."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +60,7 @@ class Child:
         self._scratch = Scratch(Path(request.scratch))
         self._pid = os.getpid()
         self._main: ModuleType | None = None
-        self.session = Session(on_done=self._done, pace=request.pace)
+        self.session = Session(on_done=self._done, seconds=request.seconds, pace=request.pace)
 
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is known."""

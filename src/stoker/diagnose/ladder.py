@@ -22,12 +22,12 @@ def climb(measured: Measurements, division: Division) -> dict[str, float]:
     """Steps a second by rung; empty where no step was measured."""
     if division.step <= 0:
         return {}
-    least = max(flops_seconds(measured), SHORTEST * division.step)
+    roof = flops_seconds(measured)
+    least = min(division.step, max(roof, SHORTEST * division.step))
     left = division.step
     ladder = {"now": 1 / left}
     for rung, names in RUNGS.items():
-        left -= sum(getattr(division.parts, name) for name in names)
-        left = min(1 / min(ladder.values()), max(left, least))
-        ladder[rung] = max(1 / left, max(ladder.values()))
-    ladder["roofline"] = max(1 / least if flops_seconds(measured) > 0 else 0.0, max(ladder.values()))
+        left = max(least, left - sum(getattr(division.parts, name) for name in names))
+        ladder[rung] = 1 / left
+    ladder["roofline"] = 1 / least if roof > 0 else 1 / left
     return ladder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -15,6 +16,8 @@ from stoker.diagnose.measurements import Blame, Device, Loader, Measurements, Ph
 from stoker.diagnose.stages import Profile
 from stoker.diagnose.watched import Source, Sources
 from stoker.errors import TrainError
+
+LEAST_GROUPS = 16
 
 
 @dataclass
@@ -40,21 +43,18 @@ class Ledger:
         """All that is known; raises where that is nothing."""
         if not self.loop:
             raise TrainError(_too_early(boundaries.steps))
-        steps = [one.seconds for one in self.loop]
-        batches = statistics.median(self.batches_a_step) if any(self.batches_a_step) else 1
-        alone = [one * batches for one in self.loader_alone]
         source = sources.found
-        in_loop = source is None or not source.gives_batches
-        if in_loop:
-            alone = [(one.phases_ns[NEXT] + one.phases_ns[PREPARE]) / 1e9 for one in self.loop]
+        together = self._steps_together(source)
+        loop = in_groups(self.loop, together)
+        batches = statistics.median(self.batches_a_step) if any(self.batches_a_step) else 1
         optimizer = boundaries.optimizer
         return Measurements(
             device=device,
             steps_seen=boundaries.steps,
-            loop=Stretch(seconds=steps),
-            phases=Phases(**{name: self._phase(number) for number, name in enumerate(NAMES)}),
-            cached=Stretch(seconds=[one.without_data for one in self.cached]) if self.cached else None,
-            loader_alone=Stretch(seconds=alone) if alone else None,
+            loop=Stretch(seconds=[one.seconds for one in loop]),
+            phases=Phases(**{name: _phase(loop, number) for number, name in enumerate(NAMES)}),
+            cached=Stretch(seconds=[one.without_data for one in in_groups(self.cached, together)]) if self.cached else None,
+            loader_alone=self._alone(source, loop, batches, together),
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
             blames=self.blames,
@@ -65,13 +65,29 @@ class Ledger:
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
             compiled=compiled(),
-            slow_steps=sum(one > 3 * statistics.median(steps) for one in steps),
+            slow_steps=_slow(self.loop),
             notes=self.notes,
             losses=[float(one) for one in boundaries.losses],
         )
 
-    def _phase(self, number: int) -> float:
-        return statistics.median(one.phases_ns[number] for one in self.loop) / 1e9
+    def _steps_together(self, source: Source | None) -> int:
+        """How many steps in a row have to be looked at as one, because they differ for a good reason."""
+        workers = source.loader.num_workers if source is not None and source.loader is not None else 0
+        wanted = max(1, workers)  # their batches come in bursts of as many
+        if self.batch_bytes and max(self.batch_bytes) > 1.05 * min(self.batch_bytes):
+            wanted *= 4
+        return max(1, min(wanted, len(self.loop) // LEAST_GROUPS))
+
+    def _alone(self, source: Source | None, loop: list[Times], batches: float, together: int) -> Stretch | None:
+        """The loader's own time: alone, or within the loop where that took longer because caches were cold."""
+        waits = [one.phases_ns[NEXT] / 1e9 for one in loop]
+        if source is None or not source.gives_batches:  # batches are made in the loop itself
+            return Stretch(seconds=[one.phases_ns[NEXT] / 1e9 + one.phases_ns[PREPARE] / 1e9 for one in loop])
+        if not self.loader_alone:
+            return None
+        size = max(1, min(together, len(self.loader_alone) // 4))
+        alone = [statistics.fmean(part) * batches for part in _groups(self.loader_alone, size)]
+        return Stretch(seconds=max(alone, waits, key=statistics.median))
 
     def _loader(self, source: Source | None, batches: float) -> Loader:
         if source is None or not source.gives_batches:
@@ -90,9 +106,34 @@ class Ledger:
             dataset=type(loader.dataset).__name__,
             stages=profile.stages if profile is not None else {},
             functions=profile.functions if profile is not None else [],
-            bytes_read=profile.bytes_read_a_batch * batches if profile is not None and profile.bytes_read_a_batch is not None else None,
+            bytes_read=profile.bytes_read_a_batch * batches
+            if profile is not None and profile.bytes_read_a_batch is not None
+            else None,
             **common,  # type: ignore[arg-type]
         )
+
+
+def in_groups(steps: list[Times], size: int) -> list[Times]:
+    """Means of steps in a row."""
+    if size == 1:
+        return steps
+    return [
+        Times(tuple(round(statistics.fmean(spent)) for spent in zip(*(one.phases_ns for one in part), strict=True)), False)
+        for part in _groups(steps, size)
+    ]
+
+
+def _groups(values: list[Any], size: int) -> list[list[Any]]:
+    return [values[start : start + size] for start in range(0, len(values) - size + 1, size)]
+
+
+def _phase(steps: list[Times], number: int) -> float:
+    return statistics.median(one.phases_ns[number] for one in steps) / 1e9
+
+
+def _slow(steps: list[Times]) -> int:
+    seconds = [one.seconds for one in steps]
+    return sum(one > 3 * statistics.median(seconds) for one in seconds)
 
 
 def _seconds(nanoseconds: int | None) -> float | None:
@@ -103,5 +144,3 @@ def _too_early(steps: int) -> str:
     if not steps:
         return "no optimizer of torch made a step. Nothing was trained, or not by torch.optim."
     return f"the training ended after {steps} steps, before a single one could be measured. Let it train for at least 30."
-
-

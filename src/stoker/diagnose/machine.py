@@ -11,13 +11,9 @@ import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from stoker.clock import now_ns
 from stoker.diagnose.measurements import Device, Machine
-
-if TYPE_CHECKING:
-    import torch
 
 COPY_BYTES = 32 << 20
 """Larger than what caches hold of it on most machines, small enough to be copied in a few milliseconds."""
@@ -25,8 +21,8 @@ DISK_BYTES = 1 << 20
 DISK_READS = 16
 ISSUED = 200
 """Operations in a row: far fewer than the launch queue of a GPU holds."""
-CHAIN = 40
-"""Operations of the small chain through which gradients flow."""
+CHAIN = 20
+"""Layers of the small network through which gradients flow."""
 CPU_TYPES = ("fp32", "bf16")
 CUDA_TYPES = ("fp32", "tf32", "bf16", "fp16")
 _measured: dict[Device, Machine] = {}
@@ -130,6 +126,7 @@ def dispatch_seconds() -> float:
     Torch's Python, autograd and the operation itself are in it, because a step pays them all.
     """
     import torch
+    from torch.nn.functional import layer_norm, linear
 
     from stoker.diagnose.work import Counting
 
@@ -140,12 +137,12 @@ def dispatch_seconds() -> float:
     def run() -> None:
         value = begin
         for _ in range(CHAIN):
-            value = torch.relu(torch.nn.functional.linear(value, weight, bias))
+            value = layer_norm(value + torch.relu(linear(value, weight, bias)), (8,), bias, bias)
         torch.autograd.grad(value.sum(), (weight, bias))
 
     with Counting() as counted:
         run()
-    return _best_seconds(run, at_most=0.1) / counted.ops
+    return _best_seconds(run, at_most=0.1) / float(counted.ops)
 
 
 def _host_copy_bytes() -> float:

@@ -1,4 +1,4 @@
-"""Operations of torch by class: products, elementwise, reductions, copies. Names only; what is in no list is told apart from none."""
+"""Operations of torch by class: products, reductions, copies; what is in no list, and no view, is elementwise. Names alone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ REDUCE = frozenset(
 )
 COPY = frozenset(
     "copy_ _to_copy clone cat stack index index_put_ _index_put_impl_ index_select index_add_ index_copy_ gather scatter scatter_ "
-    "scatter_add scatter_add_ embedding embedding_dense_backward _embedding_bag _embedding_bag_backward masked_select masked_scatter "
-    "masked_fill masked_fill_ fill_ zero_ slice_backward select_backward constant_pad_nd roll flip repeat repeat_interleave tril triu "
-    "take put_ narrow_copy im2col col2im pixel_shuffle pin_memory _pin_memory arange eye one_hot unfold_backward "
-    "_foreach_zero_ _foreach_copy_".split()
+    "scatter_add scatter_add_ embedding embedding_dense_backward _embedding_bag _embedding_bag_backward masked_select "
+    "masked_scatter masked_fill masked_fill_ fill_ zero_ slice_backward select_backward constant_pad_nd roll flip repeat "
+    "repeat_interleave tril triu take put_ narrow_copy im2col col2im pixel_shuffle pin_memory _pin_memory "
+    "arange eye one_hot unfold_backward _foreach_zero_ _foreach_copy_".split()
 )
 VIEWS = frozenset(
     "empty empty_like empty_strided new_empty new_empty_strided new_zeros view _unsafe_view reshape _reshape_alias as_strided t "

@@ -1,4 +1,4 @@
-"""Whose code a line is: the user's own, or that of Python, torch, installed packages and stoker itself. Blame falls on the user's alone."""
+"""Whose code a line is: the user's own, or that of Python, installed packages and stoker itself. Blame falls on the user's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
 
 def place_of(frame: FrameType) -> Place:
     """Where a frame stands."""
-    return Place(file=shown(frame.f_code.co_filename), line=frame.f_lineno, function=frame.f_code.co_qualname)
+    return Place(
+        file=shown(frame.f_code.co_filename), line=frame.f_lineno or frame.f_code.co_firstlineno, function=frame.f_code.co_qualname
+    )
 
 
 @functools.cache

@@ -128,7 +128,8 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
         return Division(step=step, parts=parts, residual=residual, host_limits=False)
     # Operations of the optimizer are dispatched too, but what they cost is the optimizer's.
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
-    dispatch = min(core, work.ops * machine.dispatch_seconds * in_core)
+    around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making - python
+    dispatch = min(core, max(around * (1 - gain), work.ops * machine.dispatch_seconds * in_core))
     products, moving = _products(measured, core)
     left = core - dispatch
     parts = Parts(
@@ -154,12 +155,13 @@ def _python_within(measured: Measurements, step: float, phases: Phases, making: 
 
 
 def _threads_gain(measured: Measurements) -> float:
-    """What the best number of threads saves of a step without its data."""
-    by_threads = measured.fewer_threads
-    now = by_threads.get(str(measured.machine.threads)) or seconds_of(measured.cached)
-    if not by_threads or not now:
+    """What fewer threads save of a step without its data."""
+    threads = measured.machine.threads
+    now = measured.fewer_threads.get(str(threads)) or seconds_of(measured.cached)
+    fewer = [seconds for number, seconds in measured.fewer_threads.items() if int(number) < threads]
+    if not fewer or not now:
         return 0.0
-    gain = 1 - min(by_threads.values()) / now
+    gain = 1 - min(fewer) / now
     return gain if gain >= THREADS_GAIN else 0.0
 
 

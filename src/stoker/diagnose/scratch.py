@@ -1,8 +1,8 @@
-"""Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away, so nothing of the user's is overwritten.
+"""Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away. Nothing of the user's is overwritten.
 
-Python's own ways to write are led there: `open`, `torch.save`, safetensors; and what renames or removes files follows. A file that the
-program has written is found again under its own name by the same ways. What libraries write by other means is not seen; folders
-are made where the program wants them.
+Python's own ways to write are led there: `open`, `torch.save`, safetensors; and what renames or removes files follows. A file that
+the program has written is found again under its own name by the same ways. What libraries write by other means is not seen;
+folders are made where the program wants them.
 """
 
 from __future__ import annotations

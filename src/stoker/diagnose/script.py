@@ -24,25 +24,39 @@ if TYPE_CHECKING:
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
-def script(program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False) -> Finding:
+def script(
+    program: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    quiet: bool = False,
+    seconds: float | None = None,
+) -> Finding:
     """Run a script (or, with `module`, a module by its name) until it is known what holds its training back."""
     from stoker.diagnose.conclude import conclude
 
-    return conclude(measure_script(program, arguments, module=module, quiet=quiet))
+    return conclude(measure_script(program, arguments, module=module, quiet=quiet, seconds=seconds))
 
 
 def measure_script(
-    program: str | Path, arguments: Sequence[str] = (), *, module: bool = False, quiet: bool = False, pace: float = 1.0
+    program: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    quiet: bool = False,
+    pace: float = 1.0,
+    seconds: float | None = None,
 ) -> Measurements:
     """What a verdict is made of. All that the program prints goes to stderr, or nowhere when `quiet`.
 
     `pace` is the length of stretches as a share of what they usually are: less is sooner, and less sure.
+    After `seconds` of measuring, stretches that have not begun are left out.
     """
     if not module and not Path(program).is_file():
         raise OptionError(f"{program} is {'a folder' if Path(program).is_dir() else 'not there'}; expected a Python script.")
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
     words = [str(one) for one in arguments]
-    request = Request(program=str(program), module=module, arguments=words, pace=pace, scratch=str(folder))
+    request = Request(program=str(program), module=module, arguments=words, pace=pace, scratch=str(folder), seconds=seconds)
     try:
         answer = _ask(request, quiet=quiet)
     finally:

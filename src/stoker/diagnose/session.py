@@ -17,8 +17,8 @@ import torch
 from stoker.clock import now_ns
 from stoker.diagnose.boundaries import FORWARD, NEXT, PREPARE, REST, Boundaries, Times, compiled
 from stoker.diagnose.copies import copied, num_bytes
-from stoker.diagnose.measurements import Device
 from stoker.diagnose.ledger import Ledger
+from stoker.diagnose.measurements import Device
 from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.stages import profile_loader
 from stoker.diagnose.watched import Sources, Watched
@@ -48,7 +48,9 @@ Plan = Generator[Mode, Times, None]
 class Session:
     """One diagnosis of one program."""
 
-    def __init__(self, *, on_done: Callable[[], None], every_turn: bool = False, pace: float = 1.0) -> None:
+    def __init__(
+        self, *, on_done: Callable[[], None], every_turn: bool = False, pace: float = 1.0, seconds: float | None = None
+    ) -> None:
         self.boundaries = Boundaries()
         self.sources = Sources(self.boundaries)
         self.ledger = Ledger()
@@ -58,6 +60,8 @@ class Session:
         self._on_done = on_done
         self._pace = pace
         """How long stretches are, as a share of what they usually are."""
+        self._seconds = seconds
+        """How long measuring may take; by default what a verdict needs."""
         self._every_turn = every_turn
         """Whether each turn of the loop is a step, whatever happens in it."""
         self._taken = False
@@ -350,4 +354,5 @@ class Session:
 
     @property
     def _late(self) -> bool:
-        return now_ns() - self._begin_ns > (CPU_SECONDS if self.device == "cpu" else CUDA_SECONDS) * 1e9
+        limit = CPU_SECONDS if self.device == "cpu" else CUDA_SECONDS
+        return now_ns() - self._begin_ns > (limit if self._seconds is None else self._seconds) * 1e9

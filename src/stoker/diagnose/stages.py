@@ -28,8 +28,30 @@ READS = {
 }
 READ_FILES = ("numpy/lib/_npyio_impl.py", "torch/serialization.py", "h5py/", "zarr/", "pyarrow/parquet/", "pandas/io/")
 DECODES = {
-    *("decompress", "loads", "frombuffer", "imdecode", "decode", "decode_image", "decode_jpeg", "decode_png", "decode_video", "unpackb"),
-    *("fromstring", "strptime", "fromisoformat", "b64decode", "unpack", "unpack_from", "iter_unpack", "to_pandas", "parse", "raw_decode"),
+    *(
+        "decompress",
+        "loads",
+        "frombuffer",
+        "imdecode",
+        "decode",
+        "decode_image",
+        "decode_jpeg",
+        "decode_png",
+        "decode_video",
+        "unpackb",
+    ),
+    *(
+        "fromstring",
+        "strptime",
+        "fromisoformat",
+        "b64decode",
+        "unpack",
+        "unpack_from",
+        "iter_unpack",
+        "to_pandas",
+        "parse",
+        "raw_decode",
+    ),
 }
 DECODE_FILES = ("json/", "csv.py", "PIL/", "gzip.py", "soundfile", "_strptime.py")
 COLLATE_FILE = "torch/utils/data/_utils/collate.py"

@@ -40,14 +40,12 @@ class Watch(Generic[T]):
         self._waits = Spans(KEPT_STEPS)
         self._bodies = Spans(KEPT_STEPS)
         self._startup_ns = 0
-        self._passes = 0
 
     def __iter__(self) -> Iterator[T]:
         waits, bodies, clock = self._waits.add, self._bodies.add, now_ns
         asked = clock()
         iterator = iter(self._batches)
         first = True
-        self._passes += 1
         try:
             for batch in iterator:
                 given = clock()
@@ -130,13 +128,12 @@ class Watch(Generic[T]):
         """What follows, in one line."""
         if self.steps < MIN_STEPS:
             return f"{self.steps} steps say too little"
-        share = words.percent(self.wait_share)
-        if self.wait_share >= DATA_BOUND:
-            return f"data-bound: {share} of the time waits for batches, up to {words.times(1 / (1 - self.wait_share))} to win there"
-        hidden = ""
+        share = f"{words.percent(self.wait_share)} of the time waits for batches"
+        if self.wait_share < DATA_BOUND:
+            return f"not data-bound: {share}"
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
-            hidden = "; on a GPU, `stoker diagnose` says what else holds it back"
-        return f"not data-bound: {share} of the time waits for batches{hidden}"
+            return f"perhaps data-bound: {share}, unless the GPU is busy meanwhile; `stoker diagnose` tells"
+        return f"data-bound: {share}, up to {words.times(1 / (1 - self.wait_share))} to win there"
 
     def __str__(self) -> str:
         if self.steps < MIN_STEPS:

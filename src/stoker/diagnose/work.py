@@ -7,15 +7,16 @@ both slow a step down. A count does not depend on the machine's load, which is w
 from __future__ import annotations
 
 import contextlib
-import statistics
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
+from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry
 
 from stoker.clock import now_ns
 from stoker.diagnose.measurements import Work
@@ -27,13 +28,16 @@ OPTIMIZER_RANGE = "Optimizer.step#"
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
 """Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
 aten: Any = torch.ops.aten
+_formulas: Any = flop_counter
+# The profiler of torch tells on stderr, which is the user's, when it starts and stops, unless its log is off when it is first used.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
-class Counting(TorchDispatchMode):
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations that torch dispatches, their floating-point work by type, and uploads to a device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ops = 0
         self.flops_by_dtype: dict[str, float] = defaultdict(float)
         self.h2d_copies = 0
@@ -49,6 +53,8 @@ class Counting(TorchDispatchMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        if func.namespace == "profiler":  # names for profiles, no work
+            return out
         self.ops += 1
         packet = getattr(func, "_overloadpacket", None)
         if packet is aten._to_copy or packet is aten.copy_:
@@ -78,16 +84,16 @@ def _type_of(args: Iterable[Any]) -> str:
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> float:
-    return float(sdpa_flop_count(query.shape, key.shape, value.shape))
+    return float(_formulas.sdpa_flop_count(query.shape, key.shape, value.shape))
 
 
 def _attention_backward_flops(grad: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> float:
-    return float(sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
+    return float(_formulas.sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape))
 
 
 def _recurrent_flops(values: Any, of_input: Any, of_state: Any, *args: Any, **kwargs: Any) -> float:
     """Two products a time step: with the input and with the state."""
-    return 2.0 * values.shape[0] * values.shape[1] * (of_input.numel() + of_state.numel())
+    return float(2 * values.shape[0] * values.shape[1] * (of_input.numel() + of_state.numel()))
 
 
 # Operations of CPUs that torch's own table of formulas leaves out.
@@ -102,8 +108,10 @@ _FORMULAS: dict[Any, Callable[..., float]] = {
 class Profiling:
     """Divides a step by classes of operations: on a CPU its whole time, on a GPU that of its kernels."""
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", *, steps: int = 1) -> None:
         self._device = device
+        self._steps = steps
+        """That lie between entering and leaving."""
         self._profile: Any = torch.autograd.profiler.profile(use_device="cuda" if device == "cuda" else None)
         self._start_ns = 0
         self.shares: dict[str, float] = {}
@@ -121,8 +129,10 @@ class Profiling:
         self._profile.__exit__(kind, error, trace)
         events = self._profile.function_events or []
         if self._device == "cuda":
-            self.kernels, self.shares = kernel_shares(events)
-            self.device_seconds = busy_seconds(events)
+            kernels, self.shares = kernel_shares(events)
+            busy = busy_seconds(events)
+            self.kernels = kernels / self._steps
+            self.device_seconds = None if busy is None else busy / self._steps
         else:
             self.shares = step_shares(events, seconds)
 
@@ -162,7 +172,7 @@ def busy_seconds(events: Iterable[Any]) -> float | None:
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events
-        if event.device_type == torch.autograd.DeviceType.CUDA and getattr(event, "activity_type", None) in GPU_WORK
+        if event.device_type.name == "CUDA" and getattr(event, "activity_type", None) in GPU_WORK
     )
     busy, end = 0.0, float("-inf")
     for start, stop in spans:
@@ -222,7 +232,7 @@ def optimizer_ways(optimizer: torch.optim.Optimizer, *, at_most: float = 0.5, la
     while now_ns() - begin < at_most * 1e9 or len(times["now"]) < 4:
         for name, twin in twins.items():
             times[name].append(_timed(lambda twin=twin: bare(twin), weights[0].device))  # type: ignore[misc]
-    return {name: statistics.median(taken[1:]) for name, taken in times.items()}
+    return {name: min(taken[1:]) for name, taken in times.items()}  # whatever else the machine does, the least is the step's own
 
 
 def _twin(optimizer: torch.optim.Optimizer, **changes: Any) -> torch.optim.Optimizer:

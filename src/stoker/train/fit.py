@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stoker.clock import now_ns
 from stoker.errors import NonFinite
-from stoker.train import rng
+from stoker.train import contents, rng
 from stoker.train.graph import Work
 from stoker.train.readout import Readout, Window
 
@@ -341,7 +341,7 @@ class Fit:
             return
         self.progress.seconds = self.seconds
         self.progress.is_epoch_done = self._train.is_done(self._pass.state, self.progress.batches)
-        parts = self._trainer.parts()
+        parts = contents.take(self._trainer)
         parts["fit"] = {
             "progress": asdict(self.progress),
             "readout": self._readout.state_dict(),
@@ -351,13 +351,14 @@ class Fit:
         own = {"stream": stream_state if stream_state is not None else self._train.state(), "random": rng.capture()}
         first, *others = self._ranks.collect(own)
         parts["fit"] |= {**first, "others": others}
-        self._checkpoints.save(self.progress.step, parts, self._trainer.facts(self.progress), best=best, wait=wait)
+        told = contents.facts_of(self._trainer, epoch=self.progress.epoch, metrics=self.progress.last)
+        self._checkpoints.save(self.progress.step, parts, told, best=best, wait=wait)
         self._saved_step = self.progress.step
 
     def load(self, parts: dict[str, Any]) -> None:
         """Go on where a checkpoint was saved."""
         state = parts["fit"]
-        self._trainer.load_parts(parts)
+        contents.put(self._trainer, parts)
         self.progress = Progress(**state["progress"])
         self._readout.load_state_dict(state["readout"])
         self._taken = deque(_Taken(**taken) for taken in state["taken"])

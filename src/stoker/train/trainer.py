@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -19,26 +19,26 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from stoker.errors import CheckpointError, OptionError
-from stoker.train import facts, rng
+from stoker.errors import OptionError
+from stoker.train import contents, facts, rng
 from stoker.train.checkpoints import Checkpoint, Checkpoints
 from stoker.train.choice import Setup, Trial
 from stoker.train.ema import Ema
 from stoker.train.engine import Engine
 from stoker.train.evaluation import evaluate
-from stoker.train.fit import Fit, Progress, deliver
+from stoker.train.fit import Fit, deliver
 from stoker.train.log import Log
 from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric
 from stoker.train.optimizer import check_optimizer
-from stoker.train.precision import autocast, check_precision, kept_matmul_flags
+from stoker.train.precision import Scale, autocast, check_precision, kept_matmul_flags
 from stoker.train.progress import Progress as Bar
 from stoker.train.ranks import Elsewhere, Ranks
 from stoker.train.recompute import recomputed
 from stoker.train.result import Result
 from stoker.train.run import Run
 from stoker.train.schedule import Schedule, as_schedule
-from stoker.train.shards import is_shard, parts_of, shard, whole
+from stoker.train.shards import is_shard, shard
 from stoker.train.signals import Signals
 from stoker.train.stopping import EarlyStopping
 from stoker.train.stream import Stream
@@ -143,8 +143,8 @@ class Trainer:
         self.valid: Iterable[Any] | None = None
         self.setup = Setup()
         self.trials: tuple[Trial, ...] = ()
-        self._rates = [float(group["lr"]) for group in self.optimizer.param_groups]
-        self._stopping: EarlyStopping | None = early_stopping
+        self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.stopping: EarlyStopping | None = early_stopping
         self._engine: Engine | None = None
 
     def fit(
@@ -169,7 +169,7 @@ class Trainer:
         stream = Stream(train, self.device)
         self.ranks.check_same("updates of the training", stream.num_updates(self.accumulate, epochs))
         self.valid = valid
-        self._stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
+        self.stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
         with contextlib.ExitStack() as stack:
             folder_of = Checkpoints if self.ranks.is_first else Elsewhere
             checkpoints = stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
@@ -233,7 +233,7 @@ class Trainer:
             found = checkpoints.latest(strict=strict)
             if found is None:
                 return None
-            facts.check(found.facts, self._comparable(), where=str(found.path), allow=allow)
+            facts.check(found.facts, contents.comparable(self), where=str(found.path), allow=allow)
             return {**vars(found), "path": str(found.path)}
 
         found = self.ranks.first(read)
@@ -270,7 +270,7 @@ class Trainer:
 
     def judge(self, values: Mapping[str, float], epoch: int) -> Judgement:
         """What the numbers of an epoch mean for the run."""
-        stopping = self._stopping
+        stopping = self.stopping
         if stopping is None:
             return Judgement(improved=False, stop=False, value=None)
         if stopping.metric not in values:
@@ -300,68 +300,14 @@ class Trainer:
         return cast(nn.Module, torch.compile(self.model))
 
     @property
+    def scale(self) -> Scale | None:
+        """The loss scale, where there is one."""
+        return self._engine.scale if self._engine is not None else None
+
+    @property
     def uses_scale(self) -> bool:
         """Whether updates may be held back because a gradient overflowed."""
         return self.setup.precision == "fp16"
-
-    def parts(self) -> dict[str, Any]:
-        """What a checkpoint holds of the model and the optimizer."""
-        parts: dict[str, Any] = {"model": dict(self.model.state_dict()), "optimizer": self.optimizer.state_dict()["state"]}
-        if self.ema is not None:
-            parts["ema"] = self.ema.state_dict()
-        if self._engine is not None and self._engine.scale is not None:
-            parts["scale"] = self._engine.scale.state_dict()
-        if self._stopping is not None:
-            parts["stopping"] = self._stopping.state_dict()
-        return whole(parts, kept=self.ranks.is_first) if self.ranks.shards else parts
-
-    def load_parts(self, parts: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint holds of the model and the optimizer."""
-        if self.ranks.shards:
-            parts = self._parts_of(parts)
-        try:
-            self.model.load_state_dict(parts["model"])
-            groups = self.optimizer.state_dict()["param_groups"]
-            self.optimizer.load_state_dict({"state": parts["optimizer"], "param_groups": groups})
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"the checkpoint is of another model or optimizer: {str(error).splitlines()[0]}") from error
-        if self.ema is not None:
-            self.ema.load_state_dict(parts["ema"])
-        if self._engine is not None and self._engine.scale is not None:
-            self._engine.scale.load_state_dict(parts["scale"])
-        if self._stopping is not None and "stopping" in parts:
-            self._stopping.load_state_dict(parts["stopping"])
-
-    def _parts_of(self, parts: Mapping[str, Any]) -> dict[str, Any]:
-        """Of a whole state what is this rank's."""
-        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
-        mine = {**parts, "model": parts_of(parts["model"], self.model.state_dict())}
-        mine["optimizer"] = {
-            number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in parts["optimizer"].items()
-        }
-        if self.ema is not None:
-            mine["ema"] = {**parts["ema"], "average": parts_of(parts["ema"]["average"], self.ema.state_dict()["average"])}
-        return mine
-
-    def _comparable(self) -> dict[str, Any]:
-        """What must be the same for a run to go on as if it had not been stopped."""
-        groups = self.optimizer.param_groups
-        return {
-            "config": {
-                "optimizer": type(self.optimizer).__name__,
-                "lr": self._rates,
-                "weight_decay": [float(group.get("weight_decay") or 0.0) for group in groups],
-                "accumulate": self.accumulate,
-                "clip": self.clip,
-                "ema": self.ema.decay if self.ema is not None else None,
-                "guard": self.guard,
-                "schedule": _name_of(self.schedule),
-            }
-        }
-
-    def facts(self, progress: Progress) -> dict[str, Any]:
-        """What a checkpoint says of itself."""
-        return {**self._comparable(), "setup": asdict(self.setup), "epoch": progress.epoch, "metrics": progress.last}
 
     def _open_run(self, stream: Stream, epochs: int, *, resume: bool, found: Checkpoint | None) -> Run | None:
         """The run folder: new, or gone on with from the last numbers that the checkpoint does not hold itself."""
@@ -372,7 +318,7 @@ class Trainer:
             for name, batches in (("train", stream.batches), ("valid", self.valid))
             if (digest := getattr(getattr(batches, "store", None), "digest", None)) is not None
         }
-        config = {**self._comparable()["config"], "epochs": epochs, **self.config, "setup": asdict(self.setup)}
+        config = {**contents.comparable(self)["config"], "epochs": epochs, **self.config, "setup": asdict(self.setup)}
         return Run(self.folder, config=config, stores=stores, from_step=_logged_step(found) if resume else None)
 
     def _result(self, fit: Fit, stopped: str) -> Result:
@@ -399,11 +345,6 @@ def _logged_step(found: Checkpoint | None) -> int:
         return 0
     taken = found.parts["fit"]["taken"]
     return int(taken[0]["step"]) - 1 if taken else found.step
-
-
-def _name_of(schedule: Schedule | None) -> str | None:
-    """A schedule as one writes it; of a function only that it is one, as its address is another each time."""
-    return None if schedule is None else repr(schedule) if is_dataclass(schedule) else "a function"
 
 
 def _device_of(model: nn.Module, wanted: str | torch.device | None) -> torch.device:

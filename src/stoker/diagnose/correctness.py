@@ -1,0 +1,160 @@
+"""Correctness: what is wrong with the batches of a training, beside its speed, found within a given time.
+
+The audit of `stoker.feed` does the looking: it reads the loader as a training would, and knows samples by their content. Here is
+decided how much of it there is time for. The law: the loader, its epoch and all random numbers are afterwards as they were, and a
+loader that can be read only once is not read at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from stoker.clock import now_ns
+from stoker.errors import OptionError, StokerError
+from stoker.feed.audit import Audit, check
+from stoker.feed.auditing.claims import claims_of
+from stoker.feed.auditing.finding import Finding
+
+SECONDS = 10.0
+PROBED_BATCHES = 4
+"""By which it is known how long a batch takes."""
+PROBED_SAMPLES = 64
+"""By which it is known how long a sample of the dataset takes."""
+PROBING = 0.25
+"""Share of the time that these may take."""
+TOO_LONG = 2.0
+"""Times the given seconds after which reading is broken off."""
+TITLES = {
+    "empty": "no samples",
+    "seen twice": "samples repeated",
+    "never seen": "samples missed",
+    "mixed rows": "entries of different samples in a row",
+    "foreign rows": "rows that the dataset does not hold",
+    "order": "not shuffled",
+    "same order": "the same order in every epoch",
+    "reused memory": "batches that change after they were handed out",
+    "shared samples": "validation data seen in training",
+    "not finite": "values that are not finite",
+}
+"""What is told, and how; shapes and lengths are no fault of a training."""
+
+
+class _TimeUp(Exception):
+    """Reading takes far longer than it was given."""
+
+
+class _First:
+    """The first batches of a loader."""
+
+    def __init__(self, loader: Iterable[Any], num_batches: int) -> None:
+        self._loader = loader
+        self._num_batches = num_batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.islice(self._loader, self._num_batches)
+
+
+def find_wrong(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None = None, *, seconds: float = SECONDS) -> list[str]:
+    """What is wrong with the batches of a training, one sentence each; empty where nothing was found.
+
+    Takes about `seconds`. Of a loader that is too large for that a part is read, and the sentence says so.
+    """
+    if not seconds > 0:
+        raise OptionError(f"seconds is {seconds!r}; expected more than 0.")
+    if isinstance(train_loader, Iterator):
+        return []
+    try:
+        with _as_it_was(train_loader), _as_it_was(valid_loader):
+            audit = _audit(train_loader, None if isinstance(valid_loader, Iterator) else valid_loader, seconds)
+    except (OptionError, _TimeUp):  # batches that hold nothing to compare, or that take too long: nothing is known of them
+        return []
+    except StokerError:
+        raise
+    except Exception as error:  # the user's: what reads the samples one by one found one that cannot be read
+        return [f"samples that cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"]
+    num_batches = _declared_length(train_loader)
+    whole = num_batches is None or audit.num_batches >= num_batches
+    aside = "" if whole else f" ({audit.num_batches:,} of {num_batches:,} batches were looked at.)"
+    wrong = [f"{TITLES[found.kind]}: {found.text}{aside}" for found in audit.checks if _is_wrong(found)]
+    unjudged = any(found.kind == "order" and found.severity == "unchecked" for found in audit.checks)
+    if unjudged and claims_of(train_loader).shuffled is False:
+        wrong.append(f"{TITLES['order']}: the loader says that it takes samples in order.")
+    return wrong
+
+
+def _is_wrong(found: Finding) -> bool:
+    if found.kind not in TITLES:
+        return False
+    # An order that is not shuffled, as its loader says, is right for validation, but seldom for a training.
+    unshuffled = found.kind == "order" and found.text.startswith("Not shuffled")
+    return found.severity == "fault" or unshuffled or (found.kind in ("not finite", "same order") and found.severity == "note")
+
+
+def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> Audit:
+    """Audit as much as there is time for: a little at first, to know how long a sample takes."""
+    start = now_ns()
+
+    def stop(phase: str, share: float, count: int) -> None:
+        if now_ns() - start > TOO_LONG * seconds * 1e9:
+            raise _TimeUp
+
+    probed = _affordable(train_loader, seconds * PROBING)
+    apart = _First(valid_loader, PROBED_BATCHES) if valid_loader is not None else None
+    probe = check(train_loader, max_batches=PROBED_BATCHES, reference_limit=probed, apart_from=apart, progress=stop)
+    spent = (now_ns() - start) / 1e9
+    rows = probe.num_samples * (1 if valid_loader is None else 2) + 2 * probed  # those of the dataset are read twice
+    parts = 2 if valid_loader is None else 3
+    samples = int((seconds - spent) / parts * rows / spent)
+    batches = samples * probe.num_batches // max(probe.num_samples, 1)
+    if batches <= PROBED_BATCHES:
+        return probe
+    apart = _First(valid_loader, batches) if valid_loader is not None else None
+    return check(train_loader, max_batches=batches, reference_limit=samples, apart_from=apart, progress=stop)
+
+
+def _affordable(loader: Any, seconds: float) -> int:
+    """Samples of the dataset that can be read twice in a time, as far as one of them tells."""
+    dataset = claims_of(loader).dataset
+    if dataset is None or not len(dataset):
+        return PROBED_SAMPLES
+    start = now_ns()
+    dataset[len(dataset) // 2]
+    number = int(seconds / 2 / max((now_ns() - start) / 1e9, 1e-9))
+    if not number:
+        raise _TimeUp
+    return min(number, PROBED_SAMPLES)
+
+
+@contextlib.contextmanager
+def _as_it_was(loader: Any) -> Iterator[None]:
+    """Put random numbers, and where the loader is, back to what they were."""
+    plain, array, tensor = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    sampler = getattr(loader, "sampler", None)
+    owners = [getattr(place, "generator", None) for place in (loader, sampler)]
+    generators = [(one, one.get_state()) for one in owners if isinstance(one, torch.Generator)]
+    resumes = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+    state = loader.state_dict() if resumes else None
+    try:
+        yield
+    finally:
+        random.setstate(plain)
+        np.random.set_state(array)
+        torch.set_rng_state(tensor)
+        for generator, before in generators:
+            generator.set_state(before)
+        if resumes:
+            loader.load_state_dict(state)
+
+
+def _declared_length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):  # what has no length need not say so in advance
+        return None

@@ -1,0 +1,151 @@
+"""`stoker diagnose`: the command around a finding. What is found, and how, is tested in tests/diagnose."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.calling import Done, call, stoker_command
+from tests.diagnose.findings import ALL, on_gpu, with_texts, without_verdict
+from tests.diagnose.test_show import IN_A_PIPE
+
+from stoker.diagnose.finding import Finding
+from stoker.errors import TrainError
+
+Stoker = Callable[..., Done]
+SCRIPT = "stoker.diagnose.script"
+
+
+class Diagnosed:
+    """What the command asked for, in place of a run; it gives a finding that was made up."""
+
+    def __init__(self) -> None:
+        self.finding: Finding = on_gpu()
+        self.arguments: tuple[Any, ...] = ()
+        self.options: dict[str, Any] = {}
+
+    def __call__(self, *arguments: Any, **options: Any) -> Finding:
+        self.arguments, self.options = arguments, options
+        return self.finding
+
+
+@pytest.fixture
+def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Diagnosed:
+    stand_in = Diagnosed()
+    monkeypatch.setattr(importlib.import_module(SCRIPT), "script", stand_in)
+    return stand_in
+
+
+def test_a_verdict_is_shown_and_ends_with_0(stoker: Stoker, diagnosed: Diagnosed) -> None:
+    done = stoker("diagnose", "train.py", "--", "--epochs", "1", "--debug")
+    assert (done.code, done.err) == (0, "")
+    assert "".join(f"{line.rstrip()}\n" for line in done.out.splitlines()) == IN_A_PIPE
+    assert diagnosed.arguments == ("train.py", ("--epochs", "1", "--debug"))
+    assert diagnosed.options == {"module": False, "quiet": False, "seconds": None}
+
+
+def test_a_module_and_limits_are_passed_on(stoker: Stoker, diagnosed: Diagnosed) -> None:
+    assert stoker("diagnose", "-m", "package.train", "--seconds", "2.5", "--quiet", "--", "-m", "x").code == 0
+    assert diagnosed.arguments == ("package.train", ("-m", "x"))
+    assert diagnosed.options == {"module": True, "quiet": True, "seconds": 2.5}
+
+
+def test_no_verdict_ends_with_3(stoker: Stoker, diagnosed: Diagnosed) -> None:
+    diagnosed.finding = without_verdict()
+    done = stoker("diagnose", "train.py")
+    assert done.code == 3
+    assert done.out.startswith("VERDICT  NO VERDICT: only 5 steps were seen")
+    done = stoker("diagnose", "--json", "train.py")
+    assert done.code == 3
+    assert json.loads(done.out)["verdict"] == "none"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_json_stands_alone_on_stdout_and_is_json(stoker: Stoker, diagnosed: Diagnosed, name: str) -> None:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    diagnosed.finding = with_texts(ALL[name](), "\x1b[31m\ud800\u2028é")
+    done = stoker("diagnose", "--json", "train.py")
+    assert done.out.isascii()
+    assert done.out.count("\n") == 1
+    found = json.loads(done.out, parse_constant=refuse)
+    assert found["schema"] == 1
+    assert found["why"] == "\x1b[31m\ud800\u2028é"
+    assert {"verdict", "second", "why", "ladder", "next"} <= set(found)
+
+
+def test_a_number_that_json_does_not_have_is_null(stoker: Stoker, diagnosed: Diagnosed) -> None:
+    assert json.loads(stoker("diagnose", "--json", "train.py").out)["next"][3]["tried"]["speedup"] is None
+    diagnosed.finding = without_verdict()
+    assert json.loads(stoker("diagnose", "--json", "train.py").out)["spread"] is None
+
+
+def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path) -> None:
+    path = tmp_path / "why.html"
+    done = stoker("diagnose", "-m", "package.train", "--json", "--report", path, "--", "--name", "a b")
+    assert json.loads(done.out)["verdict"] == "data"
+    assert done.err == f"stoker: the report is {path}\n"
+    assert "<title>data-bound - -m package.train --name &#39;a b&#39;</title>" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["train.py", "--report", "why.txt"], "stoker: why.txt has the ending '.txt'; a report is a file that ends in .html.\n"),
+        (["train.py", "--report", "gone/why.html"], "stoker: gone is not a folder, so the report why.html cannot be written there."),
+        (["train.py", "--seconds", "0"], "Invalid value for '--seconds'"),
+        (["train.py", "--epochs", "1"], "No such option: --epochs. Options of the script stand behind --, as in"),
+        ([], "Missing argument 'SCRIPT.py'"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_anything_runs(
+    stoker: Stoker, diagnosed: Diagnosed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = stoker("diagnose", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert line in done.err
+    assert diagnosed.arguments == ()
+
+
+def test_an_error_is_a_line_and_code_2(stoker: Stoker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = stoker("diagnose", tmp_path / "gone.py")
+    assert done == Done(2, "", f"stoker: {tmp_path / 'gone.py'} is not there; expected a Python script.\n")
+
+    def fail(*arguments: Any, **options: Any) -> Finding:
+        raise TrainError("train.py (train.py:3) raised ValueError: \x1b[31mno")
+
+    monkeypatch.setattr(importlib.import_module(SCRIPT), "script", fail)
+    assert stoker("diagnose", "train.py") == Done(2, "", "stoker: train.py (train.py:3) raised ValueError: \\x1b[31mno\n")
+
+
+TRAINING = """
+import sys
+import torch
+
+print("hello", sys.argv[1:])
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+batches = [torch.randn(16, 8) for _ in range(4)]
+for _ in range(int(sys.argv[1])):
+    for batch in batches:
+        model(batch).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_script_is_run_as_it_is_and_its_words_stay_off_stdout(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    done = call(stoker_command("diagnose", "--json", "train.py", "--", "1"), tmp_path)
+    assert done.code == 3, done.err
+    assert done.err.startswith("hello ['1']")
+    found = json.loads(done.out)
+    assert found["verdict"] == "none"
+    assert "steps" in found["why"]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
