@@ -2,8 +2,8 @@
 
 Each program of `benchmarks.verdicts.table` is run unchanged by the command. Right is the verdict that was put in (top-1), or the
 second cause being it (top-2); of programs with two causes the second must be named as well. Sabotaged runs (five steps only,
-noisy neighbours) must end without a verdict, all others with one. `--shares` measures, without the tool, how much of a step each cause is.
-`--only` runs some programs and leaves what is known of the others; those that need a GPU are left out on a machine without one.
+noisy neighbours) must end without a verdict, all others with one. `--shares` measures, without the tool, how much of a step each
+cause is. `--only` runs some programs and leaves what is known of the others; without a GPU, those that need one are left out.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ while True:
 
 
 @contextmanager
-def noisy_neighbours(count: int) -> Iterator[None]:
+def noisy_neighbours(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """`count` processes that are busy half of the time, each by its own clock."""
     processes = [subprocess.Popen([sys.executable, "-c", BURN, str(number)]) for number in range(count)]
     try:
-        yield
+        yield processes
     finally:
         for process in processes:
             process.kill()

@@ -280,7 +280,7 @@ KERNEL = _single(
         ),
         "gru": (
             TRAIN,
-            "--model ranked-gru --features 1024 --time 32 --width 32 --depth 1 --batch 256 --rows 2048 --rounds 6 --samples resident",
+            "--model ranked-gru --features 1024 --time 32 --width 32 --batch 256 --rows 2048 --rounds 6 --samples resident",
             "--rounds 0",
         ),
     },
@@ -351,7 +351,7 @@ MIXED = [
     _mixed(
         "host",
         "memory",
-        "--model smooth-mlp --features 512 --width 16 --depth 1 --batch 1024 --rounds 6 --metrics confusion --detail 80",
+        "--model smooth-mlp --features 512 --width 16 --batch 1024 --rounds 6 --metrics confusion --detail 80",
         "--metrics none",
         "--rounds 0",
     ),

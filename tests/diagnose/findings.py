@@ -46,7 +46,9 @@ def on_gpu() -> Finding:
                 name="graph",
                 sentence="then capture the step as a CUDA graph",
                 predicted=1.86,
-                tried=Tried(speedup=1.79, low=1.71, high=1.9, losses="within tolerance", largest_difference=8.3e-7, peak_bytes=1_390_000_000),
+                tried=Tried(
+                    speedup=1.79, low=1.71, high=1.9, losses="within tolerance", largest_difference=8.3e-7, peak_bytes=1_390_000_000
+                ),
             ),
             Step(
                 name="autocast",
@@ -58,12 +60,21 @@ def on_gpu() -> Finding:
                 name="compile",
                 sentence="torch.compile the model",
                 predicted=1.4,
-                tried=Tried(speedup=float("nan"), low=float("nan"), high=float("nan"), losses="not compared", error="Unsupported: data-dependent jump (model.py:31)"),
+                tried=Tried(
+                    speedup=float("nan"),
+                    low=float("nan"),
+                    high=float("nan"),
+                    losses="not compared",
+                    error="data-dependent jump (model.py:31)",
+                ),
             ),
             Step(name="workers", sentence="4 worker processes in place of 0", predicted=1.9),
             Step(name="batch", sentence="a larger batch", predicted=None),
         ],
-        correctness=["samples come again: 10 of 150 rows of epoch 0 came twice (data.py:88)", "x and y are of different rows in 3 of 24 batches"],
+        correctness=[
+            "samples come again: 10 of 150 rows of epoch 0 came twice (data.py:88)",
+            "x and y are of different rows in 3 of 24 batches",
+        ],
         measurements=Measurements(
             device="cuda",
             steps_seen=214,
@@ -79,7 +90,10 @@ def on_gpu() -> Finding:
             fewer_threads={"8": 0.0061, "1": 0.0058},
             syncs=[Sync(place=LOG, count=2.0), Sync(place=None, count=1.0)],
             blames={
-                "next": [Blame(place=DATASET, share=0.83), Blame(place=Place(file="iceaggr/data.py", line=120, function="collate"), share=0.09)],
+                "next": [
+                    Blame(place=DATASET, share=0.83),
+                    Blame(place=Place(file="iceaggr/data.py", line=120, function="collate"), share=0.09),
+                ],
                 "forward": [Blame(place=Place(file="model.py", line=31, function="Encoder.forward"), share=0.7)],
                 "rest": [Blame(place=LOG, share=0.95)],
             },
@@ -125,7 +139,10 @@ def on_gpu() -> Finding:
             optimizer="AdamW",
             optimizer_fused=False,
             slow_steps=3,
-            notes=["torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt", "steps 1 to 14 were left out: they were still getting faster"],
+            notes=[
+                "torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt",
+                "steps 1 to 14 were left out: they were still getting faster",
+            ],
             losses=[0.91, 0.88, 0.86],
         ),
     )
@@ -137,7 +154,9 @@ def on_cpu() -> Finding:
         verdict="dispatch",
         confidence="medium",
         spread=0.06,
-        causes=[Cause(verdict="dispatch", share=0.58, sentence="1,840 small operations a step cost more to dispatch than to compute")],
+        causes=[
+            Cause(verdict="dispatch", share=0.58, sentence="1,840 small operations a step cost more to dispatch than to compute")
+        ],
         why="GRUCell (model.py:12) is called once a time step: 96 times 19 operations",
         place=Place(file="model.py", line=12, function="Encoder.forward"),
         ladder={"now": 41.2, "data_free": 41.3, "roofline": 160.0},

@@ -39,7 +39,28 @@ _SCRIPTS = [
     "data:text/html,<script>alert(1)</script>",
     "url(http://x.example/a.png)",
 ]
-_BREAKS = ["", '">', "'>", "\"'>", "</title>", "</style>", "</svg>", "</code></td></table>", "-->", "]]>", "\n", "\x00", "\u2028", '" onmouseover="alert(1)', "' x='", "\ud800", "`", "\\", "</", "\u202e"]
+_BREAKS = [
+    "",
+    '">',
+    "'>",
+    "\"'>",
+    "</title>",
+    "</style>",
+    "</svg>",
+    "</code></td></table>",
+    "-->",
+    "]]>",
+    "\n",
+    "\x00",
+    "\u2028",
+    '" onmouseover="alert(1)',
+    "' x='",
+    "\ud800",
+    "`",
+    "\\",
+    "</",
+    "\u202e",
+]
 
 PAYLOADS = [opening + script for script, opening in itertools.product(_SCRIPTS, _BREAKS)]
 """500 texts, each of which would be markup somewhere."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import hypothesis.strategies as st
@@ -27,7 +28,7 @@ def test_the_host_fills_the_step() -> None:
     bars = picture.host(measured())
     assert [bar.name for bar in bars][:2] == ["wait for a batch", "prepare the batch"]
     assert sum(bar.length for bar in bars) == pytest.approx(100)
-    assert all(bar.start + bar.length == pytest.approx(after.start) for bar, after in zip(bars, bars[1:], strict=False))
+    assert all(bar.start + bar.length == pytest.approx(after.start) for bar, after in itertools.pairwise(bars))
 
 
 def test_work_of_the_device_begins_when_it_can_have_been_issued() -> None:
@@ -87,7 +88,9 @@ def test_bars_stay_within_the_picture(phases: list[float], shares: dict[str, flo
 def test_bars_of_tries_too(predicted: float | None, speedup: float, low: float, high: float) -> None:
     tried = Tried(speedup=speedup, low=low, high=high, losses="equal")
     [item], one = picture.tries([Step(name="x", sentence="x", predicted=predicted, tried=tried)])
-    assert all(0 <= number <= 100 for number in (item.predicted or 0.0, item.measured, item.low, item.high, one) if number is not None)
+    assert all(
+        0 <= number <= 100 for number in (item.predicted or 0.0, item.measured, item.low, item.high, one) if number is not None
+    )
 
 
 @given(st.dictionaries(st.text(), NUMBERS, max_size=6))

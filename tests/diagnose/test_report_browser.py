@@ -82,9 +82,18 @@ def site() -> Iterator[Site]:
 
 
 def chromium(tmp_path: Path, *arguments: str) -> str:
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars", f"--user-data-dir={tmp_path}/profile")
+    flags = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--no-first-run",
+        "--hide-scrollbars",
+        f"--user-data-dir={tmp_path}/profile",
+    )
     command = [str(CHROMIUM), *flags, *arguments]
-    done = subprocess.run(command, capture_output=True, timeout=200, check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        command, capture_output=True, timeout=200, check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    )
     return done.stdout.decode("utf-8", "replace")
 
 

@@ -20,8 +20,8 @@ WHY      IceDataset.__getitem__ (iceaggr/data.py:88) decodes a whole file for on
          now 74 it/s -> data free 165 -> launch free 308 -> roofline 2,900
 NEXT     1. pack to a store and use stoker.Feed     predicted 2.23x   tried 2.11x (2.02-2.20)   losses equal
          2. then capture the step as a CUDA graph   predicted 1.86x   tried 1.79x (1.71-1.90)   losses equal to 8e-07
-         3. compute in bfloat16 (torch.autocast)    predicted 1.00x   tried 0.97x (0.94-1.01)   losses changed by 0.04
-         4. torch.compile the model                 predicted 1.40x   could not be tried: Unsupported: data-dependent jump (model.py:31)
+         3. compute in bfloat16 (torch.autocast)    predicted 1.00x   tried 0.97x (0.94-1.01)   losses changed by 4.2 %
+         4. torch.compile the model                 predicted 1.40x   could not be tried: data-dependent jump (model.py:31)
          5. 4 worker processes in place of 0        predicted 1.90x
          6. a larger batch
 WRONG    samples come again: 10 of 150 rows of epoch 0 came twice (data.py:88)
@@ -47,7 +47,10 @@ HOSTILE = "\x1b]0;owned\x07[bold red]x\x9b31m\u202e\n\r日本"
 
 def printed(finding: Finding, *, terminal: bool, width: int) -> str:
     file = io.StringIO()
-    show(finding, Console(file=file, force_terminal=terminal, width=width, highlight=False, color_system="truecolor" if terminal else None))
+    show(
+        finding,
+        Console(file=file, force_terminal=terminal, width=width, highlight=False, color_system="truecolor" if terminal else None),
+    )
     return file.getvalue()
 
 

@@ -19,18 +19,23 @@ def test_every_verdict_has_a_title() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "told"), [(0.714, "71 %"), (0.031, "3.1 %"), (0.0, "0 %"), (1.0, "100 %"), (math.inf, "unknown"), (math.nan, "unknown")]
+    ("share", "told"),
+    [(0.714, "71 %"), (0.031, "3.1 %"), (0.0, "0 %"), (1.0, "100 %"), (math.inf, "unknown"), (math.nan, "unknown")],
 )
 def test_percent(share: float, told: str) -> None:
     assert words.percent(share) == told
 
 
-@pytest.mark.parametrize(("ratio", "told"), [(2.168, "2.17x"), (0.97, "0.97x"), (14.26, "14.3x"), (1875.0, "1,875x"), (math.nan, "unknown")])
+@pytest.mark.parametrize(
+    ("ratio", "told"), [(2.168, "2.17x"), (0.97, "0.97x"), (14.26, "14.3x"), (1875.0, "1,875x"), (math.nan, "unknown")]
+)
 def test_times(ratio: float, told: str) -> None:
     assert words.times(ratio) == told
 
 
-@pytest.mark.parametrize(("rate", "told"), [(2900.4, "2,900"), (74.1, "74"), (7.43, "7.4"), (0.4211, "0.421"), (math.inf, "unknown")])
+@pytest.mark.parametrize(
+    ("rate", "told"), [(2900.4, "2,900"), (74.1, "74"), (7.43, "7.4"), (0.4211, "0.421"), (math.inf, "unknown")]
+)
 def test_per_second(rate: float, told: str) -> None:
     assert words.per_second(rate) == told
 
@@ -43,7 +48,13 @@ def test_duration(seconds: float | None, told: str) -> None:
 
 
 def test_counts_and_amounts() -> None:
-    assert [words.count(number) for number in (218.0, 12.5, 1840.25, None, math.nan)] == ["218", "12.5", "1,840", "unknown", "unknown"]
+    assert [words.count(number) for number in (218.0, 12.5, 1840.25, None, math.nan)] == [
+        "218",
+        "12.5",
+        "1,840",
+        "unknown",
+        "unknown",
+    ]
     assert [words.flops(number) for number in (7.9e9, 12.0, None)] == ["7.9 GFLOP", "12 FLOP", "unknown"]
     assert [words.size(number) for number in (3_352_000.0, None, math.inf)] == ["3.4 MB", "unknown", "unknown"]
 
@@ -69,8 +80,9 @@ def test_a_rung_without_a_number_is_left_out() -> None:
     [
         ("equal", 0.0, "losses equal"),
         ("within tolerance", 8.3e-7, "losses equal to 8e-07"),
-        ("changed", 0.042, "losses changed by 0.04"),
+        ("changed", 0.042, "losses changed by 4.2 %"),
         ("changed", None, "losses changed"),
+        ("changed", math.inf, "losses changed"),
         ("not compared", None, "losses not compared"),
     ],
 )

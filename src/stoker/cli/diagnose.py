@@ -23,8 +23,8 @@ class _Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            error.message += " Options of the script stand behind --, as in: stoker diagnose train.py -- --epochs 1"
-            raise
+            hint = "Options of the script stand behind --, as in: stoker diagnose train.py -- --epochs 1"
+            raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
 @click.command("diagnose", cls=_Command, short_help="Say what holds a training back.")
@@ -64,6 +64,11 @@ def command(
 
     path = check_path(Path(report)) if report is not None else None
     finding = diagnose(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
+    if tries:
+        from stoker.diagnose.trying import try_next
+
+        # What the script prints has been seen once, and it now runs a dozen times.
+        finding = try_next(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)
     if as_json:
         click.echo(json.dumps(_without_nan(finding.as_dict()), allow_nan=False))
     else:
@@ -73,6 +78,14 @@ def command(
         click.echo(f"stoker: the report is {printable(str(path))}", err=True)
     if finding.verdict == "none":
         raise SystemExit(NO_VERDICT)
+
+
+def _tell(text: str) -> None:
+    click.echo(f"stoker: {printable(text)}", err=True)
+
+
+def _silent(text: str) -> None:
+    return None
 
 
 def _without_nan(value: Any) -> Any:

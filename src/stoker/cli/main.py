@@ -23,6 +23,7 @@ COMMANDS = {
     "order": "Say how good a shuffle is and what it costs to read.",
     "check": "Audit the batches of a script.",
     "diagnose": "Say what holds a training back.",
+    "gate": "Hold what a step does against a budget.",
     "train": "Train a model as a configuration says.",
     "export": "Export the model of a run as a program.",
     "runs": "Show the runs of a folder side by side.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -160,6 +161,11 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if ranks.is_first:
         _show(result, plan.folder, as_json=as_json)
+    if ranks.world_size > 1:
+        # All is saved and said. In one of some twenty ends torch's process group aborts the interpreter as it takes itself apart.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool) -> Trainer:

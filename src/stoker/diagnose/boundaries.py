@@ -212,6 +212,11 @@ class Boundaries:
             self.switch(FORWARD)
 
     @property
+    def roots(self) -> list[torch.nn.Module]:
+        """The modules that are watched."""
+        return self._roots
+
+    @property
     def finds_forward(self) -> bool:
         """Whether it is known where the forward pass begins."""
         return bool(self._roots)

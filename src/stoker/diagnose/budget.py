@@ -11,14 +11,16 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from stoker.diagnose.counts import Counts
 from stoker.errors import ConfigInvalid, OptionError, TrainError
 from stoker.files import make_folder, write_file
 from stoker.train.config.document import parse_json
+
+if TYPE_CHECKING:
+    from stoker.diagnose.counts import Counts
 
 SCHEMA: Literal[1] = 1
 MIN_STEPS = 8

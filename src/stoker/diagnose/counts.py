@@ -78,18 +78,26 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         self.on_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         self.lines: dict[str, Place] = {}
         """Where each line of `places` stands now."""
+        self.entered = False
         self._profiling: Profiling | None = None
         self._clear()
 
     def __enter__(self) -> Self:
         self._clear()
         self._begin_profile()
+        self.entered = True
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.entered = False
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         self._end_profile()
+
+    @property
+    def device(self) -> str:
+        """Where steps run."""
+        return "cuda" if self.on_cuda else "cpu"
 
     def _clear(self) -> None:
         self.ops = self.h2d_copies = self.h2d_bytes = 0

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 
 from stoker.diagnose.budget import NAMES, Budget, Run, budget_of, read_budget, usual_of, write_budget
-from stoker.diagnose.counts import Counts, StepCounter
+from stoker.diagnose.child import Request
 from stoker.diagnose.measurements import Place
-from stoker.errors import OptionError
+from stoker.errors import OptionError, TrainError
 from stoker.units import readable_bytes
 
+START = "import sys; from stoker.diagnose.tally import main; main(sys.argv[1:])"
 WARMUP = 4
 STEPS = 16
 MOST_REASONS = 4
@@ -33,6 +33,21 @@ TITLES = {
     "recompiles": "recompilations",
     "graph_breaks": "graph breaks",
 }
+
+
+class TallyRequest(Request, frozen=True, kw_only=True):
+    """What is counted."""
+
+    warmup: int
+    steps: int
+
+
+class TallyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes back: counts and where the lines of the program are, or one line that says why there are none."""
+
+    run: Run | None = None
+    lines: dict[str, Place] = {}
+    error: str | None = None
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +165,10 @@ def count_steps(
     train_step: Callable[[Any], Any], batches: Iterable[Any], *, steps: int, warmup: int
 ) -> tuple[Run, Mapping[str, Place]]:
     """The usual counts of a function's steps, and where its lines are."""
+    import torch
+
+    from stoker.diagnose.counts import Counts, StepCounter
+
     source = batches if isinstance(batches, Iterator) else _again(batches)
     for batch in itertools.islice(source, warmup):
         train_step(batch)
@@ -162,7 +181,7 @@ def count_steps(
                 break
             train_step(batch)
             counted.append(counter.take())
-    return usual_of(counted, device=device_of(counter), torch=torch.__version__), counter.lines
+    return usual_of(counted, device=counter.device, torch=str(torch.__version__)), counter.lines
 
 
 def _again(batches: Iterable[Any]) -> Iterator[Any]:
@@ -176,9 +195,34 @@ def _again(batches: Iterable[Any]) -> Iterator[Any]:
             raise OptionError("there are no batches to count steps with; expected one at least.")
 
 
-def device_of(counter: StepCounter) -> str:
-    """Where the steps ran."""
-    return "cuda" if counter.on_cuda else "cpu"
+def gate_script(
+    program: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    budget: str | Path,
+    write: bool = False,
+    module: bool = False,
+    quiet: bool = False,
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+) -> Gate:
+    """Run a script (or, with `module`, a module by its name) until some steps are counted, and hold them against a budget.
+
+    What the program prints goes to stderr, or nowhere when `quiet`.
+    """
+    from stoker.diagnose.script import ask, scratch_for
+
+    if not write:
+        read_budget(Path(budget))  # a budget that cannot be used is known before the program has run
+    words = [str(one) for one in arguments]
+    with scratch_for(program, module=module) as folder:
+        request = TallyRequest(
+            program=str(program), module=module, arguments=words, scratch=str(folder), warmup=warmup, steps=steps
+        )
+        answer = ask(request, TallyAnswer, start=START, quiet=quiet)
+    if answer.run is None:
+        raise TrainError(answer.error or f"{program} gave no answer.")
+    return settle(answer.run, answer.lines, Path(budget), write=write)
 
 
 def _told(name: str, value: int) -> str:

@@ -24,6 +24,8 @@ LEAST_GROUPS = 16
 class Ledger:
     """Raw times, as they came."""
 
+    early: list[Times] = field(default_factory=list)
+    """Steps of the warm-up: all there is of a program that ends in it."""
     loop: list[Times] = field(default_factory=list)
     cached: list[Times] = field(default_factory=list)
     loader_alone: list[float] = field(default_factory=list)
@@ -41,11 +43,12 @@ class Ledger:
 
     def measurements(self, sources: Sources, boundaries: Boundaries, device: Device) -> Measurements:
         """All that is known; raises where that is nothing."""
-        if not self.loop:
+        measured = self.loop or self.early[1:]  # the first one has the time before it in it
+        if not measured:
             raise TrainError(_too_early(boundaries.steps))
         source = sources.found
         together = self._steps_together(source)
-        loop = in_groups(self.loop, together)
+        loop = in_groups(measured, together)
         batches = statistics.median(self.batches_a_step) if any(self.batches_a_step) else 1
         optimizer = boundaries.optimizer
         return Measurements(
@@ -65,7 +68,7 @@ class Ledger:
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
             compiled=compiled(),
-            slow_steps=_slow(self.loop),
+            slow_steps=_slow(measured),
             notes=self.notes,
             losses=[float(one) for one in boundaries.losses],
         )
@@ -143,4 +146,4 @@ def _seconds(nanoseconds: int | None) -> float | None:
 def _too_early(steps: int) -> str:
     if not steps:
         return "no optimizer of torch made a step. Nothing was trained, or not by torch.optim."
-    return f"the training ended after {steps} steps, before a single one could be measured. Let it train for at least 30."
+    return "the training ended after one step, before anything could be measured. Let it train for at least 30."

@@ -18,8 +18,8 @@ COPIES_IN_LOOP = 1.6
 """Copies of batches that have just been made, against the same buffers again and again (4.98 ms alone, 7.8 in the loop)."""
 NO_FORWARD = 0.02
 """With less of a step in modules than this, the model is made of functions, and its forward pass lies in `prepare`."""
-PYTHON_AN_OPERATION = 2.0
-"""Python around an operation, in dispatch costs: more than that is the user's own work."""
+PYTHON_AN_OPERATION = 5.0
+"""Python around an operation, in dispatch costs: more than that is the user's own work (3.5 in small transformers)."""
 THREADS_GAIN = 0.05
 """A gain by fewer threads below this is noise."""
 IN_PEAK = 0.35
@@ -104,12 +104,12 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
     machine, work = measured.machine, measured.work
     data, oversubscribed = _data(measured, phases, step), 0.0
-    residual = 0.0 if cached is None else step - cached - data
-    crowd = measured.loader.workers + machine.threads
-    if data > 0 and cached is not None and alone is not None and measured.loader.workers and crowd > 2 * machine.cores:
-        # Neither the loader nor the step needs so long alone: they are in each other's way.
-        oversubscribed = min(data, max(0.0, step - max(cached, alone)))
-        data -= oversubscribed
+    crowded = measured.loader.workers > 0 and measured.loader.workers + machine.threads > 2 * machine.cores
+    if crowded and cached is not None and alone is not None:
+        # What neither the loader nor the step needs alone is lost because they are in each other's way.
+        oversubscribed = max(0.0, step - max(cached, alone))
+        data = max(0.0, step - cached - oversubscribed)
+    residual = 0.0 if cached is None else step - cached - data - oversubscribed
     making = phases.prepare if phases.forward > NO_FORWARD * step else 0.0
     making = min(making, step - data - oversubscribed)
     data += making

@@ -1,4 +1,4 @@
-"""Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away. Nothing of the user's is overwritten.
+"""Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away; no file of the user's is changed.
 
 Python's own ways to write are led there: `open`, `torch.save`, safetensors; and what renames or removes files follows. A file that
 the program has written is found again under its own name by the same ways. What libraries write by other means is not seen;
@@ -33,7 +33,9 @@ class Scratch:
         self._kept: set[str] = set()
         """Files of the user's that the program wanted to remove."""
         self._begin = time.time()
-        self._spared = (*APART, str(folder), os.environ.get("TMPDIR", "/tmp"))
+        self._here = str(Path.cwd())
+        self._spared = (*APART, str(folder))
+        self._temporary = os.environ.get("TMPDIR", "/tmp")
         self._undo: list[Callable[[], Any]] = []
 
     # ---- names ----
@@ -53,7 +55,9 @@ class Scratch:
         return path if name is None else self._moved.get(name, path)
 
     def _is_apart(self, name: str) -> bool:
-        return any(name == one or name.startswith(one + os.sep) for one in self._spared)
+        if _is_below(name, self._here):
+            return any(_is_below(name, one) for one in self._spared)
+        return any(_is_below(name, one) for one in (*self._spared, self._temporary))
 
     # ---- ways to write ----
 
@@ -180,6 +184,10 @@ def _name(path: Any) -> str | None:
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+
+
+def _is_below(name: str, folder: str) -> bool:
+    return name == folder or name.startswith(folder.rstrip(os.sep) + os.sep)
 
 
 def _exists(path: Any) -> bool:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -21,6 +22,7 @@ from stoker.errors import OptionError, TrainError
 if TYPE_CHECKING:
     from stoker.diagnose.finding import Finding
 
+T = TypeVar("T", bound=msgspec.Struct)
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
@@ -52,29 +54,41 @@ def measure_script(
     `pace` is the length of stretches as a share of what they usually are: less is sooner, and less sure.
     After `seconds` of measuring, stretches that have not begun are left out.
     """
-    if not module and not Path(program).is_file():
-        raise OptionError(f"{program} is {'a folder' if Path(program).is_dir() else 'not there'}; expected a Python script.")
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
     words = [str(one) for one in arguments]
-    request = Request(program=str(program), module=module, arguments=words, pace=pace, scratch=str(folder), seconds=seconds)
-    try:
-        answer = _ask(request, quiet=quiet)
-    finally:
-        files.remove_folder(folder)
+    with scratch_for(program, module=module) as folder:
+        request = Request(program=str(program), module=module, arguments=words, pace=pace, scratch=str(folder), seconds=seconds)
+        answer = ask(request, Answer, quiet=quiet)
     if answer.measurements is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     return answer.measurements
 
 
-def _ask(request: Request, *, quiet: bool) -> Answer:
+@contextlib.contextmanager
+def scratch_for(program: str | Path, *, module: bool) -> Iterator[Path]:
+    """The name of a folder for what a program writes, which is removed in the end. Raises where there is no such program."""
+    if not module and not Path(program).is_file():
+        raise OptionError(f"{program} is {'a folder' if Path(program).is_dir() else 'not there'}; expected a Python script.")
+    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
+    try:
+        yield folder
+    finally:
+        files.remove_folder(folder)
+
+
+def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START, limit_seconds: float | None = None) -> T:
+    """Start a child, and wait for its answer; raises where none comes."""
     reading, writing = Pipe(duplex=False)
     with reading:
         with writing:
-            command = [sys.executable, "-c", START, str(writing.fileno()), msgspec.json.encode(request).decode()]
-            variables = {**os.environ, "KINETO_LOG_LEVEL": "99"}  # torch's profiler would write of itself
+            command = [sys.executable, "-c", start, str(writing.fileno()), msgspec.json.encode(request).decode()]
+            # torch's profiler would write of itself; and sets go through their strings in the same order each time
+            variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
             target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
             child = subprocess.Popen(command, pass_fds=[writing.fileno()], stdout=target, stderr=target, env=variables)
         try:
+            if limit_seconds is not None and not reading.poll(limit_seconds):
+                child.kill()
+                raise TrainError(f"{request.program} took more than {limit_seconds:,.0f} s and was stopped.")
             data = reading.recv_bytes()
         except EOFError:
             code = child.wait()
@@ -84,4 +98,4 @@ def _ask(request: Request, *, quiet: bool) -> Answer:
             raise
         finally:
             child.wait()
-    return msgspec.json.decode(data, type=Answer)
+    return msgspec.json.decode(data, type=kind)

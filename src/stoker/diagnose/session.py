@@ -89,6 +89,7 @@ class Session:
         self.sources.remove()
 
     def _search(self) -> None:
+        self.ledger.early.append(self.boundaries.take())
         if self.boundaries.steps == 1:
             self.boundaries.find_roots()
         if self.sources.choose():
@@ -204,6 +205,7 @@ class Session:
         least = max(3, self._queue + 1)
         while len(seen) < 60:
             times = yield TRUE
+            self.ledger.early.append(times)
             seen.append(times.seconds)
             if len(seen) < least:
                 continue
@@ -297,7 +299,7 @@ class Session:
         counting, profiling = Counting(), Profiling(self.device)
         if not compiled():  # such code would be compiled anew for a mode that looks at its operations
             yield Mode(cached=self._can_cache, before=counting.__enter__)
-            counting.__exit__(None, None, None)
+            counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         yield from self._settle(CACHED if self._can_cache else TRUE, 1)
         yield Mode(cached=self._can_cache, before=profiling.__enter__)
         profiling.__exit__(None, None, None)

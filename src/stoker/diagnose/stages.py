@@ -88,7 +88,8 @@ def profile_loader(loader: DataLoader[Any], *, seconds: float = 0.5) -> Profile 
 
 def _maker(loader: DataLoader[Any]) -> Callable[[], object] | None:
     """A function that makes one batch as a worker would."""
-    dataset, collate = loader.dataset, loader.collate_fn
+    dataset: Any = loader.dataset
+    collate: Any = loader.collate_fn
     if isinstance(dataset, IterableDataset):
         items: Iterator[Any] = iter(())
 
@@ -105,7 +106,7 @@ def _maker(loader: DataLoader[Any]) -> Callable[[], object] | None:
             return collate(samples) if loader.batch_size is not None else collate(samples[0])
 
         return from_stream
-    order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
+    order: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
     indices: Iterator[Any] = iter(())
 
     def from_numbers() -> object:

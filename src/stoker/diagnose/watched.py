@@ -50,6 +50,11 @@ class Source:
             self.steps_between += 1
         self._seen_steps = steps
 
+    def take_inner(self) -> Source | None:
+        """What `inner` is, which is to be found anew."""
+        inner, self.inner = self.inner, None
+        return inner
+
     def fresh(self) -> Iterator[Any]:
         """A new pass."""
         return _original_iter(self.iterable) if isinstance(self.iterable, DataLoader) else iter(self.iterable)
@@ -97,11 +102,11 @@ class Watched:
         source, sources = self.source, self._sources
         source.begin(sources.boundaries.steps)
         sources.running.append(source)
-        source_inner, source.inner = source.inner, None
+        before = source.take_inner()
         try:
             value = next(self.iterator)
         except StopIteration:
-            source.inner = source_inner
+            source.inner = before
             if sources.boundaries.steps == self._steps_before:
                 sources.pass_without_step(source)
             raise
@@ -115,7 +120,7 @@ class Watched:
         if inner is not None:
             given = inner.last
             source.passes_on = value is given or (isinstance(value, tuple) and any(one is given for one in value))
-        source.inner = inner or source_inner
+        source.inner = inner or before
         source.last = value
         if sources.running:
             sources.running[-1].inner = source
@@ -176,7 +181,7 @@ class Sources:
             self._of_loader(iterable).place = place
             return iterable
         source = self._loops.setdefault(place, Source(iterable, place))
-        return WatchedIterable(self, source, iterable)  # type: ignore[return-value]
+        return WatchedIterable(self, source, iterable)
 
     def turn(self, place: Place) -> None:
         """A `while` statement begins anew."""

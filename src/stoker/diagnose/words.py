@@ -87,9 +87,10 @@ def interval(tried: Tried) -> str:
 
 def losses(tried: Tried) -> str:
     """How the losses of a try compare."""
-    if tried.largest_difference is None or tried.losses in ("equal", "not compared"):
+    difference = tried.largest_difference
+    if difference is None or not math.isfinite(difference) or tried.losses in ("equal", "not compared"):
         return f"losses {tried.losses}"
-    return f"losses {'equal to' if tried.losses == 'within tolerance' else 'changed by'} {tried.largest_difference:.1g}"
+    return f"losses equal to {difference:.1g}" if tried.losses == "within tolerance" else f"losses changed by {percent(difference)}"
 
 
 def percent(share: float) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import statistics
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -113,7 +115,6 @@ class Profiling:
         self._steps = steps
         """That lie between entering and leaving."""
         self._profile: Any = torch.autograd.profiler.profile(use_device="cuda" if device == "cuda" else None)
-        self._start_ns = 0
         self.shares: dict[str, float] = {}
         self.kernels: float | None = None
         self.device_seconds: float | None = None
@@ -121,11 +122,9 @@ class Profiling:
 
     def __enter__(self) -> Profiling:
         self._profile.__enter__()
-        self._start_ns = now_ns()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        seconds = (now_ns() - self._start_ns) / 1e9
         self._profile.__exit__(kind, error, trace)
         events = self._profile.function_events or []
         if self._device == "cuda":
@@ -134,22 +133,45 @@ class Profiling:
             self.kernels = kernels / self._steps
             self.device_seconds = None if busy is None else busy / self._steps
         else:
-            self.shares = step_shares(events, seconds)
+            self.shares = step_shares(events, steps=self._steps)
 
 
-def step_shares(events: Iterable[Any], seconds: float) -> dict[str, float]:
-    """Of a step's time on a CPU by class; `other` is what no operation took: Python, autograd, views."""
-    times: dict[str, float] = defaultdict(float)
-    for event in events:
-        if event.name.startswith(OPTIMIZER_RANGE):
-            times["optimizer"] += event.cpu_time_total / 1e6
-        elif (kind := class_of(event.name)) is not None and not _in_optimizer(event):
-            times[kind] += event.self_cpu_time_total / 1e6
-    seconds = max(seconds, sum(times.values()))
-    if seconds <= 0:
+def step_shares(events: Iterable[Any], *, steps: int = 1) -> dict[str, float]:
+    """Of a step's time on a CPU by class; `other` is what no operation took: Python, autograd, views.
+
+    Each class has its median over the steps: one that was interrupted names nobody.
+    """
+    events = [event for event in events if event.device_type.name == "CPU"]
+    if not events:
         return {}
-    times["other"] = seconds - sum(times.values())
-    return {kind: time / seconds for kind, time in times.items()}
+    ends = _step_ends(events, steps)
+    times: list[dict[str, float]] = [defaultdict(float) for _ in ends]
+    for event in events:
+        number = bisect_right(ends, event.time_range.start)
+        if number == len(ends):
+            continue  # after the last step
+        if event.name.startswith(OPTIMIZER_RANGE):
+            times[number]["optimizer"] += event.cpu_time_total
+        elif (kind := class_of(event.name)) is not None and not _in_optimizer(event):
+            times[number][kind] += event.self_cpu_time_total
+    begins = [min(event.time_range.start for event in events), *ends[:-1]]
+    spans = [end - begin for begin, end in zip(begins, ends, strict=True)]
+    if len(spans) > 2:  # the first has what starting costs
+        times, spans = times[1:], spans[1:]
+    medians = {kind: statistics.median(one.get(kind, 0.0) for one in times) for kind in {name for one in times for name in one}}
+    whole = max(statistics.median(spans), sum(medians.values()))
+    if whole <= 0:
+        return {}
+    return {kind: time / whole for kind, time in medians.items()} | {"other": 1 - sum(medians.values()) / whole}
+
+
+def _step_ends(events: Iterable[Any], steps: int) -> list[float]:
+    """When each step ended: with the last of its optimizers, or with what was seen last."""
+    ends = sorted(event.time_range.end for event in events if event.name.startswith(OPTIMIZER_RANGE))
+    each, more = divmod(len(ends), steps)
+    if steps > 1 and each and not more:
+        return ends[each - 1 :: each]
+    return [max(event.time_range.end for event in events)]
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:

@@ -1,0 +1,59 @@
+"""`stoker gate`: whether a step of a training does more than its budget allows, counted in the script itself, unchanged."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from stoker.cli.printable import printable
+
+
+@click.command("gate", short_help="Hold what a step does against a budget.")
+@click.argument("script", metavar="SCRIPT.py")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.option("--budget", metavar="FILE.json", required=True, help="The budget: a small file to keep beside the code.")
+@click.option("--write", is_flag=True, help="Write the budget from this run.")
+@click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
+@click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count (default: 16).")
+@click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them (default: 4).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
+def command(
+    script: str,
+    arguments: tuple[str, ...],
+    budget: str,
+    write: bool,
+    is_module: bool,
+    steps: int | None,
+    warmup: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run SCRIPT.py as it is for some steps, count what a step does, and hold the counts against a budget.
+
+    Operations, floating-point operations, kernels, syncs, copies, allocations and their bytes: whole numbers that do not depend on how
+    busy the machine is. Ends with code 0 within the budget, 1 where something grew, and 2 on errors.
+
+    \b
+    stoker gate train.py --budget budget.json --write -- --epochs 1
+    stoker gate train.py --budget budget.json -- --epochs 1
+    """
+    from stoker.diagnose.gate import STEPS, WARMUP, gate_script
+
+    gate = gate_script(
+        script,
+        arguments,
+        budget=budget,
+        write=write,
+        module=is_module,
+        quiet=quiet,
+        steps=steps or STEPS,
+        warmup=warmup or WARMUP,
+    )
+    if as_json:
+        click.echo(json.dumps(gate.as_dict()))
+    else:
+        click.echo("\n".join(printable(line) for line in str(gate).split("\n")))
+    if not gate.ok:
+        raise SystemExit(1)

@@ -1,0 +1,162 @@
+"""Columns: what the samples of a dataset are rows or windows of, found by looking at a few; or made by reading all of them once.
+
+The law: a column is believed only where it gave, bit for bit, what the dataset and its collate function gave for the same numbers,
+twice, and alone as in company. What differs from call to call, or depends on the other samples of a batch, has no columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from stoker.clock import now_ns
+
+PROBES = 12
+LARGEST_BYTES = 1 << 30
+LONGEST_SECONDS = 30.0
+SEARCHED = 4096
+"""Places at which the first sample is looked for."""
+CHUNK = 256
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One tensor of a batch: sample i is `length` values of a tensor from `offset + stride * i` on, or one value where None."""
+
+    values: torch.Tensor
+    dtype: torch.dtype
+    stride: int = 1
+    offset: int = 0
+    length: int | None = None
+
+    def gather(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The tensor of a batch, at once."""
+        starts = numbers * self.stride + self.offset
+        if self.length is None:
+            return self.values.index_select(0, starts).to(self.dtype)
+        places = starts[:, None] + torch.arange(self.length)
+        return self.values[places].to(self.dtype)
+
+    def reaches(self, count: int) -> bool:
+        """Whether there are so many samples in it."""
+        return self.offset + self.stride * (count - 1) + (self.length or 1) <= len(self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """All tensors of a batch, and the form around them."""
+
+    columns: list[Column]
+    form: TreeSpec
+
+    def gather(self, numbers: Sequence[int]) -> Any:
+        """A batch."""
+        wanted = torch.as_tensor(numbers)
+        return tree_unflatten([column.gather(wanted) for column in self.columns], self.form)
+
+
+def columns_of(dataset: Any, collate: Collate) -> Columns | str:
+    """The columns of a dataset, or why it has none."""
+    count = len(dataset)
+    numbers = sorted({0, min(1, count - 1), count - 1, *np.random.default_rng(0).integers(0, count, PROBES).tolist()})
+    name = type(dataset).__name__
+
+    def made(chosen: Sequence[int]) -> tuple[list[Any], TreeSpec]:
+        return tree_flatten(collate([dataset[number] for number in chosen]))
+
+    leaves, form = made(numbers)
+    if not all(isinstance(leaf, torch.Tensor) and leaf.ndim and len(leaf) == len(numbers) for leaf in leaves):
+        return f"batches of {name} are not made of tensors with a row a sample"
+    again, same_form = made(numbers)
+    if form != same_form or not _equal(leaves, again):
+        return f"samples of {name} differ from one call to the next"
+    alone = [made([number]) for number in numbers[:4]]
+    if any(one_form != form or not _equal([leaf[place : place + 1] for leaf in leaves], one) for place, (one, one_form) in enumerate(alone)):
+        return f"samples of {name} depend on the others of their batch"
+    arrays = list(_tensors_within(dataset))
+    found = [_find(leaf, numbers, count, arrays) for leaf in leaves]
+    if None not in found:
+        return Columns(columns=[one for one in found if one is not None], form=form)
+    return _read_all(made, count, leaves, form, name)
+
+
+def _read_all(made: Callable[[Sequence[int]], tuple[list[Any], TreeSpec]], count: int, probe: list[Any], form: TreeSpec, name: str) -> Columns | str:
+    """Make the columns, as packing would."""
+    size = sum(leaf[0].nbytes for leaf in probe) * count
+    if size > LARGEST_BYTES:
+        return f"{name} has {count:,} samples, {size / 1e9:,.1f} GB: too much to read all of them for a try"
+    begin = now_ns()
+    whole = [torch.empty((count, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in probe]
+    for start in range(0, count, CHUNK):
+        stop = min(count, start + CHUNK)
+        leaves, _ = made(range(start, stop))
+        if [leaf.shape[1:] for leaf in leaves] != [leaf.shape[1:] for leaf in probe]:
+            return f"samples of {name} differ in their shapes"
+        for column, leaf in zip(whole, leaves, strict=True):
+            column[start:stop] = leaf
+        if (now_ns() - begin) / 1e9 * count / stop > LONGEST_SECONDS:
+            return f"{name} has {count:,} samples: reading all of them would take too long for a try"
+    return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form)
+
+
+def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors and arrays that an object holds, without a copy."""
+    if isinstance(value, torch.Tensor):
+        if value.ndim and value.device.type == "cpu":
+            yield value.detach()
+    elif isinstance(value, np.ndarray):
+        if value.ndim and value.dtype.kind in "iuf" and value.flags.writeable:
+            yield torch.from_numpy(value)
+    elif depth < 3:
+        parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else vars(value).values() if hasattr(value, "__dict__") else ()
+        for part in list(parts)[:32]:
+            yield from _tensors_within(part, depth + 1)
+
+
+def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> Column | None:
+    """The array whose rows or windows the samples are."""
+    for values in arrays:
+        for column in _candidates(leaf, numbers, count, values):
+            if column.reaches(count) and _equal([column.gather(torch.tensor(numbers))], [leaf]):
+                return column
+    return None
+
+
+def _candidates(leaf: torch.Tensor, numbers: list[int], count: int, values: torch.Tensor) -> Iterator[Column]:
+    width = values.shape[1:]
+    if leaf.shape[1:] == width:
+        length = None
+    elif leaf.ndim == values.ndim + 1 and leaf.shape[2:] == width and leaf.shape[1]:
+        length = int(leaf.shape[1])
+    else:
+        return
+    if len(values) == count and length is None:
+        yield Column(values=values, dtype=leaf.dtype)
+    if len(numbers) < 3:
+        return
+    offsets = _places_of(leaf[0], values, length, 0)
+    for offset in offsets[:4]:
+        for second in _places_of(leaf[1], values, length, offset + 1)[:4]:
+            yield Column(values=values, dtype=leaf.dtype, stride=second - offset, offset=offset, length=length)
+
+
+def _places_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, start: int) -> list[int]:
+    """Where the first value of a sample stands."""
+    first = sample if length is None else sample[0]
+    part = values[start : start + SEARCHED].to(sample.dtype)
+    same = (part == first).reshape(len(part), math.prod(part.shape[1:]) if part.ndim > 1 else 1).all(1)
+    return [start + int(place) for place in same.nonzero().flatten()]
+
+
+def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    """Bit for bit, NaN included."""
+    return len(a) == len(b) and all(
+        x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(a, b, strict=True)
+    )
