@@ -31,6 +31,7 @@ QUESTION = "Of programs with one known cause, how many does `stoker diagnose` na
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")
 NEIGHBOURS_A_CORE = 2
 COMMAND = [sys.executable, "-c", "from stoker.cli.main import main; main()", "diagnose", "--json", "--quiet"]
+COMMON = ("name", "kind", "device", "put_in_second")
 Row = dict[str, Any]
 
 
@@ -133,13 +134,16 @@ def main() -> None:
     devices = {"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"}
     chosen = [one for one in PROGRAMS if one.device in devices and one.name.startswith(names)]
     rows = {} if asked.small else _known()
-    for program in chosen:
-        if asked.shares and program.clean is None:
-            continue
-        row = measure_share(program) if asked.shares else diagnose(program)
-        rows[program.name] = {**rows.get(program.name, {"name": program.name, "kind": program.kind}), **row}
-        mark = "" if asked.shares else ("right" if is_right(row) else "WRONG")
-        print(f"{mark:6}{program.name:28}{json.dumps({key: value for key, value in row.items() if key != 'name'})}", flush=True)
+    try:
+        for program in chosen:
+            if asked.shares and program.clean is None:
+                continue
+            row = measure_share(program) if asked.shares else diagnose(program)
+            rows[program.name] = {**rows.get(program.name, {"name": program.name, "kind": program.kind}), **row}
+            mark = "share" if asked.shares else "right" if is_right(row) else "WRONG"
+            print(f"{mark:6}{program.name:28}{json.dumps({key: row[key] for key in row if key not in COMMON})}", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted: what was found so far is kept")
     ordered = [rows[program.name] for program in PROGRAMS if program.name in rows]
     answer = {**score(ordered), "not_run": [one.name for one in PROGRAMS if one.name not in rows], "programs": ordered}
     if asked.small:

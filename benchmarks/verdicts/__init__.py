@@ -1,1 +1,1 @@
-"""Programs with a known cause, put there on purpose: `table` lists them, `programs/` has the scripts, `measure` proves the cause."""
+"""Programs with a known cause, put there on purpose: `table` lists them, `programs/` has the scripts, `measure` proves causes."""

@@ -30,7 +30,11 @@ def on_gpu() -> Finding:
         spread=0.031,
         causes=[
             Cause(verdict="data", share=0.551, sentence="55 % of each step waits for the loader"),
-            Cause(verdict="launch", share=0.209, sentence="218 kernels a step are issued more slowly than they run"),
+            Cause(
+                verdict="launch",
+                share=0.209,
+                sentence="21 % of each step the GPU is idle: 218 kernels are issued more slowly than they run",
+            ),
         ],
         why="IceDataset.__getitem__ (iceaggr/data.py:88) decodes a whole file for one event: 12.5 bytes read for each used",
         place=DATASET,

@@ -12,6 +12,7 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.schema import RECORDS, rows
 
 from stoker.cli.diagnose import NO_VERDICT, command
+from stoker.diagnose import rule
 from stoker.diagnose.finding import SCHEMA, Verdict
 from stoker.diagnose.show import text
 
@@ -53,7 +54,19 @@ def test_negative_control_a_field_that_is_not_told_is_found() -> None:
 
 def test_every_verdict_is_explained() -> None:
     part = PAGE.split("## What each verdict means\n")[1].split("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \| \S.* \| \S.* \| \S.* \|$", part, re.MULTILINE) == list(get_args(Verdict))
+    assert re.findall(r"^\| `(\w+)` \| \S.* \| \S.* \|.* \|$", part, re.MULTILINE) == list(get_args(Verdict))
+
+
+def test_the_limits_are_those_of_the_rule() -> None:
+    for told in (
+        f"come first from {rule.WASTE:.0%}",
+        f"first from {rule.OPTIMIZER:.0%} of the work on",
+        f"first from {rule.DISPATCH:.0%} of the work on",
+        f"fewer than {rule.FEWEST_STEPS} clean steps, a spread of T over {rule.LARGEST_SPREAD:.0%}",
+        f"parts that miss T by over {rule.LARGEST_RESIDUAL:.0%}",
+    ):
+        assert told.replace("%", " %") in PAGE, told
+    assert sorted({*rule.ON_CPU, *rule.ON_CUDA}) == sorted(set(get_args(Verdict)) - {"straggler", "communication", "none"})
 
 
 def test_every_option_and_exit_code_is_told() -> None:

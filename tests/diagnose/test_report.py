@@ -10,9 +10,9 @@ import pytest
 from tests.diagnose.findings import ALL, on_cpu, on_gpu, texts_of, with_texts, without_verdict
 from tests.diagnose.markup import PAYLOADS, POLICY, Markup
 
-from stoker.cli.printable import printable
 from stoker.diagnose.report import TEMPLATE, check_path, make_environment, render, write_report
 from stoker.errors import OptionError
+from stoker.printable import printable
 
 URL = re.compile(r"https?:|javascript:|data:(?!$)|//|url\(|@import", re.IGNORECASE)
 
@@ -25,7 +25,7 @@ def test_the_page_says_all_that_there_is() -> None:
         "55 % of each step waits for the loader",
         "train.py --epochs 1",
         "confidence high, spread 3.1 %",
-        "Then launch-bound: 218 kernels",
+        "Then launch-bound: 21 % of each step the GPU is idle: 218 kernels",
         "x and y are of different rows in 3 of 24 batches",
         "165 steps a second",
         "2.11x (2.02-2.20)",

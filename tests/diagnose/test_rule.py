@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 
 from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Stretch, Sync
 from stoker.diagnose.parts import divide
 from stoker.diagnose.rule import WORK, doubt, rank
-from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 
 # Of one H200: T, D, X, C, H, G in milliseconds, kernels and syncs a step, share of the bf16 peak.
 PROGRAMS = {
@@ -82,10 +82,10 @@ def test_causes_on_a_cpu(name: str) -> None:
         ({"number": 1}, "only one step was measured"),
         ({"spread": 0.2}, "steps vary too much (20 %, from 7.84 ms to 11.8 ms): run it again while nothing else uses the machine"),
         ({"cached": around(9.7 * MS, spread=0.3)}, "steps on batches that are kept vary too much (30 %)"),
-        ({"cached": around(6.0 * MS)}, "a step takes 38 % longer than its parts, measured one by one"),
+        ({"cached": around(6.0 * MS)}, "a step takes 37 % longer than its parts, measured one by one"),
         ({"cached": around(13.0 * MS)}, "a step takes 33 % shorter than its parts"),
         ({"work": None}, "the training ended before its work could be counted"),
-        ({"loop": Stretch(seconds=[0.0] * 20)}, "steps vary too much"),
+        ({"loop": Stretch(seconds=[0.0] * 20)}, "the clock of this machine gave times that cannot be"),
         ({"loop": Stretch(seconds=[])}, "only 0 steps were measured"),
     ],
 )
@@ -122,8 +122,8 @@ def test_a_wait_that_was_seen_is_no_python_of_the_loop() -> None:
         blames={"rest": [Blame(place=LOG, share=0.99)]},
     )
     assert rank(measured)[0].verdict == "compute"
-    unseen = msgspec.structs.replace(measured, blames={}, syncs=[], blocked_under_sleep=False)
-    assert rank(unseen)[0].verdict != "compute"
+    idle = msgspec.structs.replace(measured, blames={}, syncs=[], blocked_under_sleep=False, device_alone=around(8 * MS))
+    assert rank(idle)[0].verdict == "host"  # the same phases, but nothing that is waited for
 
 
 def test_kernels_far_from_any_peak_are_a_cause_of_their_own() -> None:
@@ -203,6 +203,7 @@ def test_shares_are_shares_and_parts_are_the_step(measured: Measurements) -> Non
 
 @given(cpu_runs() | gpu_runs(), st.floats(0.0, 0.1))
 def test_more_time_for_data_never_makes_data_less_likely(measured: Measurements, more: float) -> None:
+    assume(measured.cached is None or measured.cached.median <= measured.loop.median)  # else nothing is known of the data
     phases = measured.phases
     total = sum(getattr(phases, name) for name in phases.__struct_fields__)
     if total > 0:  # phases that are the step, as a session measures them

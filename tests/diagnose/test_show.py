@@ -76,6 +76,15 @@ def test_nothing_is_lost_when_lines_are_folded() -> None:
     assert sorted(wide) == sorted(narrow)
 
 
+def test_long_sentences_have_their_numbers_below_in_a_pipe_too() -> None:
+    steps = [
+        msgspec.structs.replace(step, sentence=f"{step.sentence}, {'which takes long to say, ' * 3}") for step in on_gpu().next
+    ]
+    lines = text(msgspec.structs.replace(on_gpu(), next=steps)).splitlines()
+    assert lines[4].startswith("NEXT     1. pack to a store")
+    assert lines[5] == "            predicted 2.23x   tried 2.11x (2.02-2.20)   losses equal"
+
+
 def test_a_long_ladder_is_cut_between_rungs() -> None:
     lines = text(msgspec.structs.replace(on_gpu(), ladder={f"rung_{i}": 10.0 * 2**i for i in range(8)}), width=80).splitlines()
     assert lines[4].endswith(" -> rung 3 80 -> rung 4 160")

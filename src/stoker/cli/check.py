@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.printable import printable
 from stoker.cli.progress import progress
+from stoker.printable import printable
 
 if TYPE_CHECKING:
     from stoker.feed.audit import Audit

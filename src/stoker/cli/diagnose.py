@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stoker.cli.printable import printable
+from stoker.printable import printable
 
 NO_VERDICT = 3
 """The exit code when nothing can be said."""

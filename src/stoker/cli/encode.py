@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from stoker.cli.printable import printable
 from stoker.cli.progress import progress
+from stoker.printable import printable
 from stoker.units import readable_bytes
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from stoker.cli.printable import printable
 from stoker.cli.progress import progress
+from stoker.printable import printable
 
 
 @click.command("features", short_help="Compute the indicators of bars into a store.")

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from stoker.cli.printable import printable
+from stoker.printable import printable
 
 
 @click.command("gate", short_help="Hold what a step does against a budget.")
@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Run SCRIPT.py as it is for some steps, count what a step does, and hold the counts against a budget.
 
-    Operations, floating-point operations, kernels, syncs, copies, allocations and their bytes: whole numbers that do not depend on how
-    busy the machine is. Ends with code 0 within the budget, 1 where something grew, and 2 on errors.
+    Operations, floating-point operations, kernels, syncs, copies, allocations and their bytes: whole numbers that do not depend on
+    how busy the machine is. Ends with code 0 within the budget, 1 where something grew, and 2 on errors.
 
     \b
     stoker gate train.py --budget budget.json --write -- --epochs 1

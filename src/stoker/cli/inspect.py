@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.cli.printable import printable
+from stoker.printable import printable
 from stoker.units import readable_bytes
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from types import FrameType
 import click
 
 import stoker
-from stoker.cli.printable import printable
 from stoker.errors import StokerError
+from stoker.printable import printable
 
 COMMANDS = {
     "pack": "Pack raw files into a store.",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.cli.printable import printable
 from stoker.errors import OptionError
+from stoker.printable import printable
 from stoker.units import readable_bytes
 
 if TYPE_CHECKING:

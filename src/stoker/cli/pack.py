@@ -6,8 +6,8 @@ import json
 
 import click
 
-from stoker.cli.printable import printable
 from stoker.cli.progress import progress
+from stoker.printable import printable
 
 
 @click.command("pack", short_help="Pack raw files into a store.")

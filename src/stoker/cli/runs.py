@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from stoker.cli.printable import printable
+from stoker.printable import printable
 
 
 @click.command("runs", short_help="Show the runs of a folder side by side.")

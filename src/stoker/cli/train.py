@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from stoker.cli.printable import printable
 from stoker.errors import ConfigInvalid, OptionError
+from stoker.printable import printable
 
 if TYPE_CHECKING:
     from stoker.train.config.training import Config

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 SCHEMA: Literal[1] = 1
 MIN_STEPS = 8
 """Fewer say too little about what is usual."""
-ODD_STEPS = 8
-"""From 16 steps on, one in so many may differ (a log line, a short last batch) before a count is said to vary."""
+ODD_STEPS = 16
+"""One step in so many may differ (a log line, a short last batch) before a count is said to vary."""
 NAMES = (
     "ops",
     "flops",
@@ -101,8 +101,7 @@ def _usual(values: Sequence[int | None]) -> Usual | None:
     if len(known) < len(values):
         return None
     value, number = Counter(known).most_common(1)[0]
-    odd = len(known) // ODD_STEPS if len(known) >= 2 * ODD_STEPS else 0
-    if len(known) - number <= odd:
+    if len(known) - number <= len(known) // ODD_STEPS:
         return Usual(least=value, most=value)
     return Usual(least=min(known), most=max(known))
 
@@ -141,4 +140,5 @@ def read_budget(path: Path) -> Budget:
 def write_budget(path: Path, budget: Budget) -> None:
     """Write a budget in a form that shows well what changed."""
     make_folder(path.absolute().parent)
-    write_file(path, (json.dumps(msgspec.to_builtins(budget), indent=1) + "\n").encode())
+    # Not published as files of a store are: this one may be edited.
+    write_file(path, (json.dumps(msgspec.to_builtins(budget), indent=1) + "\n").encode(), durable=False)

@@ -36,7 +36,7 @@ def conclude(
         why=reason if reason is not None else _why(verdict, place, measured, division),
         place=place,
         ladder=climb(measured, division) if causes else {},
-        next=advise(measured, division, causes, optimizer_ways) if causes else [],
+        next=advise(measured, division, causes, optimizer_ways or measured.optimizer_ways) if causes else [],
         correctness=correctness or [],
         measurements=measured,
     )

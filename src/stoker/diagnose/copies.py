@@ -64,7 +64,11 @@ def copied(value: Any, depth: int = 0) -> Any:
             same[key] = copied(one, depth + 1)
         return same
     if (dataclasses.is_dataclass(value) or isinstance(value, Mapping)) and hasattr(value, "__dict__"):
-        holder: Any = copy.copy(value)  # type: ignore[type-var]
-        holder.__dict__.update({key: copied(one, depth + 1) for key, one in vars(value).items()})
-        return same
+        return _copied_holder(value, depth)
     return value
+
+
+def _copied_holder(value: Any, depth: int) -> Any:
+    same = copy.copy(value)
+    same.__dict__.update({key: copied(one, depth + 1) for key, one in vars(value).items()})
+    return same

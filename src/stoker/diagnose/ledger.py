@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from stoker.diagnose.boundaries import NAMES, NEXT, PREPARE, Boundaries, Times, compiled
-from stoker.diagnose.copies import num_rows
 from stoker.diagnose.machine import measure_machine
 from stoker.diagnose.measurements import Blame, Device, Loader, Measurements, Phases, Stretch, Sync, Work
 from stoker.diagnose.stages import Profile
@@ -32,11 +31,13 @@ class Ledger:
     """Seconds a batch."""
     batches_a_step: list[int] = field(default_factory=list)
     batch_bytes: list[int] = field(default_factory=list)
+    batch_rows: int | None = None
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
     syncs: list[Sync] = field(default_factory=list)
     profile: Profile | None = None
     work: Work | None = None
+    optimizer_ways: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
@@ -67,6 +68,7 @@ class Ledger:
             precision=boundaries.precision or "fp32",
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
+            optimizer_ways=self.optimizer_ways,
             compiled=compiled(),
             slow_steps=_slow(measured),
             notes=self.notes,
@@ -100,7 +102,7 @@ class Ledger:
         loader = source.loader
         common = {"place": source.place, "bytes_used": used, "startup_seconds": _seconds(source.startup_ns)}
         if loader is None:
-            return Loader(kind=type(source.iterable).__name__, batch_size=num_rows(source.last), **common)  # type: ignore[arg-type]
+            return Loader(kind=type(source.iterable).__name__, batch_size=self.batch_rows, **common)  # type: ignore[arg-type]
         return Loader(
             kind=type(loader).__name__,
             workers=loader.num_workers,

@@ -112,7 +112,7 @@ def matmul_flops(kind: str, device: Device) -> float:
         while size <= largest:
             left = torch.full((size, size), 0.5, dtype=dtype, device=device)
             out = torch.empty_like(left)
-            seconds = _best_seconds(lambda left=left, out=out: torch.mm(left, left, out=out), at_most=0.05, wait=wait)  # type: ignore[misc]
+            seconds = _best_seconds(lambda left=left, out=out: torch.mm(left, left, out=out), at_most=0.03, wait=wait)  # type: ignore[misc]
             rate = max(rate, 2 * size**3 / seconds)
             if seconds > 0.02:
                 break
@@ -142,7 +142,7 @@ def dispatch_seconds() -> float:
 
     with Counting() as counted:
         run()
-    return _best_seconds(run, at_most=0.1) / float(counted.ops)
+    return _best_seconds(run, at_most=0.06) / float(counted.ops)
 
 
 def _host_copy_bytes() -> float:
@@ -150,7 +150,7 @@ def _host_copy_bytes() -> float:
 
     source = torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu")
     target = torch.empty_like(source)
-    return 2 * COPY_BYTES / _best_seconds(lambda: target.copy_(source), at_most=0.1)
+    return 2 * COPY_BYTES / _best_seconds(lambda: target.copy_(source), at_most=0.06)
 
 
 def disk_bytes(path: Path | None = None) -> float | None:

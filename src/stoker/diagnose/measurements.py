@@ -165,6 +165,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """In which most products were computed: fp32, tf32, bf16, fp16."""
     optimizer: str | None = None
     optimizer_fused: bool | None = None
+    optimizer_ways: dict[str, float] = {}
+    """Seconds of the optimizer's step alone, `now` and `fused`; empty where there is no such choice."""
     compiled: bool = False
     slow_steps: int = 0
     """Steps that took more than three times the median (collections of garbage, logging, checkpoints)."""

@@ -130,7 +130,7 @@ def device(measured: Measurements) -> list[Bar]:
 def row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | None = None, are_shares: bool = False) -> list[Bar]:
     """Bars one behind the other that fill the width together."""
     known = {name: value for name, value in lengths.items() if _positive(value)}
-    total = math.fsum(known.values())
+    total = sum(known.values())
     bars, position = [], 0.0
     for number, (name, value) in enumerate(known.items()):
         length = percent_of(value, total)
@@ -184,7 +184,7 @@ def _positive(value: float) -> bool:
 
 
 def _total(measured: Measurements) -> float:
-    return math.fsum(value for value in msgspec.structs.asdict(measured.phases).values() if _positive(value))
+    return sum(value for value in msgspec.structs.asdict(measured.phases).values() if _positive(value))
 
 
 def _colour(name: str, number: int) -> str:

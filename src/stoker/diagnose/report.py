@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stoker
-from stoker.cli.printable import printable
 from stoker.diagnose import picture, tables, words
 from stoker.diagnose.finding import Finding
 from stoker.errors import OptionError
 from stoker.files import write_file
+from stoker.printable import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 TEMPLATE = "report.html.jinja"
 SUFFIX = ".html"
+MOST_CAUSES = 4
 
 
 def check_path(path: Path) -> Path:
@@ -83,7 +84,7 @@ def _values(finding: Finding) -> dict[str, Any]:
         "headline": finding.causes[0].sentence if finding.causes else finding.why,
         "place": words.place_beside(finding),
         "certainty": words.certainty(finding),
-        "others": [(words.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:]],
+        "others": [(words.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
         "percent": words.percent,
         "times": words.times,
         "ladder": picture.ladder(finding),

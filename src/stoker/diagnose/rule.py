@@ -50,7 +50,7 @@ def rank(measured: Measurements, division: Division | None = None) -> list[Cause
 def _to_be_first(shares: dict[Verdict, float], division: Division) -> set[Verdict]:
     """The wastes that are large enough to come before work."""
     first: set[Verdict] = {name for name in WASTES if shares.get(name, 0.0) >= WASTE}
-    work = sum(shares.get(name, 0.0) for name in ("dispatch", "optimizer", *WORK))
+    work = sum(shares.get(name, 0.0) for name in ("dispatch", "optimizer", *WORK)) + division.share("unknown")
     if shares["optimizer"] > 0 and shares["optimizer"] >= OPTIMIZER * work:
         first.add("optimizer")
     if shares.get("dispatch", 0.0) > 0 and shares["dispatch"] >= DISPATCH * work:

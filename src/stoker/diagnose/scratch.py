@@ -2,7 +2,7 @@
 
 Python's own ways to write are led there: `open`, `torch.save`, safetensors; and what renames or removes files follows. A file that
 the program has written is found again under its own name by the same ways. What libraries write by other means is not seen;
-folders are made where the program wants them.
+folders are made where the program wants them, and go again if they stay empty.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Scratch:
         self._here = str(Path.cwd())
         self._spared = (*APART, str(folder))
         self._temporary = os.environ.get("TMPDIR", "/tmp")
+        self._made: list[Path] = []
+        """Folders that the program has made."""
         self._undo: list[Callable[[], Any]] = []
 
     # ---- names ----
@@ -71,6 +73,7 @@ class Scratch:
             self._replace(owner, name, self._moving(getattr(owner, name)))
         for owner, name in ((os, "remove"), (os, "unlink"), (shutil, "rmtree")):
             self._replace(owner, name, self._removing(getattr(owner, name)))
+        self._replace(os, "mkdir", self._making(os.mkdir))
         for owner, name in ((os.path, "exists"), (os.path, "isfile"), (os.path, "getsize"), (os, "stat")):
             self._replace(owner, name, self._finding(getattr(owner, name)))
         self._install_torch()
@@ -101,9 +104,12 @@ class Scratch:
             self._replace(owner, "save_file", functools.wraps(original)(storing))
 
     def remove(self) -> None:
-        """All ways to write are as before."""
+        """All ways to write are as before, and folders that stayed empty are gone."""
         while self._undo:
             self._undo.pop()()
+        for folder in reversed(self._made):
+            if folder.is_dir() and not any(folder.iterdir()):
+                files.disk.rmdir(folder)
 
     def _replace(self, owner: Any, name: str, by: Any) -> None:
         original = getattr(owner, name)
@@ -152,6 +158,16 @@ class Scratch:
             return original(path, *args, **kwargs)
 
         return removed
+
+    def _making(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def made(path: Any, *args: Any, **kwargs: Any) -> None:
+            original(path, *args, **kwargs)
+            name = _name(path)
+            if name is not None and not self._is_apart(name):
+                self._made.append(Path(name))
+
+        return made
 
     def _finding(self, original: Any) -> Any:
         @functools.wraps(original)

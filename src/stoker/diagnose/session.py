@@ -16,13 +16,13 @@ import torch
 
 from stoker.clock import now_ns
 from stoker.diagnose.boundaries import FORWARD, NEXT, PREPARE, REST, Boundaries, Times, compiled
-from stoker.diagnose.copies import copied, num_bytes
+from stoker.diagnose.copies import copied, num_bytes, num_rows
 from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.measurements import Device
 from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.stages import profile_loader
 from stoker.diagnose.watched import Sources, Watched
-from stoker.diagnose.work import Counting, Profiling, main_precision, work_of
+from stoker.diagnose.work import Counting, Profiling, main_precision, optimizer_ways, work_of
 from stoker.diagnose.workers import queue_length, wait_for_workers
 from stoker.errors import TrainError
 
@@ -306,6 +306,8 @@ class Session:
         self.ledger.work = work_of(counting, profiling)
         if counting.flops:
             self.boundaries.precision = main_precision(counting)
+        if self.boundaries.optimizer is not None:
+            self.ledger.optimizer_ways = optimizer_ways(self.boundaries.optimizer, at_most=0.4 * self._pace)
 
     def _look_into_loader(self) -> None:
         """Which part of making a batch takes the time."""
@@ -334,6 +336,7 @@ class Session:
             batch = next(watched.iterator)
         self._batches.append(copied(batch))
         self.ledger.batch_bytes.append(num_bytes(batch))
+        self.ledger.batch_rows = num_rows(batch)
 
     @property
     def _can_cache(self) -> bool:

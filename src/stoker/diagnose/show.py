@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stoker.cli.printable import printable
 from stoker.diagnose import words
 from stoker.diagnose.finding import Finding, Step
+from stoker.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LABEL_WIDTH = 9
 NARROWEST = 40
 MOST_NOTES = 6
+WIDEST_HEAD = 60
+"""Of what to do next, with its numbers beside it."""
 ALARMING = "bold red"
 
 
@@ -119,7 +121,8 @@ def _next(steps: list[Step], room: int | None) -> Iterator[Line]:
     heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
     tails = [printable(_numbers(step)) for step in steps]
     widest = max(map(len, heads), default=0)
-    beside = room is None or widest + 3 + max(map(len, tails), default=0) <= room
+    fits = room is None or widest + 3 + max(map(len, tails), default=0) <= room
+    beside = fits and widest <= WIDEST_HEAD
     for number, (head, tail, step) in enumerate(zip(heads, tails, steps, strict=True)):
         changed = step.tried is not None and step.tried.losses == "changed"
         label, style = "" if number else "NEXT", ALARMING if changed else ""

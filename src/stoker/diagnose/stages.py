@@ -54,7 +54,6 @@ DECODES = {
     ),
 }
 DECODE_FILES = ("json/", "csv.py", "PIL/", "gzip.py", "soundfile", "_strptime.py")
-COLLATE_FILE = "torch/utils/data/_utils/collate.py"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +74,7 @@ def profile_loader(loader: DataLoader[Any], *, seconds: float = 0.5) -> Profile 
     with Sampler() as sampler:
         batches, spent = _make_some(make, seconds)
     read_after = _bytes_read()
-    stages = Stages(loader.collate_fn)
+    stages = Stages()
     with stages:
         _make_some(make, seconds)
     return Profile(
@@ -103,7 +102,7 @@ def _maker(loader: DataLoader[Any]) -> Callable[[], object] | None:
                     items = iter(dataset)
                     sample = next(items)
                 samples.append(sample)
-            return collate(samples) if loader.batch_size is not None else collate(samples[0])
+            return _collated(collate, samples if loader.batch_size is not None else samples[0])
 
         return from_stream
     order: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
@@ -111,19 +110,24 @@ def _maker(loader: DataLoader[Any]) -> Callable[[], object] | None:
 
     def from_numbers() -> object:
         nonlocal indices
-        wanted = next(indices, _END)
+        wanted: Any = next(indices, _END)
         if wanted is _END:
             indices = iter(order)
             wanted = next(indices)
         if loader.batch_sampler is None:
-            return collate(dataset[wanted])
+            return _collated(collate, dataset[wanted])
         many = getattr(dataset, "__getitems__", None)
-        return collate(many(wanted) if many is not None else [dataset[one] for one in wanted])
+        return _collated(collate, many(wanted) if many is not None else [dataset[one] for one in wanted])
 
     return from_numbers
 
 
 _END = object()
+
+
+def _collated(collate: Callable[[Any], object], samples: Any) -> object:
+    """Whatever kind of callable it is, the time within this function is that of collating."""
+    return collate(samples)
 
 
 def _make_some(make: Callable[[], object], seconds: float) -> tuple[int, float]:
@@ -146,8 +150,7 @@ def _bytes_read() -> int | None:
 class Stages:
     """Time by stage, from calls and returns. The outermost call that has a stage takes all the time within it."""
 
-    def __init__(self, collate: Any) -> None:
-        self._collate = getattr(collate, "__code__", None)
+    def __init__(self) -> None:
         self._ns = {"read": 0, "decode": 0, "collate": 0}
         self._stage: str | None = None
         self._depth = 0
@@ -180,7 +183,7 @@ class Stages:
 
     def _of_function(self, frame: FrameType) -> str | None:
         code = frame.f_code
-        if code is self._collate or code.co_filename.endswith(COLLATE_FILE):
+        if code is _collated.__code__:
             return "collate"
         file = code.co_filename
         if any(one in file for one in READ_FILES):

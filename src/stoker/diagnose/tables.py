@@ -98,7 +98,7 @@ def _loader(loader: Loader) -> Iterator[tuple[str, str]]:
         yield "read from files a step", words.size(loader.bytes_read)
     if loader.bytes_used is not None:
         yield "used by the model a step", words.size(loader.bytes_used)
-    if loader.bytes_read is not None and loader.bytes_used:
+    if loader.bytes_read is not None and loader.bytes_used and loader.bytes_read >= loader.bytes_used:
         yield "read for each byte used", words.count(loader.bytes_read / loader.bytes_used)
     if loader.startup_seconds is not None:
         yield "until the first batch", words.duration(loader.startup_seconds)

@@ -8,8 +8,6 @@ compared step by step with those of the program as it is, which must first agree
 from __future__ import annotations
 
 import math
-import os
-import secrets
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from stoker import files
 from stoker.clock import now_ns
 from stoker.diagnose.advice import workers_to_use
 from stoker.diagnose.finding import Finding, Losses, Step, Tried, Verdict
@@ -218,9 +215,8 @@ def difference_of(a: list[float], b: list[float]) -> float:
     for x, y in zip(a, b, strict=False):  # the faster run has made more steps
         if x == y or (math.isnan(x) and math.isnan(y)):
             continue
-        scale = max(abs(x), abs(y))
-        share = abs(x - y) / scale if math.isfinite(scale) else math.inf
-        largest = max(largest, share)
+        both = math.isfinite(x) and math.isfinite(y)
+        largest = max(largest, abs(x - y) / max(abs(x), abs(y)) if both else math.inf)
     return largest
 
 
@@ -235,26 +231,19 @@ def run_once(
     seconds: float = 1.5,
 ) -> Runs:
     """One run in a fresh process. What goes wrong there is told in the result, not raised."""
-    from stoker.diagnose.script import ask
+    from stoker.diagnose.script import ask, scratch_for
     from stoker.diagnose.tries.trial import START, Outcome, TrialRequest
 
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
-    request = TrialRequest(
-        program=str(program),
-        module=module,
-        arguments=[str(one) for one in arguments],
-        scratch=str(folder),
-        fix=fix,
-        value=value,
-        stretch_seconds=seconds,
-    )
     limit = LIMIT_SECONDS + 20 * seconds + (COMPILE_SECONDS if fix in ("compile", "graph") else 0.0)
-    try:
-        outcome = ask(request, Outcome, quiet=quiet, start=START, limit_seconds=limit)
-    except TrainError as error:
-        return Runs(error=str(error))
-    finally:
-        files.remove_folder(folder)
+    words = [str(one) for one in arguments]
+    with scratch_for(program, module=module) as folder:
+        request = TrialRequest(
+            program=str(program), module=module, arguments=words, scratch=str(folder), fix=fix, value=value, stretch_seconds=seconds
+        )
+        try:
+            outcome = ask(request, Outcome, quiet=quiet, start=START, limit_seconds=limit)
+        except TrainError as error:
+            return Runs(error=str(error))
     if outcome.error is None and len(outcome.seconds) < 2:
         raise StokerError(f"{program} was tried and gave {len(outcome.seconds)} times of steps; expected more.")
     return Runs(

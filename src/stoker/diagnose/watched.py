@@ -260,5 +260,7 @@ class Sources:
                 best = one
         while best.passes_on and best.inner in pool:
             best = best.inner
+        if best.place is None:  # an outer form of a loader, that others prepared, is what stands in the user's loop
+            best.place = next((one.place for one in self._loaders.values() if one.place is not None and not one.nexts), None)
         self.take(best)
         return True

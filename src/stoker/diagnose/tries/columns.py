@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils.data import default_collate
 
 from stoker.clock import now_ns
 
@@ -23,7 +24,10 @@ LONGEST_SECONDS = 30.0
 SEARCHED = 4096
 """Places at which the first sample is looked for."""
 CHUNK = 256
+MOST_PARTS = 32
 Collate = Callable[[list[Any]], Any]
+Make = Callable[[Sequence[int]], tuple[list[Any], TreeSpec]]
+"""Numbers of samples to the tensors of their batch, and the form around them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,25 +81,27 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
     again, same_form = made(numbers)
     if form != same_form or not _equal(leaves, again):
         return f"samples of {name} differ from one call to the next"
-    alone = [made([number]) for number in numbers[:4]]
-    if any(one_form != form or not _equal([leaf[place : place + 1] for leaf in leaves], one) for place, (one, one_form) in enumerate(alone)):
-        return f"samples of {name} depend on the others of their batch"
+    for place, number in enumerate(numbers[:4]):
+        one, one_form = made([number])
+        if one_form != form or not _equal([leaf[place : place + 1] for leaf in leaves], one):
+            return f"samples of {name} depend on the others of their batch"
     arrays = list(_tensors_within(dataset))
     found = [_find(leaf, numbers, count, arrays) for leaf in leaves]
     if None not in found:
         return Columns(columns=[one for one in found if one is not None], form=form)
-    return _read_all(made, count, leaves, form, name)
+    # A collate function of the program's may pad: alone, a sample has the shape that is its own.
+    return _read_all(made, count, leaves, form, name, chunk=CHUNK if collate is default_collate else 1)
 
 
-def _read_all(made: Callable[[Sequence[int]], tuple[list[Any], TreeSpec]], count: int, probe: list[Any], form: TreeSpec, name: str) -> Columns | str:
+def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: str, *, chunk: int) -> Columns | str:
     """Make the columns, as packing would."""
     size = sum(leaf[0].nbytes for leaf in probe) * count
     if size > LARGEST_BYTES:
         return f"{name} has {count:,} samples, {size / 1e9:,.1f} GB: too much to read all of them for a try"
     begin = now_ns()
     whole = [torch.empty((count, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in probe]
-    for start in range(0, count, CHUNK):
-        stop = min(count, start + CHUNK)
+    for start in range(0, count, chunk):
+        stop = min(count, start + chunk)
         leaves, _ = made(range(start, stop))
         if [leaf.shape[1:] for leaf in leaves] != [leaf.shape[1:] for leaf in probe]:
             return f"samples of {name} differ in their shapes"
@@ -115,9 +121,15 @@ def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
         if value.ndim and value.dtype.kind in "iuf" and value.flags.writeable:
             yield torch.from_numpy(value)
     elif depth < 3:
-        parts = value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else vars(value).values() if hasattr(value, "__dict__") else ()
-        for part in list(parts)[:32]:
+        for part in _held(value):
             yield from _tensors_within(part, depth + 1)
+
+
+def _held(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value[:MOST_PARTS])
+    parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return list(parts.values())[:MOST_PARTS]
 
 
 def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> Column | None:
@@ -157,6 +169,8 @@ def _places_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, s
 
 def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     """Bit for bit, NaN included."""
-    return len(a) == len(b) and all(
-        x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(a, b, strict=True)
-    )
+    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())

@@ -17,7 +17,7 @@ SEED = 20_261
 def set_seeds() -> None:
     """Seed torch, NumPy and Python, and generators that would be seeded by the machine."""
     random.seed(SEED)
-    np.random.seed(SEED)  # noqa: NPY002
+    np.random.seed(SEED)
     torch.manual_seed(SEED)
     original = np.random.default_rng
     made = iter(range(1 << 62))
@@ -32,10 +32,10 @@ def set_seeds() -> None:
 @contextmanager
 def kept_seeds() -> Iterator[None]:
     """What is drawn meanwhile does not count."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
         random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+        np.random.set_state(numpy)
         torch.set_rng_state(cpu)

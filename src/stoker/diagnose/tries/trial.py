@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -127,7 +128,8 @@ class Trial(Child):
             outcome = self._outcome(failure)
         except Exception as error:
             traceback.print_exception(error)
-            outcome = Outcome(error=failure or f"{self._request.program} could not be measured: {type(error).__name__}: {_one_line(error)}")
+            told = f"{self._request.program} could not be measured: {type(error).__name__}: {_one_line(error)}"
+            outcome = Outcome(error=failure or told)
         self._connection.send_bytes(msgspec.json.encode(outcome))
         self._connection.close()
         _leave()
@@ -151,8 +153,8 @@ def peak_bytes(device: str) -> int | None:
     """The most memory so far: of the device, or of this process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
-    with open("/proc/self/status", encoding="ascii") as lines:
-        found = [line.split() for line in lines if line.startswith("VmHWM:")]
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    found = [line.split() for line in lines if line.startswith("VmHWM:")]
     return int(found[0][1]) * 1024 if found else None
 
 

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from stoker.cli.printable import printable
+from stoker.printable import printable
 
 
 @pytest.mark.parametrize(

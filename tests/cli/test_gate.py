@@ -1,0 +1,92 @@
+"""`stoker gate`: the script runs unchanged, and the code says whether its steps grew."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.calling import Done, call, stoker_command
+
+SCRIPT = """
+import sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+print("hello from", __name__, sys.argv[1:])
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+other = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(1000, 8)), batch_size=10, shuffle=True)
+if "short" in sys.argv:
+    loader = list(loader)[:6]
+if "fail" in sys.argv:
+    raise ValueError("no\\ndata")
+
+for (x,) in loader:
+    optimizer.zero_grad()
+    for part in x.split(5):
+        loss = model(part).pow(2).mean() / 2
+        loss.backward()
+    optimizer.step()
+    if "two" in sys.argv:
+        other.step()
+    if "slow" in sys.argv:
+        print(loss.item())
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def gate(folder: Path, *arguments: str) -> Done:
+    return call(stoker_command("gate", "train.py", "--budget", "budget.json", *arguments), folder)
+
+
+def test_a_budget_is_written_kept_and_defended(folder: Path) -> None:
+    done = gate(folder, "--write", "--", "--epochs", "1")
+    assert (done.code, done.err) == (0, "hello from __main__ ['--epochs', '1']\n")
+    assert done.out.startswith("within the budget: ")
+    done = gate(folder, "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["growths"] == []
+    done = gate(folder, "--quiet", "--", "slow")
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "over the budget: 2 of the counts grew"
+    assert "syncs: 1 a step, allowed 0" in lines
+    assert "  +1 train.py <module>: print(loss.item()) (train.py:25)" in lines
+    assert sorted(path.name for path in folder.iterdir()) == ["budget.json", "train.py"]
+
+
+def test_a_step_with_two_optimizers_is_one_step(folder: Path) -> None:
+    assert gate(folder, "--write", "--quiet").code == 0
+    one = json.loads((folder / "budget.json").read_text())
+    assert gate(folder, "--write", "--quiet", "--", "two").code == 0
+    two = json.loads((folder / "budget.json").read_text())
+    assert two["varying"] == []
+    assert one["allowed"] == two["allowed"]  # the other one has nothing to update
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "stoker: budget.json is not there; expected a budget. Write one from this run with --write.\n"),
+        (("--write", "--quiet", "--", "short"), "stoker: train.py: 2 steps were counted; expected at least 8 behind the warm-up."),
+        (("--write", "--quiet", "--", "fail"), "stoker: train.py (train.py:14) raised ValueError: no … data.\n"),
+    ],
+)
+def test_errors_are_a_line_and_code_2(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = gate(folder, *arguments)
+    assert done.code == 2
+    assert done.err.startswith(message)
+    assert not (folder / "budget.json").exists()
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    done = gate(tmp_path, "--write")
+    assert (done.code, done.err) == (2, "stoker: train.py is not there; expected a Python script.\n")

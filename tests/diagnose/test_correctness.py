@@ -1,0 +1,184 @@
+"""What is wrong with batches is found beside speed, within the time that is given, and leaves no trace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
+
+from stoker.diagnose import correctness
+from stoker.diagnose.correctness import find_wrong
+from stoker.errors import OptionError
+
+X = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.randn(400, generator=torch.Generator().manual_seed(1))
+DATA = TensorDataset(X, Y)
+
+
+def loader(data: Any = DATA, **options: Any) -> DataLoader[Any]:
+    return DataLoader(data, batch_size=10, **options)
+
+
+class Made:
+    """Batches of given rows."""
+
+    dataset = DATA
+
+    def __init__(self, rows: torch.Tensor, *, shift: int = 0) -> None:
+        self._rows, self._shift = rows, shift
+
+    def __len__(self) -> int:
+        return len(self._rows) // 10
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for rows in self._rows.split(10):
+            yield X[rows], Y.roll(self._shift)[rows]
+
+
+class Augmented(Dataset[Any]):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return X[index] + torch.randn(4), Y[index]
+
+
+class Broken(Augmented):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index == 333:
+            raise ValueError("no such\nfile")
+        return X[index], Y[index]
+
+
+SHUFFLED = torch.randperm(400, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        loader(shuffle=True),
+        loader(Augmented(), shuffle=True),
+        loader(sampler=RandomSampler(DATA, replacement=True, num_samples=400)),
+        loader(torch.randint(0, 3, (400, 2)), shuffle=True),
+        Made(SHUFFLED),
+        [["a"], ["b"]],
+    ],
+    ids=["shuffled", "augmented", "with replacement", "equal rows", "made", "texts"],
+)
+def test_what_is_right_is_not_blamed(batches: Any) -> None:
+    assert find_wrong(batches, seconds=20) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "title"),
+    [
+        (loader(), "not shuffled: "),
+        (Made(torch.cat([SHUFFLED, SHUFFLED[:40]])), "samples repeated: 40 of 440 rows"),
+        (Made(SHUFFLED[:-50]), "samples missed: 50 of 400 samples never came"),
+        (Made(SHUFFLED, shift=1), "entries of different samples in a row: 400 of 400 rows"),
+        (loader(TensorDataset(X.where(X.max() > X, torch.nan), Y), shuffle=True), "values that are not finite: '[0]' has 1 NaN"),
+        (loader(Broken(), shuffle=True), "samples that cannot be read: ValueError: no such file"),
+    ],
+    ids=["in order", "repeated", "missed", "mixed", "not finite", "broken"],
+)
+def test_what_is_wrong_is_told(batches: Any, title: str) -> None:
+    found = find_wrong(batches, seconds=20)
+    assert len(found) == 1
+    assert found[0].startswith(title)
+
+
+def test_a_buffer_that_is_shared_is_found() -> None:
+    buffer = torch.zeros(10, 4)
+
+    class Shared:
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            for rows in SHUFFLED.split(10):
+                yield buffer.copy_(X[rows])
+
+    [found] = find_wrong(Shared())
+    assert found.startswith("batches that change after they were handed out: 39 batches changed")
+
+
+def test_validation_data_seen_in_training_is_found() -> None:
+    train = loader(Subset(DATA, range(300)), shuffle=True)
+    [found] = find_wrong(train, loader(Subset(DATA, range(280, 400))), seconds=20)
+    assert found.startswith("validation data seen in training: 20 of 300 samples")
+    assert find_wrong(train, loader(Subset(DATA, range(300, 400))), seconds=20) == []
+
+
+def test_negative_control_without_the_validation_data_the_leak_is_missed() -> None:
+    assert find_wrong(loader(Subset(DATA, range(300)), shuffle=True), seconds=20) == []
+
+
+def test_a_slow_loader_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+    read = []
+
+    class Slow(Dataset[Any]):
+        def __len__(self) -> int:
+            return 100_000
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            now[0] += 1_000_000
+            read.append(index)
+            return X[index % 400] + index
+
+    monkeypatch.setattr(correctness, "now_ns", lambda: now[0])
+    assert find_wrong(loader(Slow()), seconds=1) == ["not shuffled: the loader says that it takes samples in order."]
+    assert now[0] < 1.5e9
+    assert len(read) > 200
+
+
+def test_one_that_is_far_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0]
+
+    class Slow(Augmented):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            now[0] += 400_000_000
+            return super().__getitem__(index)
+
+    monkeypatch.setattr(correctness, "now_ns", lambda: now[0])
+    assert find_wrong(loader(Slow()), seconds=1) == []
+    assert now[0] <= 0.4e9
+    assert find_wrong(loader(Slow()), seconds=4) == []
+    assert now[0] <= 14e9
+
+
+def test_a_loader_that_can_be_read_once_is_not_read() -> None:
+    once = iter([torch.ones(3)])
+    assert find_wrong(once) == []
+    assert len(list(once)) == 1
+
+
+def test_random_numbers_and_places_are_as_they_were() -> None:
+    class Placed(Made):
+        place = 7
+
+        def __iter__(self) -> Iterator[Any]:
+            self.place = 0
+            return super().__iter__()
+
+        def state_dict(self) -> dict[str, int]:
+            return {"place": self.place}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.place = state["place"]
+
+    generator = torch.Generator().manual_seed(3)
+    batches, placed = loader(Augmented(), shuffle=True, generator=generator), Placed(SHUFFLED)
+    before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), generator.get_state().tolist())  # type: ignore[index]
+    find_wrong(batches, placed)
+    find_wrong(placed)
+    after = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), generator.get_state().tolist())  # type: ignore[index]
+    assert after == before
+    assert placed.place == 7
+
+
+def test_no_time_is_an_error() -> None:
+    with pytest.raises(OptionError, match="seconds is 0; expected more than 0"):
+        find_wrong(loader(), seconds=0)

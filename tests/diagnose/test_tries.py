@@ -1,0 +1,246 @@
+"""Each fix changes what it says and nothing else: losses stay, and torch is as before when it is removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
+
+from stoker.diagnose.tries import FIXES, fix_named
+from stoker.diagnose.tries.autocast import Autocast
+from stoker.diagnose.tries.batch import Batch
+from stoker.diagnose.tries.feed import Gathered
+from stoker.diagnose.tries.fix import Fix
+from stoker.diagnose.tries.fused import Fused
+from stoker.diagnose.tries.pinned import _unblocked
+from stoker.diagnose.tries.sdpa import Attention
+from stoker.diagnose.tries.threads import Threads
+from stoker.diagnose.tries.workers import Workers
+from stoker.errors import OptionError
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    """Samples that are made one by one."""
+
+    def __init__(self, count: int = 40) -> None:
+        self.texts = [f"{number},{number + 0.5}" for number in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, number: int) -> tuple[torch.Tensor, float]:
+        a, b = self.texts[number].split(",")
+        return torch.tensor([float(a), float(b)]), float(b)
+
+
+class Endless(IterableDataset[int]):
+    """Samples without numbers."""
+
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+def epoch(dataset: Any, **options: Any) -> list[Any]:
+    torch.manual_seed(3)
+    return list(DataLoader(dataset, **{"batch_size": 6, "shuffle": True, **options}))
+
+
+def installed(fix: Fix, request: pytest.FixtureRequest) -> Fix:
+    request.addfinalizer(fix.remove)
+    fix.install()
+    return fix
+
+
+def losses(fix: Fix | None, optimizer: Any = torch.optim.AdamW, **options: Any) -> list[float]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    stepper = optimizer(model.parameters(), lr=1e-2, **options)
+    if fix is not None:
+        fix.begin([model, nn.MSELoss()], stepper)
+    kept = []
+    for _ in range(5):
+        x = torch.randn(32, 6)
+        loss = (model(x) - x[:, :1]).square().mean()
+        stepper.zero_grad()
+        loss.backward()
+        stepper.step()
+        kept.append(loss.item())
+    return kept
+
+
+def test_every_fix_has_a_file_and_a_class() -> None:
+    folder = Path(__file__).parents[2] / "src/stoker/diagnose/tries"
+    apart = {"__init__", "fix", "loaders", "columns", "seeds", "trial"}
+    assert {path.stem for path in folder.glob("*.py")} - apart == set(FIXES)
+    assert all(issubclass(fix_named(name), Fix) for name in FIXES)
+    with pytest.raises(OptionError, match="there is no fix 'magic'"):
+        fix_named("magic")
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False}])
+def test_fused_takes_any_implementation_and_keeps_the_losses(options: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    before = losses(None, **options)
+    fix = installed(Fused(), request)
+    assert losses(fix, **options) == pytest.approx(before, rel=1e-5)
+    assert fix.used
+    fix.remove()
+    assert losses(None, **options) == before
+
+
+def test_fused_finds_nothing_in_an_optimizer_without_it(request: pytest.FixtureRequest) -> None:
+    fix = installed(Fused(), request)
+    losses(fix, torch.optim.RMSprop)
+    losses(fix, torch.optim.Adam, fused=True)
+    assert not fix.used
+
+
+def test_autocast_computes_in_bfloat16_and_gives_float32() -> None:
+    fix = Autocast()
+    seen = []
+
+    class Watched(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            out = super().forward(input)
+            seen.append(out.dtype)
+            return out
+
+    model = nn.Sequential(Watched(4, 4))
+    fix.begin([model], None)
+    assert model(torch.ones(2, 4)).dtype is torch.float32
+    assert seen == [torch.bfloat16]
+    assert losses(Autocast()) == pytest.approx(losses(None), rel=0.05)
+
+
+def test_threads_are_set_after_the_program_has_set_its_own() -> None:
+    given = torch.get_num_threads()
+    try:
+        Threads(given + 1).begin([], None)
+        assert torch.get_num_threads() == given + 1
+    finally:
+        torch.set_num_threads(given)
+
+
+def test_sdpa_leaves_out_the_weights_of_attention(request: pytest.FixtureRequest) -> None:
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.randn(2, 5, 8)
+    before, weights = attention(x, x, x)
+    assert weights is not None
+    fix = installed(Attention(), request)
+    after, weights = attention(x, x, x)
+    assert weights is None
+    torch.testing.assert_close(before, after)
+    assert fix.used
+    fix.used = False
+    attention(x, x, x, need_weights=False)
+    assert not fix.used
+
+
+def test_workers_are_given_to_loaders_of_numbered_samples_alone(request: pytest.FixtureRequest) -> None:
+    fix = installed(Workers(1), request)
+    DataLoader(Endless(), batch_size=2)
+    assert not fix.used
+    assert "IterableDataset" in fix.nothing
+    loader = DataLoader(Pairs(), 6, num_workers=0)
+    assert (loader.num_workers, loader.persistent_workers, fix.used) == (1, True, True)
+    fix.remove()
+    assert DataLoader(Pairs(), 6).num_workers == 0
+
+
+def test_batches_are_doubled_once_however_loaders_are_made(request: pytest.FixtureRequest) -> None:
+    fix = installed(Batch(), request)
+    dataset = Pairs()
+    loader = DataLoader(dataset, batch_size=6)
+    assert len(next(iter(loader))[1]) == 12
+    again = DataLoader(dataset, batch_sampler=loader.batch_sampler)
+    assert len(next(iter(again))[1]) == 12
+    whole = DataLoader(TensorDataset(torch.arange(40)), batch_size=None, sampler=BatchSampler(RandomSampler(range(40)), 5, True))
+    assert len(next(iter(whole))[0]) == 10
+    assert fix.used
+
+
+def test_batches_that_the_program_makes_are_not_doubled(request: pytest.FixtureRequest) -> None:
+    fix = installed(Batch(), request)
+    assert DataLoader(Pairs(), batch_size=None).batch_size is None
+    assert not fix.used
+    assert "itself" in fix.nothing
+
+
+@pytest.mark.parametrize("dataset", [Pairs(), TensorDataset(torch.randn(40, 3), torch.arange(40))])
+def test_gathered_batches_are_those_of_the_program(dataset: Any, request: pytest.FixtureRequest) -> None:
+    before, drawn = epoch(dataset), torch.rand(1)
+    fix = installed(Gathered(), request)
+    after = epoch(dataset)
+    assert torch.equal(drawn, torch.rand(1))  # nothing more was drawn
+    assert fix.used
+    for a, b in zip(before, after, strict=True):
+        assert type(a) is type(b)
+        assert all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_samples_that_differ_from_call_to_call_are_left_as_they_are(request: pytest.FixtureRequest) -> None:
+    class Noisy(Pairs):
+        def __getitem__(self, number: int) -> Any:
+            x, y = super().__getitem__(number)
+            return x + torch.rand(2), y
+
+    before = epoch(Noisy())
+    fix = installed(Gathered(), request)
+    after = epoch(Noisy())
+    assert not fix.used
+    assert fix.nothing == "samples of Noisy differ from one call to the next"
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(before, after, strict=True))
+
+
+def test_loaders_of_whole_batches_have_nothing_to_gather(request: pytest.FixtureRequest) -> None:
+    fix = installed(Gathered(), request)
+    DataLoader(TensorDataset(torch.arange(40)), batch_size=None, sampler=BatchSampler(RandomSampler(range(40)), 5, True))
+    DataLoader(Endless(), batch_size=2)
+    assert not fix.used
+
+
+def test_copies_from_pinned_memory_alone_are_not_waited_for() -> None:
+    class Fake:
+        device = torch.device("cpu")
+
+        def __init__(self, pinned: bool) -> None:
+            self.is_pinned = lambda: pinned
+
+    def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        return kwargs
+
+    copied = _unblocked(copy)
+    assert copied(Fake(True), "cuda") == {"non_blocking": True}
+    assert copied(Fake(True), "cuda", non_blocking=False) == {"non_blocking": False}
+    assert copied(Fake(False), "cuda") == {}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["graph", "tf32", "cudnn"])
+def test_fixes_of_a_gpu_keep_the_losses(name: str) -> None:
+    def run(fix: Fix | None) -> list[float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.Flatten(), nn.Linear(48, 1)).cuda()
+        if fix is not None:
+            fix.begin([model], None)
+        stepper = torch.optim.SGD(model.parameters(), lr=1e-2)
+        kept = []
+        for _ in range(5):
+            loss = model(torch.randn(16, 4, 8, device="cuda")).square().mean()
+            stepper.zero_grad()
+            loss.backward()
+            stepper.step()
+            kept.append(loss.item())
+        return kept
+
+    before, precision = run(None), torch.get_float32_matmul_precision()
+    fix = fix_named(name)()
+    try:
+        assert run(fix) == pytest.approx(before, rel=fix.tolerance)
+        assert fix.used
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.benchmark = False
