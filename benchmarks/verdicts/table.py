@@ -307,7 +307,7 @@ MIXED = [
     _mixed(
         "data",
         "host",
-        "--model mlp --width 64 --batch 128 --samples lines --metrics confusion --detail 45",
+        "--model mlp --width 64 --batch 128 --samples lines --metrics confusion --detail 55",
         "--samples memory",
         "--metrics none",
     ),
@@ -330,7 +330,7 @@ MIXED = [
     _mixed(
         "data",
         "optimizer",
-        "--model tabular --features 32 --categories 30000 --batch 128 --optimizer adam --samples lines",
+        "--model tabular --features 64 --categories 50000 --batch 128 --optimizer adam --samples lines",
         "--samples memory",
         "--sparse --optimizer sgd",
     ),
@@ -344,14 +344,14 @@ MIXED = [
     _mixed(
         "data",
         "memory",
-        "--model gated-transformer --features 4 --time 128 --depth 1 --rounds 4 --samples lines --rows 1024",
+        "--model gated-transformer --features 4 --time 128 --depth 1 --rounds 2 --samples lines --rows 1024",
         "--samples memory",
         "--rounds 0",
     ),
     _mixed(
         "host",
         "memory",
-        "--model smooth-mlp --features 512 --width 16 --batch 1024 --rounds 6 --metrics confusion --detail 80",
+        "--model smooth-mlp --features 512 --width 16 --batch 1024 --rounds 6 --metrics confusion --detail 130",
         "--metrics none",
         "--rounds 0",
     ),
@@ -365,7 +365,7 @@ MIXED = [
     _mixed(
         "data",
         "dispatch",
-        "--model deep-mlp --features 256 --width 8 --depth 40 --batch 16 --samples lines --rows 1024",
+        "--model deep-mlp --features 256 --width 8 --depth 40 --batch 32 --samples lines --rows 1024",
         "--samples memory",
         "--depth 2",
     ),
@@ -374,7 +374,7 @@ MIXED = [
         "compute",
         "--model mlp --width 512 --depth 6 --batch 24 --optimizer adam",
         "--optimizer sgd --implementation fused",
-        "--width 16",
+        "--batch 1",
     ),
 ]
 
@@ -420,14 +420,14 @@ STORIES = [
         script="series.py",
         arguments="",
         clean="--heads 1 --length 128",
-        verdict="memory",
+        verdict="compute",
         kind="story",
         claim="opening the file for each sample holds the training back",
     ),
     Program(
         name="story-series-whole",
         script="series.py",
-        arguments="--points 200000 --series 40 --length 64 --width 16 --depth 1",
+        arguments="--points 500000 --series 20 --length 64 --width 16 --depth 1 --batch 8",
         clean="--baked",
         verdict="data",
         kind="story",

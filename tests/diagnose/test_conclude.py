@@ -80,9 +80,9 @@ def test_predictions_are_steps_without_what_was_measured() -> None:
 def test_a_fused_optimizer_is_predicted_from_its_own_measurement_alone() -> None:
     measured = on_cpu(optimizer=9.0)
     assert predicted(conclude(measured))["fused"] is None
-    finding = conclude(measured, optimizer_ways={"now": 0.008, "fused": 0.002})
+    finding = conclude(on_cpu(optimizer=9.0, optimizer_ways={"now": 0.008, "fused": 0.002}))
     assert predicted(finding)["fused"] == pytest.approx(18.3 / (18.3 - 0.75 * 9.0), rel=0.01)
-    assert "fused" not in predicted(conclude(measured, optimizer_ways={"now": 0.002, "fused": 0.008}))
+    assert "fused" not in predicted(conclude(on_cpu(optimizer=9.0, optimizer_ways={"now": 0.002, "fused": 0.008})))
     assert "fused" not in predicted(conclude(msgspec.structs.replace(measured, optimizer_fused=True)))
 
 

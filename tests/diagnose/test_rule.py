@@ -83,7 +83,7 @@ def test_causes_on_a_cpu(name: str) -> None:
         ({"spread": 0.2}, "steps vary too much (20 %, from 7.84 ms to 11.8 ms): run it again while nothing else uses the machine"),
         ({"cached": around(9.7 * MS, spread=0.3)}, "steps on batches that are kept vary too much (30 %)"),
         ({"cached": around(6.0 * MS)}, "a step takes 37 % longer than its parts, measured one by one"),
-        ({"cached": around(13.0 * MS)}, "a step takes 33 % shorter than its parts"),
+        ({"cached": around(13.0 * MS)}, "a step takes 34 % shorter than its parts"),
         ({"work": None}, "the training ended before its work could be counted"),
         ({"loop": Stretch(seconds=[0.0] * 20)}, "the clock of this machine gave times that cannot be"),
         ({"loop": Stretch(seconds=[])}, "only 0 steps were measured"),
@@ -204,6 +204,7 @@ def test_shares_are_shares_and_parts_are_the_step(measured: Measurements) -> Non
 @given(cpu_runs() | gpu_runs(), st.floats(0.0, 0.1))
 def test_more_time_for_data_never_makes_data_less_likely(measured: Measurements, more: float) -> None:
     assume(measured.cached is None or measured.cached.median <= measured.loop.median)  # else nothing is known of the data
+    assume(measured.device == "cuda" or measured.loader.workers == 0)  # else it may be the crowd of workers, not their work
     phases = measured.phases
     total = sum(getattr(phases, name) for name in phases.__struct_fields__)
     if total > 0:  # phases that are the step, as a session measures them

@@ -7,7 +7,7 @@ advised that is predicted to gain less than two per cent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.diagnose.finding import Cause, Step, Verdict
@@ -20,6 +20,8 @@ MOST = 50.0
 ALSO = 0.10
 """Of a step: causes with less are not advised on, unless first."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
+GATHER_SECONDS = 1.2e-4
+"""Of a batch that is gathered at once, however small: the sampler, a call of the loader, an operation a tensor (bench_tries)."""
 HANDOVER_SECONDS = 2e-4
 """Of a batch from a worker process to the training."""
 MOST_WORKERS = 8
@@ -31,8 +33,6 @@ class Case:
 
     measured: Measurements
     division: Division
-    ways: Mapping[str, float]
-    """Seconds of an optimizer's step by way of doing it, `now` and `fused`; empty where that was not measured."""
 
     def without(self, seconds: float) -> float:
         """The speed-up of a step that has lost so much of its time."""
@@ -40,11 +40,9 @@ class Case:
         return min(MOST, step / max(step - seconds, step / MOST))
 
 
-def advise(
-    measured: Measurements, division: Division, causes: list[Cause], optimizer_ways: Mapping[str, float] | None = None
-) -> list[Step]:
+def advise(measured: Measurements, division: Division, causes: list[Cause]) -> list[Step]:
     """What to do, the most useful first: for the verdict, then for the other causes that matter."""
-    case = Case(measured=measured, division=division, ways=optimizer_ways or {})
+    case = Case(measured=measured, division=division)
     steps: dict[str, Step] = {}
     for place, cause in enumerate(causes):
         if place == 0 or cause.share >= ALSO:
@@ -69,7 +67,7 @@ def _data(case: Case) -> list[Step]:
     feed = Step(
         name="feed",
         sentence="pack the data to a store and let stoker.Feed make the batches",
-        predicted=case.without(parts.data - 2 * used / measured.machine.memcpy_bytes),
+        predicted=case.without(parts.data - GATHER_SECONDS - 2 * used / measured.machine.memcpy_bytes),
     )
     in_loop = scaled_phases(measured, case.division.step).prepare
     steps = [feed, *_workers(case)]
@@ -90,7 +88,7 @@ def _workers(case: Case) -> list[Step]:
     sentence = f"{wanted} worker {'process' if wanted == 1 else 'processes'} in place of {now} (num_workers={wanted})"
     alone = seconds_of(measured.loader_alone)
     busy = 1 if measured.device == "cuda" else measured.machine.threads
-    if alone is None or busy + wanted > measured.machine.cores:
+    if alone is None or busy + wanted >= measured.machine.cores:
         return [Step(name="workers", sentence=sentence, predicted=None)]  # they would share cores, and nobody measured how
     left = division.step - division.parts.data + HANDOVER_SECONDS
     behind = alone * max(1, now) / wanted
@@ -135,13 +133,17 @@ def _dispatch(case: Case) -> list[Step]:
 
 
 def _batch(case: Case) -> Step:
-    """Twice as large: what is paid for each sample doubles, what is paid for each step does not."""
+    """Twice as large: what is paid for each sample doubles, what is paid for each step does not.
+
+    On a CPU nobody knows which operations are paid for by the sample: weights of a small batch are read all the same.
+    """
     step, parts = case.division.step, case.division.parts
-    doubled = parts.data + parts.transfer + parts.precision + parts.compute + parts.memory + parts.kernel + parts.unknown
+    doubled = step - parts.sync - parts.host - parts.launch - parts.dispatch - parts.optimizer
     if case.division.host_limits:  # the device has room until it takes as long as the host
         doubled = parts.data + parts.transfer + max(0.0, doubled - parts.data - parts.transfer - parts.launch)
     sentence = "a batch twice as large, in samples a second (the training itself changes: look at the losses)"
-    return Step(name="batch", sentence=sentence, predicted=2 * step / (step + doubled))
+    predicted = 2 * step / (step + doubled) if case.measured.device == "cuda" else None
+    return Step(name="batch", sentence=sentence, predicted=predicted)
 
 
 def _optimizer(case: Case) -> list[Step]:
@@ -149,7 +151,7 @@ def _optimizer(case: Case) -> list[Step]:
 
 
 def _fused(case: Case) -> list[Step]:
-    measured, ways = case.measured, case.ways
+    measured, ways = case.measured, case.measured.optimizer_ways
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
     predicted = None
@@ -174,9 +176,9 @@ def _threads(case: Case) -> list[Step]:
 
 def _oversubscribed(case: Case) -> list[Step]:
     steps = _threads(case)
-    workers, cores = case.measured.loader.workers, case.measured.machine.cores
-    if workers > cores:
-        sentence = f"{max(1, cores - 1)} worker processes in place of {workers}, for {cores} cores"
+    workers, wanted = case.measured.loader.workers, workers_to_use(case.measured, case.division)
+    if workers > wanted:
+        sentence = f"{wanted} worker {'process' if wanted == 1 else 'processes'} in place of {workers} (num_workers={wanted})"
         steps.append(Step(name="workers", sentence=sentence, predicted=None))
     return steps
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from stoker.diagnose.advice import advise, place_of
 from stoker.diagnose.finding import Cause, Confidence, Finding, Verdict
 from stoker.diagnose.ladder import climb
@@ -19,10 +17,8 @@ CLOSE = 1.25
 """Two causes whose shares differ by less than this factor could change places."""
 
 
-def conclude(
-    measured: Measurements, *, optimizer_ways: Mapping[str, float] | None = None, correctness: list[str] | None = None
-) -> Finding:
-    """What holds the training back, or why that cannot be said; `optimizer_ways` as `stoker.diagnose.work` measures them."""
+def conclude(measured: Measurements, *, correctness: list[str] | None = None) -> Finding:
+    """What holds the training back, or why that cannot be said."""
     division = divide(measured)
     reason = doubt(measured, division)
     causes = rank(measured, division) if reason is None else []
@@ -36,7 +32,7 @@ def conclude(
         why=reason if reason is not None else _why(verdict, place, measured, division),
         place=place,
         ladder=climb(measured, division) if causes else {},
-        next=advise(measured, division, causes, optimizer_ways or measured.optimizer_ways) if causes else [],
+        next=advise(measured, division, causes) if causes else [],
         correctness=correctness or [],
         measurements=measured,
     )

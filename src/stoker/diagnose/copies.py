@@ -42,33 +42,33 @@ def num_rows(value: Any) -> int | None:
     return next((int(one.shape[0]) for one in leaves(value) if one.ndim), None)
 
 
-def copied(value: Any, depth: int = 0) -> Any:
-    """The same batch in memory of its own.
+def copied(value: Any, depth: int = 0, *, tensors: bool = True) -> Any:
+    """The same batch in memory of its own; without `tensors` only what holds them is new.
 
     Pinned tensors and those on a device are not copied: that would cost, or hide, the very copy that is looked for.
     """
     if isinstance(value, torch.Tensor):
-        return value if value.device.type != "cpu" or value.is_pinned() else value.detach().clone()
+        return value if not tensors or value.device.type != "cpu" or value.is_pinned() else value.detach().clone()
     if isinstance(value, np.ndarray):
-        return value.copy()
+        return value.copy() if tensors else value
     if depth >= MAX_DEPTH:
         return value
     if isinstance(value, tuple):
-        parts = [copied(one, depth + 1) for one in value]
+        parts = [copied(one, depth + 1, tensors=tensors) for one in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
     if isinstance(value, list):
-        return [copied(one, depth + 1) for one in value]
+        return [copied(one, depth + 1, tensors=tensors) for one in value]
     if isinstance(value, dict):
         same = copy.copy(value)
         for key, one in value.items():
-            same[key] = copied(one, depth + 1)
+            same[key] = copied(one, depth + 1, tensors=tensors)
         return same
     if (dataclasses.is_dataclass(value) or isinstance(value, Mapping)) and hasattr(value, "__dict__"):
-        return _copied_holder(value, depth)
+        return _copied_holder(value, depth, tensors)
     return value
 
 
-def _copied_holder(value: Any, depth: int) -> Any:
+def _copied_holder(value: Any, depth: int, tensors: bool) -> Any:
     same = copy.copy(value)
-    same.__dict__.update({key: copied(one, depth + 1) for key, one in vars(value).items()})
+    same.__dict__.update({key: copied(one, depth + 1, tensors=tensors) for key, one in vars(value).items()})
     return same

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from stoker.diagnose.boundaries import NAMES, NEXT, PREPARE, Boundaries, Times, compiled
+from stoker.diagnose.cuda import Asleep
 from stoker.diagnose.machine import measure_machine
 from stoker.diagnose.measurements import Blame, Device, Loader, Measurements, Phases, Stretch, Sync, Work
 from stoker.diagnose.stages import Profile
@@ -27,6 +28,12 @@ class Ledger:
     """Steps of the warm-up: all there is of a program that ends in it."""
     loop: list[Times] = field(default_factory=list)
     cached: list[Times] = field(default_factory=list)
+    on_device: dict[int, list[float]] = field(default_factory=dict)
+    """Seconds between marks on a GPU's timeline, by the list (its id) that holds the host's times of the same steps."""
+    host_issue: list[float] = field(default_factory=list)
+    sleeps: list[Asleep] = field(default_factory=list)
+    copies: list[float] = field(default_factory=list)
+    """Seconds a batch."""
     loader_alone: list[float] = field(default_factory=list)
     """Seconds a batch."""
     batches_a_step: list[int] = field(default_factory=list)
@@ -55,9 +62,16 @@ class Ledger:
         return Measurements(
             device=device,
             steps_seen=boundaries.steps,
-            loop=Stretch(seconds=[one.seconds for one in loop]),
+            loop=Stretch(seconds=self._on_device(self.loop, together) or [one.seconds for one in loop]),
             phases=Phases(**{name: _phase(loop, number) for number, name in enumerate(NAMES)}),
-            cached=Stretch(seconds=[one.without_data for one in in_groups(self.cached, together)]) if self.cached else None,
+            cached=_stretch(
+                self._on_device(self.cached, together) or [one.without_data for one in in_groups(self.cached, together)]
+            ),
+            copies_alone=_stretch([one * batches for one in self.copies]),
+            host_issue=_stretch(self.host_issue),
+            device_alone=_stretch([one.seconds for one in self.sleeps]),
+            device_phases=_device_phases(self.sleeps),
+            blocked_under_sleep=sum(one.blocked for one in self.sleeps) > len(self.sleeps) / 2 if self.sleeps else None,
             loader_alone=self._alone(source, loop, batches, together),
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
@@ -74,6 +88,9 @@ class Ledger:
             notes=self.notes,
             losses=[float(one) for one in boundaries.losses],
         )
+
+    def _on_device(self, steps: list[Times], together: int) -> list[float]:
+        return [statistics.fmean(part) for part in _groups(self.on_device.get(id(steps), []), together)]
 
     def _steps_together(self, source: Source | None) -> int:
         """How many steps in a row have to be looked at as one, because they differ for a good reason."""
@@ -134,6 +151,15 @@ def _groups(values: list[Any], size: int) -> list[list[Any]]:
 
 def _phase(steps: list[Times], number: int) -> float:
     return statistics.median(one.phases_ns[number] for one in steps) / 1e9
+
+
+def _stretch(seconds: list[float]) -> Stretch | None:
+    return Stretch(seconds=seconds) if seconds else None
+
+
+def _device_phases(sleeps: list[Asleep]) -> dict[str, float]:
+    names = ("forward", "backward", "optimizer")
+    return {name: statistics.median(one.phases[name] for one in sleeps) for name in names} if sleeps else {}
 
 
 def _slow(steps: list[Times]) -> int:

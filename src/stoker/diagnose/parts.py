@@ -97,7 +97,9 @@ def _data(measured: Measurements, phases: Phases, step: float) -> float:
     cached, alone = seconds_of(measured.cached), seconds_of(measured.loader_alone)
     if cached is None:
         return min(step, phases.next)
-    return min(max(0.0, step - cached), ALONE_IN_LOOP * max(alone or 0.0, phases.next))
+    gone = min(max(0.0, step - cached), ALONE_IN_LOOP * max(alone or 0.0, phases.next))
+    # A GPU may work while its host waits for a batch; a CPU does nothing else, so all of that wait is lost.
+    return max(gone, phases.next) if measured.device == "cpu" else gone
 
 
 def _on_cpu(measured: Measurements, step: float) -> Division:
@@ -105,10 +107,9 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     machine, work = measured.machine, measured.work
     data, oversubscribed = _data(measured, phases, step), 0.0
     crowded = measured.loader.workers > 0 and measured.loader.workers + machine.threads > 2 * machine.cores
-    if crowded and cached is not None and alone is not None:
-        # What neither the loader nor the step needs alone is lost because they are in each other's way.
-        oversubscribed = max(0.0, step - max(cached, alone))
-        data = max(0.0, step - cached - oversubscribed)
+    if crowded and cached is not None and alone is not None and alone <= cached:
+        # The loader keeps up when it is alone, and the step is as short without it: they are in each other's way.
+        data, oversubscribed = 0.0, max(0.0, step - cached)
     residual = 0.0 if cached is None else step - cached - data - oversubscribed
     making = phases.prepare if phases.forward > NO_FORWARD * step else 0.0
     making = min(making, step - data - oversubscribed)
@@ -171,10 +172,11 @@ def _products(measured: Measurements, seconds: float) -> tuple[float, float]:
     shares = work.shares if work is not None else {}
     products = shares.get("gemm", 0.0)
     moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy"))
-    if products + moving > 0:
-        return products / (products + moving), moving / (products + moving)
-    computes = flops_seconds(measured) >= IN_PEAK * seconds
-    return (1.0, 0.0) if computes else (0.0, 1.0)
+    if products + moving > 0:  # shares of one profile stay the same under load, a rate reached does not
+        products /= products + moving
+    else:
+        products = 1.0 if flops_seconds(measured) >= IN_PEAK * seconds else 0.0
+    return products, 1 - products
 
 
 def flops_seconds(measured: Measurements) -> float:

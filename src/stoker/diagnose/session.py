@@ -17,6 +17,7 @@ import torch
 from stoker.clock import now_ns
 from stoker.diagnose.boundaries import FORWARD, NEXT, PREPARE, REST, Boundaries, Times, compiled
 from stoker.diagnose.copies import copied, num_bytes, num_rows
+from stoker.diagnose.cuda import Asleep, Marks, Waits, copy_seconds, cycles_a_second
 from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.measurements import Device
 from stoker.diagnose.sampler import Sampler
@@ -113,7 +114,7 @@ class Session:
         boundaries = self.boundaries
         boundaries.switch(NEXT)
         self._watched = watched
-        if boundaries.stepped or self._every_turn:
+        if boundaries.stepped or (self._every_turn and self._nexts):
             self._advance()
             if self.done:
                 raise StopIteration
@@ -173,7 +174,8 @@ class Session:
 
     def _next_cached(self) -> Any:
         self._turn_number += 1
-        return copied(self._batches[self._turn_number % len(self._batches)])
+        # On a GPU the time of a step is that between two marks, so nothing may be copied meanwhile.
+        return copied(self._batches[self._turn_number % len(self._batches)], tensors=self.device == "cpu")
 
     # ---- the stretches ----
 
@@ -194,6 +196,9 @@ class Session:
         if not self._late and self.device == "cpu":
             yield from self._threads()
         yield from self._work()
+        if self.device == "cuda":
+            yield from self._device_alone()
+            self._copies_alone()
         self._look_into_loader()
         if not self._late:
             yield from self._loop(seconds=0.4, least=4)
@@ -236,14 +241,19 @@ class Session:
 
     def _steps(self, mode: Mode, seconds: float, least: int, into: list[Times]) -> Plan:
         begin, count, tries = now_ns(), 0, 0
+        marks = Marks() if self.device == "cuda" else None
         while count < least or now_ns() - begin < seconds * self._pace * 1e9:
             times = yield mode
             tries += 1
+            if marks is not None:
+                marks.add(whole=not times.broken)
             if not times.broken:
                 into.append(times)
                 count += 1
             if count >= 600 or tries > 40 + 4 * least + 2 * count:
                 break
+        if marks is not None:
+            self.ledger.on_device.setdefault(id(into), []).extend(marks.seconds())
 
     def _loader_alone(self, *, seconds: float) -> None:
         """D: batches one after the other, the queue thrown away first."""
@@ -308,6 +318,33 @@ class Session:
             self.boundaries.precision = main_precision(counting)
         if self.boundaries.optimizer is not None:
             self.ledger.optimizer_ways = optimizer_ways(self.boundaries.optimizer, at_most=0.4 * self._pace)
+
+    def _device_alone(self) -> Plan:
+        """H, G and S: issuing a step, running it, and waiting within it."""
+        cached, ledger = self._can_cache, self.ledger
+        for _ in range(7):
+            times = yield Mode(cached=cached, before=torch.cuda.synchronize)
+            ledger.host_issue.append(times.without_data)
+        sleep = 2.5 * statistics.median(ledger.host_issue)
+        speed = cycles_a_second()
+        rounds: list[Asleep] = []
+        for _ in range(7):
+            asleep = Asleep(self.boundaries, sleep, speed)
+            yield Mode(cached=cached, before=asleep.begin)
+            asleep.end()
+            rounds.append(asleep)
+        ledger.sleeps = rounds
+        waits = Waits()
+        for _ in range(3):
+            yield Mode(cached=cached, before=waits.begin)
+            waits.end()
+        ledger.syncs = waits.syncs()
+
+    def _copies_alone(self) -> None:
+        """X: several distinct batches, again and again."""
+        optimizer = self.boundaries.optimizer
+        if optimizer is not None and self._batches:
+            self.ledger.copies = copy_seconds(self._batches, optimizer.param_groups[0]["params"][0].device)
 
     def _look_into_loader(self) -> None:
         """Which part of making a batch takes the time."""

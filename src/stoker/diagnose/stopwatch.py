@@ -5,7 +5,7 @@
             train_step(batch)
     print(watched)
 
-It is made to stay in a program: two looks at the clock and two entries in rings of fixed size a step, which is about a microsecond
+It is made to stay in a program: two looks at the clock and two entries in rings of fixed size a step, which are microseconds
 (benchmarks/bench_watch.py). The batches pass through as they are.
 """
 

@@ -30,7 +30,7 @@ class TallySession(Session):
         self.counted: list[Counts] = []
         self.counter: StepCounter | None = None
         self._warmup = warmup
-        self._steps = steps
+        self._wanted = steps
         self._optimizer: torch.optim.Optimizer | None = None
 
     def install(self) -> None:
@@ -53,7 +53,7 @@ class TallySession(Session):
             self.counter.__enter__()
         elif boundaries.optimizer is self._optimizer:
             self.counted.append(self.counter.take())
-            if len(self.counted) == self._steps:
+            if len(self.counted) == self._wanted:
                 self._stop()
                 self._on_done()
 

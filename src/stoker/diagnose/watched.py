@@ -253,6 +253,8 @@ class Sources:
             self.settled = steps >= STEPS_WITHOUT_LOOP
             return self.settled
         batches = [one for one in candidates if one.gives_batches and steps <= MAX_STEPS_A_BATCH * one.nexts]
+        if not batches and steps < STEPS_WITHOUT_LOOP:
+            return False  # a loop over batches, each of which is trained on several times, takes longer to be seen
         pool = batches or candidates
         best = max(pool, key=lambda one: one.steps_between)
         for one in pool * 2:  # outwards, along what prepares its batches

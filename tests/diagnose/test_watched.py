@@ -1,0 +1,137 @@
+"""Which loop trains: told by steps between its turns, whatever else is gone through meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker.diagnose.boundaries import Boundaries
+from stoker.diagnose.measurements import Place
+from stoker.diagnose.watched import STEPLESS_PASSES, Sources, Watched
+
+
+def place(line: int) -> Place:
+    return Place(file="train.py", line=line, function="main")
+
+
+@pytest.fixture
+def sources() -> Iterator[Sources]:
+    sources = Sources(Boundaries())
+    sources.watch_loaders()
+    yield sources
+    sources.remove()
+
+
+def step(sources: Sources) -> None:
+    """What the hook of an optimizer does."""
+    sources.boundaries.steps += 1
+    if not sources.settled:
+        sources.choose()
+
+
+BATCHES = [torch.ones(2) * n for n in range(20)]
+
+
+def test_the_innermost_loop_with_steps_between_its_turns_trains(sources: Sources) -> None:
+    for _ in sources.watched(range(2), place(1)):
+        for batch in sources.watched(BATCHES, place(2)):
+            for _ in sources.watched([1, 2], place(3)):
+                pass
+            for _ in sources.watched(BATCHES[:3], place(4)):  # a validation
+                pass
+            assert batch is not None
+            step(sources)
+    assert sources.found is not None
+    assert sources.found.place == place(2)
+
+
+def test_a_loop_over_numbers_is_found_where_nothing_gives_batches(sources: Sources) -> None:
+    for _ in sources.watched(range(6), place(2)):
+        step(sources)
+    assert sources.found is not None
+    assert not sources.found.gives_batches
+
+
+def test_several_steps_a_batch_belong_to_the_loop_over_batches(sources: Sources) -> None:
+    for _ in sources.watched(BATCHES, place(1)):
+        for _ in sources.watched(range(2), place(2)):
+            step(sources)
+    assert sources.found is not None
+    assert sources.found.place == place(1)
+
+
+def test_a_generator_that_prepares_batches_is_what_the_loop_goes_through(sources: Sources) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
+
+    def prepared() -> Iterator[Any]:
+        for (x,) in loader:
+            yield x * 2
+
+    for _ in sources.watched(prepared(), place(1)):
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.place == place(1)
+    assert sources.found.loader is loader
+
+
+def test_what_only_passes_batches_on_is_seen_through(sources: Sources) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
+    for _ in sources.watched(zip(loader, range(100), strict=False), place(1)):
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+
+
+def test_a_loader_that_nobody_of_the_users_goes_through_is_found(sources: Sources) -> None:
+    """As in the trainers of others."""
+    loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
+    iterator = iter(loader)
+    for _ in range(6):
+        next(iterator)
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+
+
+def test_a_while_loop_is_known_by_its_turns(sources: Sources) -> None:
+    for _ in range(6):
+        sources.turn(place(1))
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.iterable is None
+
+
+def test_steps_without_any_loop_end_the_search(sources: Sources) -> None:
+    for _ in range(6):
+        step(sources)
+    assert sources.settled
+    assert sources.found is None
+
+
+def test_a_loop_without_steps_is_soon_watched_no_more(sources: Sources) -> None:
+    given = [1, 2, 3]
+    for _ in range(STEPLESS_PASSES):
+        watched = sources.watched(given, place(9))
+        assert watched is not given
+        assert list(watched) == given
+    assert sources.watched(given, place(9)) is given
+
+
+def test_other_loops_cost_nothing_once_the_training_loop_is_known(sources: Sources) -> None:
+    for _ in sources.watched(BATCHES, place(1)):
+        step(sources)
+    given = [1, 2]
+    assert sources.watched(given, place(2)) is given
+    loader = DataLoader(TensorDataset(torch.ones(4, 2)))
+    assert not isinstance(iter(loader), Watched)
+
+
+def test_a_watched_iterable_looks_like_the_one_it_stands_for(sources: Sources) -> None:
+    watched: Any = sources.watched(BATCHES, place(1))
+    assert len(watched) == len(BATCHES)
+    assert watched.index(BATCHES[0]) == 0
+    assert list(watched) == BATCHES
