@@ -87,7 +87,7 @@ DATA = _single(
 HOST = _single(
     "host",
     {
-        "mlp": (TRAIN, "--model mlp --width 256 --batch 128 --metrics confusion --detail 50", "--metrics none"),
+        "mlp": (TRAIN, "--model mlp --width 256 --batch 128 --metrics confusion --detail 50 --threads 2", "--metrics none"),
         "transformer": (
             TRAIN,
             "--model transformer --features 4 --width 32 --depth 1 --batch 32 --metrics journal --detail 40",
@@ -120,7 +120,7 @@ OPTIMIZER = _single(
         ),
         "transformer": (
             STREAM,
-            "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw",
+            "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw --threads 2",
             "--optimizer sgd --implementation fused",
         ),
         "gru": (
@@ -175,7 +175,7 @@ DISPATCH = _single(
         "transformer": (TRAIN, "--model heads --features 4 --time 8 --width 16 --depth 3 --batch 4", "--depth 0"),
         "gru": (STREAM, "--model cells --features 4 --width 8 --batch 8 --time 48", "--time 4"),
         "tabular": (WINDOWS, "--model cells --features 4 --width 8 --batch 8 --time 48", "--time 4"),
-        "columns": (TRAIN, "--model columns --features 60 --categories 20 --batch 16", "--features 4"),
+        "columns": (TRAIN, "--model columns --features 60 --categories 20 --batch 16 --threads 2", "--features 4"),
     },
 )
 OVERSUBSCRIBED = _single(

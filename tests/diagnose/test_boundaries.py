@@ -148,7 +148,12 @@ def test_only_the_outermost_module_is_watched(listening: Boundaries, clock: Cloc
 
 
 def test_torch_is_as_before_afterwards(clock: Clock) -> None:
-    names = [(torch.autograd, "backward"), (torch.autograd, "grad"), (torch.nn.utils, "clip_grad_norm_"), (torch.nn.Module, "__call__")]
+    names = [
+        (torch.autograd, "backward"),
+        (torch.autograd, "grad"),
+        (torch.nn.utils, "clip_grad_norm_"),
+        (torch.nn.Module, "__call__"),
+    ]
     before = [getattr(owner, name) for owner, name in names]
     boundaries = Boundaries()
     boundaries.install()

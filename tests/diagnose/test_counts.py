@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from pickle import loads
 from typing import Any
 
 import pytest
@@ -122,6 +124,24 @@ def test_names_for_profiles_are_no_operations() -> None:
             torch.ones(3)
 
     assert count(run).kinds == {"aten.ones": 1}
+
+
+def take_in() -> None:
+    """A tensor of another process, as a worker's batch."""
+    data = bytes(ForkingPickler.dumps(torch.ones(3)))
+    with StepCounter() as counter:
+        loads(data)
+        assert counter.take().ops == 0
+
+
+def test_batches_of_workers_arrive_when_they_like_and_are_not_counted() -> None:
+    take_in()
+
+
+def test_negative_control_arrivals_would_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counts, "ARRIVALS", "elsewhere")
+    with pytest.raises(AssertionError):
+        take_in()
 
 
 def test_what_is_compiled_has_breaks_and_recompilations() -> None:

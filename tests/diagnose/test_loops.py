@@ -37,7 +37,10 @@ def rewritten(text: str) -> str:
     [
         ("for x in loader:\n    step(x)", "in __stoker_watched__(loader, 0):"),
         ("for i, x in enumerate(loader):\n    step(x)", "in enumerate(__stoker_watched__(loader, 0)):"),
-        ("for i, x in enumerate(tqdm(loader, leave=False), 1):\n    step(x)", "enumerate(tqdm(__stoker_watched__(loader, 0), leave=False), 1)"),
+        (
+            "for i, x in enumerate(tqdm(loader, leave=False), 1):\n    step(x)",
+            "enumerate(tqdm(__stoker_watched__(loader, 0), leave=False), 1)",
+        ),
         ("for x in tqdm.auto.tqdm(loader):\n    step(x)", "tqdm.auto.tqdm(__stoker_watched__(loader, 0))"),
         ("while True:\n    step(x)", "while True:\n    __stoker_turn__(0)\n    step(x)"),
         ("def fit(m):\n    for x in m:\n        print(x)", "__stoker_watched__(m, 0)"),

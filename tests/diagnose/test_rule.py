@@ -113,6 +113,13 @@ def test_more_threads_that_help_are_no_oversubscription() -> None:
     assert "oversubscribed" not in {cause.verdict for cause in causes if cause.share}
 
 
+def test_threads_that_have_a_core_each_are_no_crowd() -> None:
+    causes = rank(on_cpu(machine=TWO_CORES, fewer_threads={"1": 0.007, "2": 0.0097}))
+    assert "oversubscribed" not in {cause.verdict for cause in causes if cause.share}
+    crowd = rank(on_cpu(machine=msgspec.structs.replace(TWO_CORES, threads=3), fewer_threads={"1": 0.007, "3": 0.0097}))
+    assert crowd[0].verdict == "oversubscribed"
+
+
 def test_a_wait_that_was_seen_is_no_python_of_the_loop() -> None:
     """A loss is read in each step: the host stands there for most of a step, because the device computes."""
     phases = Phases(next=0.0, prepare=0.0001, forward=0.003, backward=0.004, optimizer=0.001, rest=0.0529)

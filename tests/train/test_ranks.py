@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cli.calling import call
-from tests.cli.trainings import make_folder
 from tests.train import together
 from tests.train.together import Report
 
@@ -209,19 +207,3 @@ def test_a_rank_that_fails_does_not_leave_the_other_waiting(tmp_path: Path) -> N
     codes, said = end(start(tmp_path, "crashing ddp"))
     assert 0 not in codes
     assert "a fault of one rank" in said[1]
-
-
-def test_torchrun_trains_as_one_process_does(tmp_path: Path) -> None:
-    make_folder(tmp_path)
-    sets = [part for one in ("log_every=1", "split.valid=0.25") for part in ("--set", one)]
-    train = ["-m", "stoker", "train", "c.yaml", "--quiet", *sets]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    given = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    two = call([*torchrun, *train, "--set", "batch_size=16", "--set", "folder=two"], tmp_path, **given)
-    assert two.code == 0, two.err
-    assert two.out.count("finished: 2 epochs, 12 steps") == 1, "the first rank alone speaks"
-    one = call([sys.executable, *train, "--set", "folder=one"], tmp_path)
-    assert one.code == 0, one.err
-    for name in ("loss", "val_loss", "val_mae"):
-        found, expected = ([line[name] for line in lines_of(tmp_path / run, name)] for run in ("two", "one"))
-        assert found == pytest.approx(expected, rel=1e-4), name

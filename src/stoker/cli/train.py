@@ -161,7 +161,7 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if ranks.is_first:
         _show(result, plan.folder, as_json=as_json)
-    if ranks.world_size > 1:
+    if trainer.ranks.together:
         # All is saved and said. In one of some twenty ends torch's process group aborts the interpreter as it takes itself apart.
         sys.stdout.flush()
         sys.stderr.flush()

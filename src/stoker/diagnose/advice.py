@@ -249,7 +249,8 @@ def place_of(verdict: Verdict, measured: Measurements) -> Place | None:
         return measured.loader.functions[0].place
     if verdict == "sync" and (seen := [sync for sync in measured.syncs if sync.place is not None]):
         return max(seen, key=lambda sync: sync.count).place
-    blame = _largest(_PHASES.get(verdict, ("forward", "backward")), measured)
+    # All of a backward pass has one line of the user's, which says nothing: what it computes was asked for in the forward pass.
+    blame = _largest(_PHASES.get(verdict, ("forward",)), measured) or _largest(("backward",), measured)
     return blame.place if blame is not None else measured.loader.place if verdict == "data" else None
 
 

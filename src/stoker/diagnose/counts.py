@@ -12,11 +12,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, Self
 
 import msgspec
 import torch
+from torch.multiprocessing import reductions
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from stoker.diagnose.measurements import Place
@@ -40,6 +41,10 @@ MASKING = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_i
 """Operations that do so where a mask is among their indices."""
 MASKS = (torch.bool, torch.uint8)
 COPYING = {"aten._to_copy", "aten.copy_", "aten.copy"}
+
+ARRIVALS = str(reductions.__file__)
+ARRIVAL_DEPTH = 6
+"""Calls that lie between an operation and the function that needs it to take in a tensor."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,7 +154,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Let an operation through, and count it."""
-        if func.namespace == "profiler":  # names for profiles: no work
+        if func.namespace == "profiler" or _arrives(sys._getframe(1)):  # names for profiles are no work
             return func(*args, **(kwargs or {}))
         flops, h2d_copies, h2d_bytes = self.flops, self.h2d_copies, self.h2d_bytes
         result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -216,6 +221,15 @@ def key_of(place: Place, file: str) -> str:
     """A line of code by its function and text, which stay when lines are added above it."""
     text = " ".join(linecache.getline(file, place.line).split())
     return f"{PurePath(file).name} {place.function}: {text}"
+
+
+def _arrives(frame: FrameType | None) -> bool:
+    """Whether a tensor of another process is taken in. Batches of workers arrive when they like, so they are no part of a step."""
+    for _ in range(ARRIVAL_DEPTH):
+        if frame is None or frame.f_code.co_filename == ARRIVALS:
+            break
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == ARRIVALS
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -75,7 +75,7 @@ class Asleep:
         self._cuda.synchronize()
         for (phase, before), (_, after) in zip(self._edges, self._edges[1:], strict=False):
             spent = before.elapsed_time(after) / 1e3
-            self.phases[NAMES[phase]] += spent  # type: ignore[assignment]
+            self.phases[NAMES[phase]] += spent
             self.seconds += spent
 
     def _edge(self, phase: int) -> None:

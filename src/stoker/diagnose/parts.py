@@ -158,6 +158,8 @@ def _python_within(measured: Measurements, step: float, phases: Phases, making: 
 def _threads_gain(measured: Measurements) -> float:
     """What fewer threads save of a step without its data."""
     threads = measured.machine.threads
+    if threads + measured.loader.workers <= measured.machine.cores:
+        return 0.0  # each has a core of its own: what one thread does better is no crowd, and a neighbour makes it look so
     now = measured.fewer_threads.get(str(threads)) or seconds_of(measured.cached)
     fewer = [seconds for number, seconds in measured.fewer_threads.items() if int(number) < threads]
     if not fewer or not now:

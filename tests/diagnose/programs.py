@@ -1,0 +1,116 @@
+"""Small programs as people write them, each with a wait whose place is known."""
+
+PLAIN = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+class Rows(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, number):
+        time.sleep(0.002)
+        return torch.full((4,), number / 64)
+
+def main(workers):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(Rows(), batch_size=4, shuffle=True, num_workers=workers)
+    for epoch in range(1000):
+        for i, x in enumerate(loader):
+            loss = model(x).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            time.sleep(0.001)
+        print("epoch", epoch)
+        torch.save(model.state_dict(), "model.pt")
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+"""
+
+WHILE = """
+import time
+import torch
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def get_batch():
+    time.sleep(0.004)
+    return torch.ones(2, 4)
+while True:
+    x = get_batch()
+    for micro in x.chunk(2):
+        model(micro).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.002)
+"""
+
+LIGHTNING = """
+import time, warnings
+warnings.filterwarnings("ignore")
+import torch
+torch.set_num_threads(1)
+import pytorch_lightning as pl
+from torch.utils.data import DataLoader, TensorDataset
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+    def training_step(self, batch, number):
+        loss = self.net(batch[0]).pow(2).mean()
+        time.sleep(0.004)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=4)
+pl.Trainer(max_epochs=1000, logger=False, enable_checkpointing=False, accelerator="cpu", enable_progress_bar=False,
+           enable_model_summary=False).fit(Model(), loader)
+"""
+
+TRAINER = """
+import time
+import torch
+torch.set_num_threads(1)
+from transformers import Trainer, TrainingArguments
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 1)
+    def forward(self, x, labels=None):
+        time.sleep(0.004)
+        return {"loss": (self.net(x).squeeze(-1) - labels).pow(2).mean()}
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, number):
+        time.sleep(0.001)
+        return {"x": torch.ones(4), "labels": torch.tensor(1.0)}
+arguments = TrainingArguments(output_dir="out", num_train_epochs=1000, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+                              report_to=[], save_steps=10, logging_steps=1000, use_cpu=True, disable_tqdm=True)
+Trainer(model=Net(), args=arguments, train_dataset=Rows()).train()
+"""
+
+ACCELERATE = """
+import time
+import torch
+torch.set_num_threads(1)
+from accelerate import Accelerator
+from torch.utils.data import DataLoader, TensorDataset
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=4)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+for epoch in range(1000):
+    for (x,) in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        time.sleep(0.004)
+        accelerator.backward(loss)
+        optimizer.step()
+"""

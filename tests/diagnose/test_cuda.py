@@ -1,0 +1,136 @@
+"""Stretches on a device, by a device that is none: it keeps the time at which it would have done what it was asked for."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from stoker.diagnose.boundaries import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, Boundaries
+from stoker.diagnose.cuda import CALIBRATION_CYCLES, Asleep, Marks, Waits, cycles_a_second
+
+
+class Device:
+    """A queue: the host runs ahead of it, unless it waits. Times in milliseconds; one cycle is a microsecond."""
+
+    def __init__(self) -> None:
+        self.host = 0.0
+        self.queue = 0.0
+        self.mode = 0
+        device = self
+
+        class Event:
+            def __init__(self, *, enable_timing: bool) -> None:
+                self.at = 0.0
+
+            def record(self) -> None:
+                self.at = max(device.queue, device.host)
+
+            def query(self) -> bool:
+                return self.at <= device.host
+
+            def elapsed_time(self, later: Event) -> float:
+                return later.at - self.at
+
+        self.Event = Event
+
+    def issue(self, *, host: float, device: float) -> None:
+        self.host += host
+        self.queue = max(self.queue, self.host) + device
+
+    def _sleep(self, cycles: int) -> None:
+        self.queue = max(self.queue, self.host) + cycles / 1000
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.queue)
+
+    def get_sync_debug_mode(self) -> int:
+        return self.mode
+
+    def set_sync_debug_mode(self, mode: Any) -> None:
+        self.mode = mode
+
+
+def one_step(device: Device, boundaries: Boundaries, *, reads_loss: bool = False) -> None:
+    for phase, host, busy in ((FORWARD, 4.0, 1.0), (BACKWARD, 4.0, 2.0), (OPTIMIZER, 2.0, 0.5)):
+        boundaries.switch(phase)
+        device.issue(host=host, device=busy)
+    boundaries.switch(REST)
+    if reads_loss:
+        device.synchronize()
+
+
+def asleep_step(*, seconds: float, reads_loss: bool = False) -> Asleep:
+    device, boundaries = Device(), Boundaries()
+    boundaries.phase = PREPARE
+    asleep = Asleep(boundaries, seconds, 1e6, cuda=device)
+    asleep.begin()
+    one_step(device, boundaries, reads_loss=reads_loss)
+    asleep.end()
+    assert boundaries.on_edge is None
+    return asleep
+
+
+def test_a_step_that_is_issued_ahead_shows_the_device_alone() -> None:
+    """Issued in 10 ms and run in 3.5: what events around a step in the open would call 10."""
+    asleep = asleep_step(seconds=0.025)
+    assert asleep.seconds == pytest.approx(0.0035)
+    assert asleep.phases["backward"] == pytest.approx(0.002)
+    assert asleep.phases["optimizer"] == pytest.approx(0.0005)
+    assert not asleep.blocked
+
+
+def test_negative_control_without_sleep_the_host_is_in_the_times() -> None:
+    assert asleep_step(seconds=0.0).seconds > 0.009
+
+
+def test_a_step_that_waits_for_the_device_is_seen() -> None:
+    assert asleep_step(seconds=0.025, reads_loss=True).blocked
+
+
+def test_marks_tell_whole_steps_only() -> None:
+    device = Device()
+    marks = Marks(cuda=device)
+    for whole in (True, True, False, True):
+        device.issue(host=1.0, device=5.0 if whole else 500.0)
+        marks.add(whole=whole)
+    assert marks.seconds() == pytest.approx([0.006, 0.005, 0.005])
+
+
+def test_the_clock_of_sleep_is_calibrated() -> None:
+    assert cycles_a_second(Device()) == pytest.approx(1e6)
+    assert CALIBRATION_CYCLES / 1e6 == 20.0
+
+
+def test_a_wait_is_blamed_on_the_users_line() -> None:
+    device = Device()
+    waits = Waits(cuda=device)
+    with warnings.catch_warnings(record=True) as others:
+        for _ in range(2):
+            waits.begin()
+            assert device.mode == "warn"
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            warnings.warn("called a synchronizing CUDA operation", stacklevel=1)
+            warnings.warn("something else", stacklevel=1)
+            waits.end()
+    assert [str(one.message) for one in others] == ["something else"] * 2
+    assert device.mode == 0
+    assert [(one.count, one.place.function if one.place else None) for one in waits.syncs()] == [
+        (1.0, "test_a_wait_is_blamed_on_the_users_line"),
+        (1.0, "test_a_wait_is_blamed_on_the_users_line"),
+    ]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_sleep_ahead_on_a_real_device() -> None:
+    boundaries = Boundaries()
+    value = torch.ones(256, 256, device="cuda")
+    asleep = Asleep(boundaries, 0.05, cycles_a_second())
+    asleep.begin()
+    for _ in range(10):
+        value = value @ value / 256
+    asleep.end()
+    assert not asleep.blocked
+    assert 0 < asleep.seconds < 0.05

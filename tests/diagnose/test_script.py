@@ -1,0 +1,116 @@
+"""Programs, unchanged, in a child. A sleep is a lower bound of the phase it is in, however busy the machine is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.diagnose import programs
+
+from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.script import measure_script
+from stoker.errors import OptionError, TrainError
+
+Run = Callable[..., Measurements]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run(text: str, *arguments: str, module: bool = False) -> Measurements:
+        Path("train.py").write_text(text)
+        return measure_script("train" if module else "train.py", arguments, module=module, quiet=True, pace=0.05)
+
+    return run
+
+
+@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
+def test_a_plain_loop(run: Run, module: bool, tmp_path: Path) -> None:
+    measured = run(programs.PLAIN, "0", module=module)
+    assert measured.phases.next >= 0.008
+    assert measured.phases.rest >= 0.001
+    assert len(measured.loop.seconds) >= 12
+    assert measured.cached is not None
+    assert measured.loader_alone is not None
+    assert measured.loader_alone.median >= 0.008
+    assert measured.loader.dataset == "Rows"
+    assert measured.loader.place is not None
+    assert (measured.loader.place.file, measured.loader.place.line) == ("train.py", 21)
+    assert {one.place.function for one in measured.blames["next"]} >= {"Rows.__getitem__"}
+    assert measured.work is not None
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py"}, "nothing was written where the user is"
+
+
+def test_worker_processes(run: Run) -> None:
+    measured = run(programs.PLAIN, "2")
+    assert measured.loader.workers == 2
+    assert measured.loader.startup_seconds is not None
+    assert measured.loader_alone is not None
+    assert measured.loader_alone.median >= 0.003, "two workers, 8 ms a batch"
+    assert [one.place.function for one in measured.loader.functions][:1] == ["Rows.__getitem__"]
+
+
+def test_a_while_loop_has_phases_and_makes_its_batches_itself(run: Run) -> None:
+    measured = run(programs.WHILE)
+    assert measured.loader.kind == "loop"
+    assert measured.cached is None
+    assert measured.phases.prepare >= 0.004
+    assert measured.phases.rest >= 0.002
+    assert measured.loader_alone is not None
+    assert measured.loader_alone.median >= 0.004
+
+
+@pytest.mark.parametrize("text", [programs.LIGHTNING, programs.TRAINER, programs.ACCELERATE], ids=["lightning", "hf", "accelerate"])
+def test_trainers_of_others(run: Run, text: str, tmp_path: Path) -> None:
+    measured = run(text)
+    assert measured.phases.forward >= (0.008 if text is programs.TRAINER else 0.004)
+    assert measured.phases.backward > 0
+    assert measured.phases.optimizer > 0
+    assert measured.loader.batch_size == 4
+    assert measured.cached is not None
+    assert {path.name for path in tmp_path.iterdir()} == {"train.py"}
+    if text is programs.TRAINER:
+        assert measured.phases.next >= 0.008, "two batches a step"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("print('hello')", "train.py: no optimizer of torch made a step"),
+        ("def f():\n    raise ValueError('bad\\nthing')\nf()", r"train.py \(train.py:2\) raised ValueError: bad … thing"),
+        ("import sys\nsys.exit(3)", "train.py ended itself with code 3"),
+        ("import os\nos._exit(7)", "train.py ended with code 7 before anything was measured"),
+        ("for x in", "train.py line 1 raised SyntaxError"),
+    ],
+)
+def test_a_program_without_a_training_is_one_line(run: Run, text: str, line: str) -> None:
+    with pytest.raises(TrainError, match=line) as caught:
+        run(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_program_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(OptionError, match="expected a Python script"):
+        measure_script("nowhere.py")
+    with pytest.raises(TrainError, match=re.escape("no module 'no_such_module_here'")):
+        measure_script("no_such_module_here", module=True, quiet=True)
+
+
+def test_a_short_program_gives_what_there_was(run: Run) -> None:
+    text = programs.PLAIN.replace("range(1000)", "range(1)").replace("return 64", "return 20")
+    measured = run(text + "\n    raise KeyError('late')", "0")
+    assert 0 < len(measured.loop.seconds) < 12
+    assert measured.steps_seen == 5
+    assert any("KeyError: 'late'" in note for note in measured.notes)
+
+
+def test_the_program_computes_what_it_would_alone_until_control_is_taken(run: Run, run_python: Callable[..., str]) -> None:
+    text = programs.PLAIN.replace("range(1000)", "range(1)")
+    alone = run_python(text.replace("loss.backward()", "loss.backward(); print(repr(loss.item()))"), "0")
+    measured = run(text, "0")
+    expected = [float(line) for line in alone.splitlines() if not line.startswith("epoch")]
+    assert len(expected) == 16
+    assert measured.losses[: len(expected)] == expected
