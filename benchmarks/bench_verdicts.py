@@ -3,7 +3,8 @@
 Each program of `benchmarks.verdicts.table` is run unchanged by the command. Right is the verdict that was put in (top-1), or the
 second cause being it (top-2); of programs with two causes the second must be named as well. Sabotaged runs (five steps only,
 noisy neighbours) must end without a verdict, all others with one. `--shares` measures, without the tool, how much of a step each
-cause is. `--only` runs some programs and leaves what is known of the others; without a GPU, those that need one are left out.
+cause is. On a machine that others use, `--processor-time` gives the tool another clock, where a program's causes allow that.
+`--only` runs some programs and leaves what is known of the others; without a GPU, those that need one are left out.
 """
 
 from __future__ import annotations
@@ -35,19 +36,21 @@ COMMON = ("name", "kind", "device", "put_in_second")
 Row = dict[str, Any]
 
 
-def diagnose(program: Program) -> Row:
+def diagnose(program: Program, *, processor_time: bool = False) -> Row:
     """What the command says of a program, in a folder of its own, and how long it took."""
+    variables = {**os.environ, **program.environment}
+    clock = "processor" if processor_time and not waits(program) else "wall"
+    if clock == "processor":
+        variables["PYTHONPATH"] = str(FOLDER.parent / "processor_time")
     cores = len(os.sched_getaffinity(0))
     neighbours = noisy_neighbours(NEIGHBOURS_A_CORE * cores) if program.neighbour else nullcontext()
     with tempfile.TemporaryDirectory() as folder, neighbours:
         command = [*COMMAND, str(FOLDER / program.script), "--", *program.words]
         start = time.perf_counter()
-        done = subprocess.run(
-            command, cwd=folder, env={**os.environ, **program.environment}, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
         seconds = time.perf_counter() - start
     row: Row = {"name": program.name, "kind": program.kind, "device": program.device, "put_in": program.verdict}
-    row |= {"put_in_second": program.second, "seconds": round(seconds, 1)}
+    row |= {"put_in_second": program.second, "seconds": round(seconds, 1), "clock": clock}
     if not done.stdout.strip():
         return row | {"verdict": "error", "second": None, "why": done.stderr.strip()[-300:]}
     finding = json.loads(done.stdout)
@@ -61,6 +64,12 @@ def diagnose(program: Program) -> Row:
         "place": finding["place"],
         "why": finding["why"],
     }
+
+
+def waits(program: Program) -> bool:
+    """Whether the cause is only to be seen by the wall's clock: workers, a crowd of threads, neighbours, a GPU."""
+    crowded = program.neighbour or program.verdict == "oversubscribed" or "--workers" in program.words
+    return crowded or "--threads" in program.words or program.device != "cpu"
 
 
 def measure_share(program: Program) -> Row:
@@ -116,6 +125,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--small", action="store_true", help="A few programs, no result file.")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
     parser.add_argument("--shares", action="store_true", help="Measure how much of a step each cause is, instead of diagnosing.")
+    parser.add_argument("--processor-time", action="store_true", help="For a busy machine: the tool counts processor time.")
     return parser.parse_args()
 
 
@@ -138,7 +148,7 @@ def main() -> None:
         for program in chosen:
             if asked.shares and program.clean is None:
                 continue
-            row = measure_share(program) if asked.shares else diagnose(program)
+            row = measure_share(program) if asked.shares else diagnose(program, processor_time=asked.processor_time)
             rows[program.name] = {**rows.get(program.name, {"name": program.name, "kind": program.kind}), **row}
             mark = "share" if asked.shares else "right" if is_right(row) else "WRONG"
             print(f"{mark:6}{program.name:28}{json.dumps({key: row[key] for key in row if key not in COMMON})}", flush=True)

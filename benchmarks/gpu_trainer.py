@@ -11,6 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,7 @@ def waits(is_small: bool) -> dict[str, Any]:
                 log_every=20,
                 progress=False,
             )
-            counts.append(count_waits(lambda: trainer.fit(feed, epochs=epochs)))
+            counts.append(count_waits(partial(trainer.fit, feed, epochs=epochs)))
         found[name] = {"1 epoch": counts[0], "5 epochs": counts[1], "a step": (counts[1] - counts[0]) / 400}
     return found
 

@@ -1,6 +1,6 @@
 """The demo: makes a small market data set, packs it, breaks a copy and sees the damage found; encodes it; feeds a plain loop,
-stops in the middle of an epoch, goes on with another number of ranks; trains a run that is killed and goes on bit for bit; and finds
-a bug that was planted in a loader.
+stops in the middle of an epoch, goes on with another number of ranks; trains a run that is killed and goes on bit for bit; finds a
+bug that was planted in a loader.
 
 Rows of each symbol are scattered over 60 daily files, as exchanges deliver them.
 """

@@ -120,7 +120,7 @@ OPTIMIZER = _single(
         ),
         "transformer": (
             STREAM,
-            "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw --threads 2",
+            "--model tokens --features 16 --width 64 --depth 1 --categories 20000 --batch 8 --optimizer adamw",
             "--optimizer sgd --implementation fused",
         ),
         "gru": (

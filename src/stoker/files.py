@@ -20,7 +20,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from stoker.errors import DiskError, DiskFull, StokerError, StoreDamaged, StoreLocked
 
@@ -271,6 +271,16 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         with contextlib.suppress(DiskError):  # the first error is the one to report
             remove_file(temporary)
         raise
+
+
+def copy_file(source: BinaryIO, path: Path) -> None:
+    """Make a file of what is left to read of another; for what may be lost, as nothing is synced."""
+    file = AppendFile.create(path)
+    try:
+        while chunk := source.read(1 << 20):
+            file.append(chunk)
+    finally:
+        file.close()
 
 
 def make_folder(path: Path) -> bool:

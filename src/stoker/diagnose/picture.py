@@ -184,7 +184,8 @@ def _positive(value: float) -> bool:
 
 
 def _total(measured: Measurements) -> float:
-    return sum(value for value in msgspec.structs.asdict(measured.phases).values() if _positive(value))
+    phases: dict[str, float] = msgspec.structs.asdict(measured.phases)
+    return sum(value for value in phases.values() if _positive(value))
 
 
 def _colour(name: str, number: int) -> str:

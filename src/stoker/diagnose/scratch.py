@@ -11,7 +11,6 @@ import builtins
 import functools
 import io
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -124,8 +123,8 @@ class Scratch:
             known = _name(file) in self._moved
             target = self.to_write(file)
             if target is not file and not known and ("a" in mode or "r" in mode) and _exists(file):
-                with original(file, "rb") as old, original(target, "wb") as new:  # it is continued, in the scratch folder
-                    shutil.copyfileobj(old, new)
+                with original(file, "rb") as old:  # it is continued, in the scratch folder
+                    files.copy_file(old, Path(target))
             if target is not file and "w" in mode and not _parent_exists(file):
                 return original(file, mode, *args, **kwargs)  # the error that the program would have seen
             return original(target, mode, *args, **kwargs)

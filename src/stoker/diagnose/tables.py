@@ -60,7 +60,7 @@ def of_measurements(measured: Measurements) -> list[Table]:
 
 def of_machine(machine: Machine) -> Table:
     """Rates of the machine."""
-    rows = [
+    rows: list[tuple[str, ...]] = [
         ("graphics card", machine.gpu or "none"),
         ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
         ("copy in memory", f"{words.size(machine.memcpy_bytes)}/s"),
