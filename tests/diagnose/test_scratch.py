@@ -1,5 +1,7 @@
 """What a program writes while it is looked at: found by itself, and gone afterwards."""
 
+# The ways in which people write files.
+# ruff: noqa: PTH104, PTH105, PTH107, PTH110, PTH123, SIM115
 from __future__ import annotations
 
 import os

@@ -11,6 +11,7 @@ import builtins
 import functools
 import io
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
