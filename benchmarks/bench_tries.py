@@ -5,7 +5,7 @@ prediction is tried in fresh processes with the same seed. The error of a predic
 programs and leaves what is known of the others, so that quiet minutes of a shared machine can be used one by one.
 
 A first pass over seven programs changed what is predicted: on a CPU, larger batches (4 tries, median error 11 %) and workers that
-share the cores of the training (3 tries, 62 %) are tried without a prediction since, and a gathered batch is given a cost of its own
+share the cores of the training (3 tries, 62 %) are tried without a prediction since, and a gathered batch has a cost of its own
 (4 tries, 17 %). The results are of the pass after that; a program without a verdict has no tries and may be run again.
 """
 

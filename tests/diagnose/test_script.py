@@ -38,7 +38,7 @@ def test_a_plain_loop(run: Run, module: bool, tmp_path: Path) -> None:
     assert measured.loader_alone.median >= 0.008
     assert measured.loader.dataset == "Rows"
     assert measured.loader.place is not None
-    assert (measured.loader.place.file, measured.loader.place.line) == ("train.py", 21)
+    assert (measured.loader.place.file, measured.loader.place.line) == ("train.py", 20)
     assert {one.place.function for one in measured.blames["next"]} >= {"Rows.__getitem__"}
     assert measured.work is not None
     assert {path.name for path in tmp_path.iterdir()} == {"train.py"}, "nothing was written where the user is"

@@ -12,7 +12,6 @@ import functools
 import io
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,8 @@ class Scratch:
         """Where a file is that the program has written, by the name that the program has for it."""
         self._kept: set[str] = set()
         """Files of the user's that the program wanted to remove."""
-        self._begin = time.time()
+        self._begin = 0.0
+        """When the folder was made, by the clock of the file system."""
         self._here = str(Path.cwd())
         self._spared = (*APART, str(folder))
         self._temporary = os.environ.get("TMPDIR", "/tmp")
@@ -66,6 +66,7 @@ class Scratch:
     def install(self) -> None:
         """Lead writes to the folder."""
         files.make_folder(self._folder)
+        self._begin = self._folder.stat().st_mtime
         opened = self._opening(builtins.open)
         self._replace(builtins, "open", opened)
         self._replace(io, "open", opened)

@@ -44,9 +44,9 @@ class Source:
         self.last: Any = None
         self._seen_steps = 0
 
-    def begin(self, steps: int) -> None:
-        """A turn of the loop begins; so many optimizer steps have happened."""
-        if self.nexts and steps != self._seen_steps:
+    def begin(self, steps: int, *, first: bool = False) -> None:
+        """A turn of the loop begins; so many optimizer steps have happened. Those before the first of a pass are not its own."""
+        if self.nexts and not first and steps != self._seen_steps:
             self.steps_between += 1
         self._seen_steps = steps
 
@@ -80,6 +80,7 @@ class Watched:
         self.iterator = iterator
         self._sources = sources
         self._started_ns = started_ns
+        self._first = True
         self._steps_before = sources.boundaries.steps
 
     def __iter__(self) -> Watched:
@@ -100,7 +101,8 @@ class Watched:
     def _look(self) -> Any:
         """Give the next one, and learn what kind of loop this is."""
         source, sources = self.source, self._sources
-        source.begin(sources.boundaries.steps)
+        source.begin(sources.boundaries.steps, first=self._first)
+        self._first = False
         sources.running.append(source)
         before = source.take_inner()
         try:
