@@ -4,7 +4,7 @@ Each program of `benchmarks.verdicts.table` that needs no GPU is diagnosed as a 
 prediction is tried in fresh processes with the same seed. The error of a prediction is |predicted / tried - 1|. `--only` runs some
 programs and leaves what is known of the others, so that quiet minutes of a shared machine can be used one by one.
 
-A first pass over seven programs changed what is predicted: on a CPU, larger batches (4 tries, median error 11 %) and workers that
+A first pass over five programs changed what is predicted: on a CPU, larger batches (4 tries, median error 11 %) and workers that
 share the cores of the training (3 tries, 62 %) are tried without a prediction since, and a gathered batch has a cost of its own
 (4 tries, 17 %). The results are of the pass after that; a program without a verdict has no tries and may be run again.
 """
@@ -25,7 +25,7 @@ from benchmarks import record
 from benchmarks.verdicts.measure import PROGRAMS as FOLDER
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose.conclude import conclude
-from stoker.diagnose.script import measure_script
+from stoker.diagnose.scripts import measure_script
 from stoker.diagnose.tries import FIXES
 from stoker.diagnose.trying import try_next
 

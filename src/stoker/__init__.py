@@ -109,9 +109,10 @@ _LAZY = {
     "verify": "stoker.store.verify:verify",
 }
 
-_MODULES = ("encode", "split", "testing", "train")
+_MODULES = ("diagnose", "encode", "split", "testing", "train")
 
 if TYPE_CHECKING:
+    from stoker import diagnose as diagnose
     from stoker import encode as encode
     from stoker import split as split
     from stoker import testing as testing

@@ -17,7 +17,7 @@ from stoker.diagnose.finding import Finding
 from stoker.errors import TrainError
 
 Stoker = Callable[..., Done]
-SCRIPT = "stoker.diagnose.script"
+SCRIPT = "stoker.diagnose.scripts"
 
 
 class Diagnosed:

@@ -14,6 +14,8 @@ from stoker.diagnose.function import measure_step
 from stoker.diagnose.measurements import Machine
 from stoker.errors import BatchesInvalid, OptionError
 
+pytestmark = pytest.mark.slow  # times of real programs, which a busy machine changes
+
 MS = 1_000_000
 MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
 

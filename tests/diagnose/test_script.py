@@ -10,8 +10,10 @@ import pytest
 from tests.diagnose import programs
 
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.script import measure_script
+from stoker.diagnose.scripts import measure_script
 from stoker.errors import OptionError, TrainError
+
+pytestmark = pytest.mark.slow  # times of real programs, which a busy machine changes
 
 Run = Callable[..., Measurements]
 

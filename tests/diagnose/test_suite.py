@@ -18,7 +18,9 @@ from benchmarks.verdicts.table import PROGRAMS, SINGLES, Program
 
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.script import measure_script
+from stoker.diagnose.scripts import measure_script
+
+pytestmark = pytest.mark.slow  # times of real programs, which a busy machine changes
 
 BY_NAME = {program.name: program for program in PROGRAMS}
 PACE = 0.4

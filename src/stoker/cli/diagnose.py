@@ -59,7 +59,7 @@ def command(
     stoker diagnose --json train.py > finding.json
     """
     from stoker.diagnose.report import check_path, write_report
-    from stoker.diagnose.script import script as diagnose
+    from stoker.diagnose.scripts import script as diagnose
     from stoker.diagnose.show import show
 
     path = check_path(Path(report)) if report is not None else None

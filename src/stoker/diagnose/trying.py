@@ -231,7 +231,7 @@ def run_once(
     seconds: float = 1.5,
 ) -> Runs:
     """One run in a fresh process. What goes wrong there is told in the result, not raised."""
-    from stoker.diagnose.script import ask, scratch_for
+    from stoker.diagnose.scripts import ask, scratch_for
     from stoker.diagnose.tries.trial import START, Outcome, TrialRequest
 
     limit = LIMIT_SECONDS + 20 * seconds + (COMPILE_SECONDS if fix in ("compile", "graph") else 0.0)
