@@ -5,8 +5,10 @@ from __future__ import annotations
 import faulthandler
 import os
 import secrets
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not faulthandler.is_enabled():
         faulthandler.enable()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        # Who starts tests in the background, or by nohup, lets children ignore signals; some of them are meant to end by one.
+        if signal.getsignal(number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ["PYTHONFAULTHANDLER"] = "1"  # for child processes: some of them are meant to die
     os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network, so none may wait for one
 
