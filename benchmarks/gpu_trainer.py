@@ -6,7 +6,6 @@ Needs a GPU. Losses of all are compared. Times are wall times of many steps with
 from __future__ import annotations
 
 import copy
-import os
 import tempfile
 import time
 import warnings
@@ -32,15 +31,12 @@ def main() -> None:
     """All measurements."""
     options = record.arguments(QUESTION)
     answer: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    only = os.environ.get("ONLY", "")
     for name, measure in (
         ("small transformer (d=64, 2 layers, 64 x 48)", small),
         ("TFA (B=1024, T=48, d=128, 3 layers)", tfa),
         ("waits of the host a step", waits),
         ("saving every 100 steps", saving),
     ):
-        if only and measure.__name__ not in only.split(","):
-            continue
         begin = time.perf_counter()
         answer[name] = measure(options.small)
         print(name, answer[name], f"{time.perf_counter() - begin:.0f} s", flush=True)
