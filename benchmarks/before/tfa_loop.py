@@ -1,52 +1,7 @@
-"""How the TFA trainer trains today: windows cut in Python, a pageable copy, float32, and a loss that is read after each step.
-
-The model is the trainer's own: a linear layer, an encoder without positions, and the last row's logit.
-"""
+"""How the TFA trainer trains today. It is part of the package, as `stoker bench tfa` measures it too."""
 
 from __future__ import annotations
 
-import torch
-from torch import nn
+from stoker.recipes.tfa.before import Tfa, train
 
-from benchmarks.before.tfa_windows import Array, SeqWindows
-
-
-class Tfa(nn.Module):
-    """The trainer's transformer: 404,737 weights at its own sizes."""
-
-    def __init__(
-        self, mean: torch.Tensor, std: torch.Tensor, *, width: int = 128, heads: int = 8, layers: int = 3, hidden: int = 256
-    ):
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("inv_std", 1 / std)
-        self.inp = nn.Linear(len(mean), width)
-        layer = nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-        self.head = nn.Linear(width, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        z: torch.Tensor = self.encoder(self.inp((x - self.mean) * self.inv_std))
-        out: torch.Tensor = self.head(z[:, -1])
-        return out
-
-
-def train(
-    model: nn.Module, x: Array, y: Array, *, pos_weight: float, batch: int, length: int, num_steps: int, device: str
-) -> list[float]:
-    """So many steps of the trainer's loop; returns the loss of each, as the loop reads it."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01, foreach=True)
-    criterion = nn.BCEWithLogitsLoss(pos_weight=torch.tensor([pos_weight], device=device))
-    windows = SeqWindows(x, y, length=length, start=length - 1, end=len(x) - 1, batch=batch)
-    losses: list[float] = []
-    while True:
-        for xb, yb in windows:
-            xb, yb = xb.to(device, non_blocking=True), yb.to(device, non_blocking=True)
-            optimizer.zero_grad(set_to_none=True)
-            loss = criterion(model(xb), yb)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            losses.append(float(loss))
-            if len(losses) == num_steps:
-                return losses
+__all__ = ["Tfa", "train"]

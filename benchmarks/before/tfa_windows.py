@@ -6,40 +6,15 @@ Nothing but the order is added: the loop takes one, so that it can be compared w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import as_strided
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset
 
-Array = npt.NDArray[np.float32]
-Sample = tuple[torch.Tensor, torch.Tensor]
+from stoker.recipes.tfa.before import Array, Sample, SeqWindows
 
-
-class SeqWindows(IterableDataset[Sample]):
-    """The trainer's loop: whole batches, copied window by window into one buffer that the next batch overwrites.
-
-    As it was run, each worker of a `DataLoader` serves every window, and the buffer is overwritten while it is being sent.
-    """
-
-    def __init__(self, x: Array, y: Array, *, length: int, start: int, end: int, batch: int, order: Sequence[int] | None = None):
-        super().__init__()
-        self._x, self._y = x, y
-        self._length, self._batch = length, batch
-        self._rows = range(max(start, length - 1), end + 1) if order is None else order
-
-    def __iter__(self) -> Iterator[Sample]:
-        xs = np.empty((self._batch, self._length, self._x.shape[1]), dtype=np.float32)
-        ys = np.empty((self._batch, 1), dtype=np.float32)
-        for first in range(0, len(self._rows), self._batch):
-            rows = self._rows[first : first + self._batch]
-            for k, row in enumerate(rows):
-                xs[k] = self._x[row - self._length + 1 : row + 1]
-                ys[k, 0] = self._y[row, 0]
-            yield torch.from_numpy(xs[: len(rows)]), torch.from_numpy(ys[: len(rows)])
+__all__ = ["Array", "EfficientSeqWindows", "Sample", "SeqWindows", "WindowDataset", "loader"]
 
 
 class EfficientSeqWindows(Dataset[Sample]):

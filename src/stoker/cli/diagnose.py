@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
+from stoker.errors import OptionError
 from stoker.printable import printable
 
 NO_VERDICT = 3
@@ -57,13 +59,19 @@ def command(
     stoker diagnose -m package.train -- --config small.yaml
     stoker diagnose train.py --try --report why.html
     stoker diagnose --json train.py > finding.json
+    torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
     from stoker.diagnose.report import check_path, write_report
     from stoker.diagnose.scripts import script as diagnose
     from stoker.diagnose.show import show
 
     path = check_path(Path(report)) if report is not None else None
+    processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
+    if tries and processes > 1:
+        raise OptionError(f"--try was given to {processes} processes; expected one. Try what is proposed without torchrun.")
     finding = diagnose(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
+    if rank:
+        return  # the first of several processes tells of all
     if tries:
         from stoker.diagnose.trying import try_next
 

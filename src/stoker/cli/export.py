@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.errors import CheckpointError, CheckpointInvalid, ConfigInvalid
+from stoker.errors import ConfigInvalid, OptionError
 from stoker.printable import printable
 from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
     from stoker.cli.assembly import Fed
-    from stoker.train.checkpoints import Checkpoint
 
 GOLDEN_ROWS = 64
 
@@ -34,19 +32,29 @@ def command(run: str, path: str, latest: bool, onnx: bool, as_json: bool) -> Non
     It has the average of the weights where the run kept one, and takes what the feed delivers. The program is run on samples of the
     validation (or training) data before it is written, and must answer as the model does; samples and answers stay beside it.
 
+    A run on market bars becomes a bundle: a folder with the model, its features and its window, and bars whose features and logits
+    were computed in a batch and bar by bar. A run of Time-MoE becomes an official checkpoint.
+
     \b
-    stoker export runs/tfa model.pt2
-    stoker export runs/tfa model.onnx --onnx
+    stoker export runs/first model.pt2
+    stoker export runs/first model.onnx --onnx
+    stoker export runs/tfa bundle/
     """
     from stoker.cli.assembly import make_trained, open_data
-    from stoker.cli.train import CONFIG_NAME
+    from stoker.cli.train import CONFIG_NAME, recipe_of_run
     from stoker.train.config import read_config
     from stoker.train.export import export_model
+    from stoker.train.weights import find_trained, load_weights
 
     folder = Path(run)
+    recipe = recipe_of_run(folder)
+    if recipe is not None:
+        export = {"tfa": _export_bundle, "time-moe": _export_checkpoint}[recipe]
+        export(folder, path, latest=latest, onnx=onnx, as_json=as_json)
+        return
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigInvalid(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
-    found = _checkpoint(folder, latest=latest)
+    found = find_trained(folder, latest=latest)
     config = read_config(folder / CONFIG_NAME)
     fed = open_data(config, "cpu")
     model = make_trained(config, fed).model
@@ -70,27 +78,38 @@ def command(run: str, path: str, latest: bool, onnx: bool, as_json: bool) -> Non
     click.echo(f"checked on {exported.rows} samples, {off}: {printable(str(exported.golden))}")
 
 
-def _checkpoint(folder: Path, *, latest: bool) -> Checkpoint:
-    from stoker.train.checkpoints import Checkpoints
+def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, as_json: bool) -> None:
+    from stoker.recipes.tfa import write_bundle
 
-    with Checkpoints(folder / "checkpoints") as checkpoints:
-        found = None if latest else checkpoints.best()
-        found = found or checkpoints.latest()
-    if found is None:
-        raise CheckpointError(f"{folder} has no checkpoint. Train it first: stoker train --resume {folder}")
-    return found
+    if onnx:
+        raise OptionError("--onnx is for programs; a bundle has one of torch.export (model.pt2) beside its weights.")
+    bundle, proof = write_bundle(folder, path, latest=latest)
+    if as_json:
+        told = {"path": path, "step": bundle.step, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}
+        click.echo(json.dumps({**told, "spec_hash": bundle.spec_hash, "length": bundle.length, "reach": bundle.reach}))
+        return
+    takes = f"for {len(bundle.features)} features of {bundle.reach} rows"
+    click.echo(f"exported the weights of step {bundle.step:,}, {takes}: {printable(path)}")
+    click.echo(
+        f"proved on golden bars: {proof.rows} rows of features equal bit for bit in a batch and bar by bar, "
+        f"{proof.logits} logits within {proof.difference:.1g}"
+    )
+    if bundle.score.get("skilled") is False:
+        click.echo(printable(f"beware: {bundle.score['verdict']}"))
 
 
-def load_weights(model: nn.Module, found: Checkpoint) -> bool:
-    """Give a model the weights of a checkpoint, averaged where it has an average; says whether it has."""
-    weights = dict(found.parts["model"])
-    average = found.parts.get("ema", {}).get("average", {})
-    weights.update({name: tensor.to(weights[name].dtype) for name, tensor in average.items()})
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointInvalid(f"{found.path} is of another model: {' '.join(str(error).split())[:200]}") from error
-    return bool(average)
+def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, as_json: bool) -> None:
+    from stoker.recipes.time_moe import save_weights
+    from stoker.recipes.time_moe.forecasting import load_model
+
+    if onnx:
+        raise OptionError("--onnx is for programs; a Time-MoE becomes an official checkpoint: config.json and model.safetensors.")
+    loaded = load_model(folder, latest=latest)
+    save_weights(loaded.model, path)
+    if as_json:
+        click.echo(json.dumps({"path": path, "step": loaded.step, "parameters": loaded.model.size.num_parameters}))
+        return
+    click.echo(f"exported the weights of step {loaded.step:,} as an official checkpoint: {printable(path)}")
 
 
 def _golden(fed: Fed, *, own: bool) -> dict[str, torch.Tensor]:

@@ -24,7 +24,9 @@ COMMANDS = {
     "check": "Audit the batches of a script.",
     "diagnose": "Say what holds a training back.",
     "gate": "Hold what a step does against a budget.",
-    "train": "Train a model as a configuration says.",
+    "train": "Train a model as a configuration says, or a recipe.",
+    "forecast": "Forecast a series with a trained Time-MoE.",
+    "bench": "Measure a recipe against the way it replaces.",
     "export": "Export the model of a run as a program.",
     "runs": "Show the runs of a folder side by side.",
 }

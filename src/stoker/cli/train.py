@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     from stoker.train.trainer import Trainer
 
 CONFIG_NAME = "config.yaml"
+RECIPE_NAME = "recipe.json"
+
+RECIPES = {"time-moe": "stoker.cli.train_time_moe", "tfa": "stoker.cli.train_tfa"}
+"""Recipes by name, and the file whose `command` trains each: `stoker train NAME …`. Their runs have a recipe.json; a configuration
+of one is known by its keys."""
 
 COMPARED = {
     "optimizer.lr": "config.lr",
@@ -47,7 +54,48 @@ class Plan:
     """What may differ from the run that goes on, as a trainer calls it."""
 
 
-@click.command("train", short_help="Train a model as a configuration says.")
+class _Train(click.Command):
+    """Hands over to the command of a recipe where its name, or the folder of one of its runs, is given."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        name = args[0] if args else None
+        recipe = name if name in RECIPES else _recipe_of(args)
+        if recipe is None:
+            return super().make_context(info_name, args, parent, **extra)
+        command: click.Command = importlib.import_module(RECIPES[recipe]).command
+        return command.make_context(f"{info_name} {recipe}", args[1:] if name == recipe else args, parent, **extra)
+
+
+def _recipe_of(args: list[str]) -> str | None:
+    """The recipe of the run that --resume names, or of the configuration that is given."""
+    from stoker.recipes.tfa.settings import is_tfa
+    from stoker.train.config.document import read_document
+
+    for arg in args:
+        if Path(arg).suffix in (".yaml", ".yml", ".json") and Path(arg).is_file() and is_tfa(read_document(Path(arg)).tree):
+            return "tfa"
+    following = dict(pairwise(args))
+    folder = following.get("--resume") or next((arg.partition("=")[2] for arg in args if arg.startswith("--resume=")), None)
+    return None if folder is None else recipe_of_run(Path(folder))
+
+
+def recipe_of_run(folder: Path) -> str | None:
+    """The recipe that a run is of; None where it is of a configuration."""
+    path = folder / RECIPE_NAME
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_bytes()).get("recipe")
+    except (ValueError, AttributeError) as error:
+        raise ConfigInvalid(f"{path} is damaged: {error}.") from error
+    if found not in RECIPES:
+        raise ConfigInvalid(f"{path} is of the recipe {found!r}; this stoker knows {', '.join(RECIPES)}.")
+    return str(found)
+
+
+@click.command("train", cls=_Train, short_help="Train a model as a configuration says, or a recipe.")
 @click.argument("config", required=False)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
 @click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
@@ -71,6 +119,8 @@ def command(
     \b
     stoker train config.yaml
     stoker train config.yaml --set batch_size=512 --set model=gru
+    stoker train time-moe --help
+    stoker train tfa.yaml
     stoker train --resume runs/config
     torchrun --nproc-per-node 2 -m stoker train config.yaml
     """

@@ -1,8 +1,9 @@
-"""`stoker verify`: every byte of a store against its hash."""
+"""`stoker verify`: every byte of a store against its hash; a bundle against its golden bars; a TFA training before it is."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
@@ -11,15 +12,65 @@ from stoker.printable import printable
 
 
 @click.command("verify", short_help="Read every byte of a store against its hash.")
-@click.argument("store")
+@click.argument("path", metavar="STORE|BUNDLE|TFA.yaml")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-def command(store: str, as_json: bool) -> None:
-    """Read every byte of STORE and compare it with the hash taken when it was written."""
+def command(path: str, as_json: bool) -> None:
+    """Read every byte of STORE and compare it with the hash taken when it was written.
+
+    A BUNDLE of `stoker export` has its features and logits computed anew, in a batch and bar by bar. The YAML of a TFA training has
+    its bars, labels, split, samples and scaler checked as the training would, without training.
+
+    \b
+    stoker verify prices.stoker
+    stoker verify bundle/
+    stoker verify tfa.yaml
+    """
+    if (Path(path) / "bundle.json").is_file():
+        _verify_bundle(path, as_json=as_json)
+    elif Path(path).suffix in (".yaml", ".yml") and Path(path).is_file():
+        _verify_training(Path(path), as_json=as_json)
+    else:
+        _verify_store(path, as_json=as_json)
+
+
+def _verify_store(path: str, *, as_json: bool) -> None:
     from stoker.store.verify import verify
 
     with progress(unit="MB", enabled=not as_json) as show:
-        done = verify(store, report=lambda part, total: show("verifying", part / max(total, 1), part // 1_000_000))
+        done = verify(path, report=lambda part, total: show("verifying", part / max(total, 1), part // 1_000_000))
     if as_json:
-        click.echo(json.dumps({"path": store, "num_shards": done.num_shards, "num_bytes": done.num_bytes, "digest": done.digest}))
+        click.echo(json.dumps({"path": path, "num_shards": done.num_shards, "num_bytes": done.num_bytes, "digest": done.digest}))
         return
-    click.echo(f"{printable(store)} is whole: {done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB, digest {done.digest}")
+    click.echo(f"{printable(path)} is whole: {done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB, digest {done.digest}")
+
+
+def _verify_bundle(path: str, *, as_json: bool) -> None:
+    from stoker.recipes.tfa import verify_bundle
+
+    proof = verify_bundle(path)
+    if as_json:
+        click.echo(json.dumps({"path": path, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}))
+        return
+    click.echo(f"{printable(path)} is whole, and answers as it did when it was trained:")
+    click.echo(f"{proof.rows} rows of features equal bit for bit bar by bar, {proof.logits} logits within {proof.difference:.1g}")
+
+
+def _verify_training(path: Path, *, as_json: bool) -> None:
+    from stoker import files
+    from stoker.recipes.tfa.pipeline import prepare_run
+    from stoker.recipes.tfa.settings import read_settings
+
+    settings = read_settings(path)
+    folder = Path(f"{settings.out_dir}.verify")
+    said: list[dict[str, str]] = []
+
+    def say(word: str, sentence: str) -> None:
+        said.append({"what": word, "found": sentence})
+        if not as_json:
+            click.echo(printable(f"{word:<10} {sentence}"))
+
+    try:
+        prepare_run(settings, folder, say)
+    finally:
+        files.remove_folder(folder)
+    click.echo(json.dumps({"path": str(path), "checks": said}) if as_json else f"{printable(str(path))} is ready to be trained.")

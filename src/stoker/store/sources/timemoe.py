@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sequences:
+class Sequences:
     """Neighbouring sequences: where their values are, how they are scaled, and what else is said of them."""
 
     offsets: Array
@@ -45,10 +45,10 @@ class _Sequences:
     stds: Array
     others: pa.Table
 
-    def slice(self, begin: int, end: int) -> _Sequences:
+    def slice(self, begin: int, end: int) -> Sequences:
         part = slice(begin, end)
         others = self.others.slice(begin, end - begin)
-        return _Sequences(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
+        return Sequences(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
 
 
 class TimeMoeSource(Source):
@@ -68,16 +68,17 @@ class TimeMoeSource(Source):
         return str(self._meta_path)
 
     @cached_property
-    def _meta(self) -> Meta:
+    def meta(self) -> Meta:
+        """What `meta.json` says beside the sequences."""
         return read_meta(self.path)
 
     @property
     def num_positions(self) -> int:  # type: ignore[override]
         """Positions are sequences."""
-        return self._meta.num_sequences
+        return self.meta.num_sequences
 
     def schema(self) -> pa.Schema:
-        kind = pa.from_numpy_dtype(self._meta.dtype)
+        kind = pa.from_numpy_dtype(self.meta.dtype)
         others = [field for field in self._described if field.name not in _PLACE.names]
         return pa.schema([pa.field(COLUMN, pa.large_list(kind)), *others])
 
@@ -97,26 +98,27 @@ class TimeMoeSource(Source):
         return described
 
     def _open_scales(self) -> JsonText:
-        return JsonText(open_text(self._meta_path), self.label, start=self._meta.scales_at, entered=True)
+        return JsonText(open_text(self._meta_path), self.label, start=self.meta.scales_at, entered=True)
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else schema
-        row = start.row
+        for row, sequences in self.sequences(wanted, row=start.row):
+            for begin, end in _groups(sequences.lengths * self.meta.dtype.itemsize, chunk_bytes):
+                yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
+
+    def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, Sequences]]:
+        """What `meta.json` says of the sequences from `row` on, some at a time, each group with the number of its first."""
         with self._open_scales() as text:
             if (found := text.skip(row)) < row:
                 raise SourceInvalid(
                     f"{self.label} describes {found:,} sequences, but {row:,} were read of it before. It was changed."
                 )
             while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
-                sequences = self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
-                for begin, end in _groups(sequences.lengths * self._meta.dtype.itemsize, chunk_bytes):
-                    yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
+                yield row, self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
                 row += elements.count
             self._finish(text)
-        if row != self._meta.num_sequences:
-            raise SourceInvalid(
-                f"{self.label} describes {row:,} sequences, {self._meta.num_sequences:,} expected by num_sequences."
-            )
+        if row != self.meta.num_sequences:
+            raise SourceInvalid(f"{self.label} describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences.")
 
     def _finish(self, text: JsonText) -> None:
         """What stands behind the sequences is no second description."""
@@ -128,7 +130,7 @@ class TimeMoeSource(Source):
         text.expect(b"}")
         text.finish()
 
-    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> _Sequences:
+    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> Sequences:
         others = pa.schema([field for field in wanted if field.name != COLUMN])
         asked = pa.schema([*_PLACE, *others])
         try:
@@ -143,7 +145,7 @@ class TimeMoeSource(Source):
         places = {name: table.column(name).combine_chunks() for name in _PLACE.names}
         given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in places.items()}
         numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in places.items()}
-        found = _Sequences(
+        found = Sequences(
             offsets=numbers["offset"],
             lengths=numbers["length"],
             scaled=given["mean"] & given["std"],
@@ -154,8 +156,8 @@ class TimeMoeSource(Source):
         self._check(found, given["offset"] & given["length"], texts.rows_before)
         return found
 
-    def _check(self, sequences: _Sequences, placed: Array, rows_before: int) -> None:
-        total = self._meta.num_elements
+    def _check(self, sequences: Sequences, placed: Array, rows_before: int) -> None:
+        total = self.meta.num_elements
         offsets, lengths = sequences.offsets, sequences.lengths
         # Lengths are bounded before they are added, so that the sum cannot wrap around.
         fits = placed & (offsets >= 0) & (lengths >= 0) & (lengths <= total) & (offsets <= total - np.minimum(lengths, total))
@@ -165,24 +167,30 @@ class TimeMoeSource(Source):
                 f"sequence {rows_before + i + 1:,} of {self.label} is at offset {offsets[i]:,} with length {lengths[i]:,}, "
                 f"but the files hold {total:,} elements. Fetch or make the folder again."
             )
-        if self._meta.dtype.kind != "f" and sequences.scaled.any():
+        if self.meta.dtype.kind != "f" and sequences.scaled.any():
             i = int(np.argmax(sequences.scaled))
             raise SourceInvalid(
-                f"sequence {rows_before + i + 1:,} of {self.label} has a mean and a std, but values of {self._meta.dtype}; "
+                f"sequence {rows_before + i + 1:,} of {self.label} has a mean and a std, but values of {self.meta.dtype}; "
                 "scaled integers cannot be read. Store them as float32."
             )
 
-    def _chunk(self, sequences: _Sequences, wanted: pa.Schema, row: int) -> Chunk:
+    def _chunk(self, sequences: Sequences, wanted: pa.Schema, row: int) -> Chunk:
         columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
         if COLUMN in wanted.names:
-            columns[COLUMN] = self._values(sequences)
+            columns[COLUMN] = self._list(sequences)
         end = row + len(sequences.lengths)
         return Chunk(pa.table({name: columns[name] for name in wanted.names}), Place(row, row), Place(end, end))
 
-    def _values(self, sequences: _Sequences) -> pa.Array:
+    def _list(self, sequences: Sequences) -> pa.Array:
+        bounds, values = self.values(sequences)
+        flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
+        return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
+
+    def values(self, sequences: Sequences) -> tuple[Array, Array]:
+        """Where sequences begin (and the last ends), and their values end to end, read into memory and scaled back."""
         bounds = np.zeros(len(sequences.lengths) + 1, dtype=np.int64)
         np.cumsum(sequences.lengths, out=bounds[1:])
-        values = np.empty(int(bounds[-1]), dtype=self._meta.dtype)
+        values = np.empty(int(bounds[-1]), dtype=self.meta.dtype)
         with ExitStack() as opened:
             files: dict[Path, int] = {}
             for first, last in _runs(sequences.offsets, sequences.lengths):
@@ -195,13 +203,12 @@ class TimeMoeSource(Source):
                 one = values[bounds[i] : bounds[i + 1]]
                 one *= float(sequences.stds[i])
                 one += float(sequences.means[i])
-        flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
-        return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
+        return bounds, values
 
     def _places(self, begin: int, values: Array) -> Iterator[tuple[Part, int, Array]]:
         """Where the elements from `begin` on are: files, elements before them there, and the part of `values` they fill."""
         end = begin + values.size
-        parts = self._meta.parts
+        parts = self.meta.parts
         for part in parts[max(bisect_right(parts, begin, key=lambda part: part.begin) - 1, 0) :]:
             if part.begin >= end:
                 return

@@ -1,0 +1,189 @@
+"""`stoker forecast`: a trained Time-MoE says what comes next in a series, as a table, a picture, or a score."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker.printable import printable
+
+if TYPE_CHECKING:
+    from stoker.recipes.time_moe.folder import Corpus
+    from stoker.recipes.time_moe.forecasting import Loaded
+
+SHOWN_ROWS = 12
+
+
+@click.command("forecast", short_help="Forecast a series with a trained Time-MoE.")
+@click.argument("run")
+@click.option("--data", required=True, metavar="DATA", help="A store, a Time-MoE folder, or a file of series.")
+@click.option("--series", metavar="NAME", help="The series: its name, the end of it, or its number (default: the only one).")
+@click.option("--horizon", type=int, default=96, show_default=True, metavar="N", help="Points to forecast.")
+@click.option("--context", type=int, metavar="N", help="Points to look back on (default: as many as the model takes).")
+@click.option(
+    "--at", type=int, metavar="STEP", help="Forecast from this step on, as if later ones were not known (default: the end)."
+)
+@click.option("--score", is_flag=True, help="Score forecasts over the last fifth of all series (or of --series) instead.")
+@click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts (default: the horizon).")
+@click.option("--plot", metavar="FILE", help="Draw it into a .png or .svg file.")
+@click.option("--csv", "csv_path", metavar="FILE", help="Write the forecast as CSV.")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N (default: a GPU where there is one).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+def command(
+    run: str,
+    data: str,
+    series: str | None,
+    horizon: int,
+    context: int | None,
+    at: int | None,
+    score: bool,
+    stride: int | None,
+    plot: str | None,
+    csv_path: str | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Forecast with RUN: the folder of a run of `stoker train time-moe`, or an official checkpoint.
+
+    The context is scaled as in the training, by its own points, and the forecast is told in the units of the data.
+
+    \b
+    stoker forecast runs/ett --data ett.stoker --series HUFL --horizon 96 --plot hufl.png
+    stoker forecast TimeMoE-50M/ --data ett.stoker --series HUFL --at 17000
+    stoker forecast runs/ett --data ett.stoker --horizon 96 --score
+    """
+    import torch
+
+    from stoker.errors import OptionError
+    from stoker.recipes.time_moe.folder import open_corpus
+    from stoker.recipes.time_moe.forecasting import load_model
+    from stoker.train.plot import check_picture
+
+    if plot is not None:
+        check_picture(plot)
+    for name, given in (("--horizon", horizon), ("--context", context), ("--stride", stride)):
+        if given is not None and given < 1:
+            raise click.UsageError(f"{name} is {given}; give a whole number from 1.")
+    if score and (at is not None or plot or csv_path):
+        raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --csv.")
+    if stride is not None and not score:
+        raise click.UsageError("--stride is for --score.")
+    corpus = open_corpus(data)
+    number = _number(corpus, series, needed=not score)
+    loaded = load_model(run, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if score:
+        _score(loaded, corpus, number, horizon=horizon, context=context, stride=stride, as_json=as_json)
+        return
+    values = corpus.series(number or 0)
+    end = len(values) if at is None else at
+    if not 1 <= end <= len(values):
+        raise OptionError(f"--at is {end:,}, but series {corpus.series_name(number or 0)!r} has {len(values):,} points.")
+    _forecast(loaded, corpus, number or 0, end, horizon=horizon, context=context, plot=plot, csv_path=csv_path, as_json=as_json)
+
+
+def _number(corpus: Corpus, series: str | None, *, needed: bool) -> int | None:
+    from stoker.errors import OptionError
+
+    if series is not None:
+        return corpus.find(series)
+    if not needed or len(corpus) == 1:
+        return None
+    names = ", ".join(corpus.series_name(number) for number in range(min(len(corpus), 8)))
+    raise OptionError(
+        f"{corpus.name} has {len(corpus):,} series: {names}{' …' if len(corpus) > 8 else ''}. Choose one: --series NAME"
+    )
+
+
+def _forecast(
+    loaded: Loaded,
+    corpus: Corpus,
+    number: int,
+    end: int,
+    *,
+    horizon: int,
+    context: int | None,
+    plot: str | None,
+    csv_path: str | None,
+    as_json: bool,
+) -> None:
+    import numpy as np
+
+    from stoker import files
+    from stoker.recipes.time_moe import forecasting
+    from stoker.recipes.time_moe.plot import plot_forecast
+
+    values = corpus.series(number)
+    known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
+    found = forecasting.forecast(loaded, known[None], horizon)[0]
+    actual = np.asarray(values[end : end + horizon], dtype=np.float64)
+    whole = actual if len(actual) == horizon else None
+    name = corpus.series_name(number)
+    if csv_path is not None:
+        files.write_file(Path(csv_path), forecasting.as_csv(found, whole).encode(), durable=False)
+    if plot is not None:
+        plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual if len(actual) else None, title=name)
+    errors = {} if whole is None else {"mse": float(np.mean((found - whole) ** 2)), "mae": float(np.mean(np.abs(found - whole)))}
+    if as_json:
+        told: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon, **errors}
+        click.echo(forecasting.as_json(found, whole, **told))
+        return
+    _table(name, loaded.source, end, found, whole)
+    if errors:
+        click.echo(f"MSE {errors['mse']:.6g}, MAE {errors['mae']:.6g} in the units of the series")
+    for path in (plot, csv_path):
+        if path is not None:
+            click.echo(f"written: {printable(path)}")
+
+
+def _table(name: str, source: str, end: int, found: Any, actual: Any) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("step", "forecast", *(["what came"] if actual is not None else [])):
+        table.add_column(title, justify="right")
+    rows = [(f"{end + i:,}", f"{found[i]:.6g}", *([f"{actual[i]:.6g}"] if actual is not None else [])) for i in range(len(found))]
+    if len(rows) > SHOWN_ROWS:
+        half = SHOWN_ROWS // 2
+        rows = [*rows[:half], tuple("…" for _ in rows[0]), *rows[-half:]]
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.print(Text(f"{printable(name)} by {printable(source)}"), soft_wrap=True)
+    console.print(table)
+
+
+def _score(
+    loaded: Loaded, corpus: Corpus, number: int | None, *, horizon: int, context: int | None, stride: int | None, as_json: bool
+) -> None:
+    import json
+    from dataclasses import asdict
+
+    from stoker.recipes.time_moe.evaluation import evaluate
+
+    if number is not None:
+        corpus = corpus.only(number)
+    longest = loaded.model.size.max_position - horizon
+    looked = context or max(1, min(loaded.length, 512, longest))
+    score = evaluate(loaded, corpus, context=looked, horizon=horizon, stride=stride or horizon)
+    if as_json:
+        click.echo(json.dumps({"model": loaded.source, "context": looked, "horizon": horizon, **asdict(score)}))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in (f"{score.windows:,} windows, {looked} -> {horizon}", "MSE", "MAE"):
+        table.add_column(title, justify="left" if "windows" in title else "right", no_wrap=True)
+    table.add_row(printable(loaded.source), f"{score.mse:.4f}", f"{score.mae:.4f}")
+    table.add_row("repeating the last point", f"{score.naive_mse:.4f}", f"{score.naive_mae:.4f}")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print("Series are scaled by the mean and deviation of their first four fifths.", soft_wrap=True)
+    if score.mse >= score.naive_mse:
+        console.print("The model is no better than repeating the last point.", soft_wrap=True)

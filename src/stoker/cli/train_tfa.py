@@ -1,0 +1,109 @@
+"""`stoker train tfa.yaml`: bars become a model that was checked, judged, and can be exported."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker.errors import OptionError
+from stoker.printable import printable
+
+if TYPE_CHECKING:
+    from stoker.recipes.tfa.pipeline import Trained
+    from stoker.recipes.tfa.scoring import Score
+
+
+@click.command("tfa", short_help="Train on market bars.")
+@click.argument("config", required=False)
+@click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
+@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
+@click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def command(config: str | None, assignments: tuple[str, ...], resume: str | None, fields: bool, as_json: bool, quiet: bool) -> None:
+    """Train on market bars as CONFIG (the YAML of a TFA training) says.
+
+    Bars become indicators and labels; train, validation and score are kept apart in time; training stops early by the validation,
+    and the score says whether the model is better than trivial ones. What looks like a leak is refused. Ctrl-C saves and stops.
+
+    \b
+    stoker train tfa.yaml
+    stoker train tfa.yaml --set model=banded --set epochs=10
+    stoker train --resume runs/tfa
+    stoker export runs/tfa bundle/
+    """
+    if fields:
+        _show_fields()
+        return
+    if (config is None) == (resume is None):
+        raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
+    from stoker.cli.main import Terminated
+    from stoker.recipes.tfa import read_settings, train
+
+    if resume is not None:
+        folder = Path(resume)
+        settings = read_settings(folder / "config.yaml", assignments=assignments)
+    else:
+        settings = read_settings(Path(config or ""), assignments=assignments)
+        folder = Path(settings.out_dir or "")
+        if (folder / "run.json").exists() or (folder / "checkpoints").exists():
+            raise OptionError(
+                f"{folder} has a run already. Go on with it (stoker train --resume {folder}), or choose another (--set out_dir=…)."
+            )
+    shows = not quiet and not as_json
+
+    def say(word: str, sentence: str) -> None:
+        click.echo(printable(f"{word:<10} {sentence}"))
+
+    try:
+        done = train(settings, folder, resume=resume is not None, progress=shows, **({} if as_json else {"say": say}))
+    except (KeyboardInterrupt, Terminated) as stop:
+        click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(folder))}", err=True)
+        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+    _show(done, folder, as_json=as_json)
+
+
+def _show_fields() -> None:
+    from msgspec.inspect import StructType, type_info
+
+    from stoker.recipes.tfa.settings import Settings
+    from stoker.train.config.manual import explain
+
+    info = type_info(Settings)
+    if isinstance(info, StructType):
+        click.echo("\n".join(explain(info)))
+
+
+def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
+    result, score = done.result, done.score
+    if as_json:
+        told: dict[str, Any] = {"folder": str(folder), "score": score.to_dict()}
+        for name in ("stopped", "step", "epoch", "best", "best_step", "seconds"):
+            told[name] = getattr(result, name)
+        click.echo(json.dumps(told))
+        return
+    words = {"finished": "all epochs", "early": "stopped early", "budget": "its time was over"}
+    ended = words.get(result.stopped, result.stopped)
+    click.echo(f"{'trained':<10} {result.epoch:,} epochs, {result.step:,} updates in {result.seconds:,.0f} s ({ended})")
+    click.echo("")
+    _table(score)
+    click.echo("")
+    click.echo(printable(f"verdict    {score.verdict}"))
+    click.echo(printable(f"run        {folder}   next: stoker export {folder} bundle/"))
+
+
+def _table(score: Score) -> None:
+    from stoker.recipes.tfa.scoring import NAMES
+
+    click.echo(f"score of {score.labels:,} labels, {score.up:.1%} of them up".ljust(48) + "AUC   log-loss   calibration error")
+    for line in score.lines:
+        numbers = [f"{line.auc:.4f}"]
+        numbers += (
+            ["", ""] if line.log_loss is None or line.calibration is None else [f"{line.log_loss:.4f}", f"{line.calibration:.4f}"]
+        )
+        click.echo(f"  {NAMES[line.name]:<43}{numbers[0]:>6}{numbers[1]:>11}{numbers[2]:>20}")
+    click.echo(f"  {'labels moved in time stay below (95 %)':<43}{score.chance:>6.4f}")

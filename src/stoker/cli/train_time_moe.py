@@ -1,0 +1,142 @@
+"""`stoker train time-moe`: series become a trained Time-MoE and an official checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stoker.printable import printable
+
+if TYPE_CHECKING:
+    from stoker.recipes.time_moe.training import Trained
+
+SWITCHES = {"auto": "auto", "on": True, "off": False}
+KEPT = ("max_seconds", "save_every")
+"""Options that a run which goes on may be given anew."""
+
+
+@click.command("time-moe", short_help="Train a Time-MoE.")
+@click.option("--data", metavar="DATA", help="A store, Time-MoE's binary folders (read in place), or a file of series.")
+@click.option("--size", metavar="SIZE", help="50m, 200m or tiny (default: that of --init, or 50m).")
+@click.option("--init", metavar="CHECKPOINT", help="Begin with this official checkpoint: config.json and model.safetensors.")
+@click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions of a row.")
+@click.option(
+    "--samples",
+    type=click.Choice(["packed", "padded", "compat"]),
+    default="packed",
+    show_default=True,
+    help="Short series share rows; one piece a row; or the authors' windows bit for bit.",
+)
+@click.option("--stride", type=int, metavar="N", help="With compat: steps between two windows (default: the length).")
+@click.option(
+    "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="How series are scaled."
+)
+@click.option("--columns", metavar="A,B,…", help="Columns of a store to train on (default: all of numbers).")
+@click.option("--batch-size", type=int, default=8, show_default=True, metavar="N", help="Rows of a batch, on each rank.")
+@click.option("--accumulate", type=int, default=1, show_default=True, metavar="N", help="Batches of an update.")
+@click.option("--steps", type=int, metavar="N", help="Updates (default: as many as --epochs take).")
+@click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
+@click.option("--lr", type=float, default=1e-4, show_default=True, help="The learning rate, and where half a cosine ends:")
+@click.option("--lr-end", type=float, metavar="FLOAT", help="(default: half of --lr)")
+@click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Updates in which the rate rises.")
+@click.option("--weight-decay", type=float, default=0.1, show_default=True)
+@click.option("--clip", type=float, default=1.0, show_default=True, help="The largest norm of the gradient.")
+@click.option("--valid", type=float, metavar="SHARE", help="Of each series, at its end, for validation (default: 0.1; compat: 0).")
+@click.option("--validate-every", type=int, metavar="N", help="Updates between validations (default: a tenth of all).")
+@click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints (default: at each validation).")
+@click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
+@click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
+@click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
+@click.option("--recompute", is_flag=True, help="Save memory of activations for time.")
+@click.option("--max-seconds", type=float, metavar="N", help="End with this time.")
+@click.option("--seed", type=int, default=9899, show_default=True)
+@click.option("--folder", metavar="FOLDER", help="Of the run (default: runs/ and the name of the data).")
+@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
+@click.option("--export", metavar="FOLDER", help="Where the best weights go (default: weights, in the folder of the run).")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N (default: a GPU where there is one).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.pass_context
+def command(
+    context: click.Context,
+    /,
+    folder: str | None,
+    resume: str | None,
+    export: str | None,
+    device: str | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
+
+    The folder of the run gets checkpoints and metrics (`stoker runs --plot` draws them). Ctrl-C finishes the step, saves and stops.
+
+    \b
+    stoker pack "csv/**/*.csv" ett.stoker --wide
+    stoker train time-moe --data ett.stoker --size 50m --length 2048
+    stoker train time-moe --data time300b/ --init TimeMoE-50M/ --steps 10000
+    stoker train --resume runs/ett
+    """
+    from stoker.cli.assembly import find_ranks
+    from stoker.cli.main import Terminated
+    from stoker.recipes.time_moe import training
+
+    given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}
+    data = options.pop("data")
+    if (data is None) == (resume is None):
+        raise click.UsageError("Give --data DATA, or --resume FOLDER.")
+    settings: dict[str, Any] = {name: SWITCHES[value] if name in ("graph", "compile") else value for name, value in options.items()}
+    settings["columns"] = settings["columns"].split(",") if settings["columns"] else None
+    if settings["lr_end"] is None:
+        settings["lr_end"] = settings["lr"] / 2
+    shows = not quiet and not as_json
+    where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
+    try:
+        if resume is not None:
+            if folder is not None:
+                raise click.UsageError("--folder is of a new run: --resume names the folder.")
+            changes = {name: settings[name] for name in given}
+            done = training.resume(where, device=device, progress=shows, export=export, **changes)
+        else:
+            done = training.train(data, folder=where, device=device, progress=shows, export=export, **settings)
+    except (KeyboardInterrupt, Terminated) as stop:
+        if find_ranks().is_first:
+            click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(where))}", err=True)
+        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+    if find_ranks().is_first:
+        _show(done, where, as_json=as_json)
+    if find_ranks().world_size > 1:
+        # All is saved and said: torch's process group may abort the interpreter as it takes itself apart.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
+    weights = None if done.weights is None else str(done.weights)
+    told: Any
+    if as_json:
+        told = {"folder": str(folder), "weights": weights, "points_per_second": done.points, "useful": done.rows.useful}
+        for name in ("stopped", "step", "metrics", "best", "best_step", "seconds", "wait"):
+            told[name] = getattr(done.result, name)
+        click.echo(json.dumps({**told, "epochs": done.epochs}))
+        return
+    result = done.result
+    for name, value in result.metrics.items():
+        best = f"   (best {result.best:.6g} at step {result.best_step:,})" if name == "val_loss" and result.best_step else ""
+        click.echo(f"{name:<10}{value:.6g}{best}")
+    rate = result.step / result.seconds if result.seconds else 0.0
+    ended = "stopped by --max-seconds" if result.stopped == "budget" else "finished"
+    click.echo(f"{ended}: {result.step:,} steps over {done.epochs:.3g} epochs of the data, {rate:,.1f} steps a second")
+    told = f"{done.rows.useful:.1%} of positions are targets, {result.wait:.1%} of the time spent waiting for data"
+    click.echo(f"{done.points:,.0f} points a second ({told})")
+    click.echo(f"run: {printable(str(folder))}")
+    if weights is not None:
+        click.echo(f"weights: {printable(weights)}")
+        click.echo(f"next: stoker forecast {printable(str(folder))} --data {printable(done.rows.corpus.name)} --horizon 96 --score")

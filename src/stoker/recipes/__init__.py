@@ -1,0 +1,16 @@
+"""Recipes: whole workloads, from raw files to a trained model. They use public names of stoker only.
+
+time_moe    forecasting with a mixture of experts, on series of any kind
+tfa         the direction of market bars, from CSV to a model that is served bar by bar
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker.lazy import lazy
+
+if TYPE_CHECKING:
+    from stoker.recipes import tfa as tfa
+    from stoker.recipes import time_moe as time_moe
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, _ = lazy(__name__, {}, modules=("tfa", "time_moe"))

@@ -1,0 +1,49 @@
+"""Time-MoE: forecasting with a mixture of experts, on series of any kind.
+
+    sizes, model                        how large it is; the model, and its loss
+    attention, experts, heads           the parts of the model
+    routing, grouped, gated             experts without a wait: sorted choices, products by group, gates
+    attention_kernels, grouped_kernels  what GPUs run of these
+    weights, decode                     official checkpoints in and out; forecasts
+    folder, samples, packing, batches   raw series in place; what a sample is; rows without padding, resumable
+    dataset                             the authors' samples for the Trainer of Hugging Face
+    training, evaluation, plot          the recipe; how good a model is; a picture of a forecast
+
+These are the public names. Each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker.lazy import lazy
+
+_LAZY = {
+    "Corpus": "stoker.recipes.time_moe.folder:Corpus",
+    "Dataset": "stoker.recipes.time_moe.dataset:Dataset",
+    "SIZES": "stoker.recipes.time_moe.sizes:SIZES",
+    "Size": "stoker.recipes.time_moe.sizes:Size",
+    "TimeMoe": "stoker.recipes.time_moe.model:TimeMoe",
+    "evaluate": "stoker.recipes.time_moe.evaluation:evaluate",
+    "load_weights": "stoker.recipes.time_moe.weights:load_weights",
+    "open_corpus": "stoker.recipes.time_moe.folder:open_corpus",
+    "read_size": "stoker.recipes.time_moe.weights:read_size",
+    "save_weights": "stoker.recipes.time_moe.weights:save_weights",
+    "time_moe_loss": "stoker.recipes.time_moe.model:time_moe_loss",
+    "train": "stoker.recipes.time_moe.training:train",
+}
+
+if TYPE_CHECKING:
+    from stoker.recipes.time_moe.dataset import Dataset as Dataset
+    from stoker.recipes.time_moe.evaluation import evaluate as evaluate
+    from stoker.recipes.time_moe.folder import Corpus as Corpus
+    from stoker.recipes.time_moe.folder import open_corpus as open_corpus
+    from stoker.recipes.time_moe.model import TimeMoe as TimeMoe
+    from stoker.recipes.time_moe.model import time_moe_loss as time_moe_loss
+    from stoker.recipes.time_moe.sizes import SIZES as SIZES
+    from stoker.recipes.time_moe.sizes import Size as Size
+    from stoker.recipes.time_moe.training import train as train
+    from stoker.recipes.time_moe.weights import load_weights as load_weights
+    from stoker.recipes.time_moe.weights import read_size as read_size
+    from stoker.recipes.time_moe.weights import save_weights as save_weights
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -1,0 +1,278 @@
+"""The recipe: series become rows, rows become steps of a Time-MoE, and the best weights an official checkpoint.
+
+    train("ett.stoker", size="50m", length=2048, folder="runs/ett")
+    train("time300b/", init="TimeMoE-50M/", steps=10_000, folder="runs/tuned")
+
+The folder of a run has checkpoints, metrics and `recipe.json` (what it was told), and at the end `weights/`: config.json and
+model.safetensors under their official names.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+import stoker
+from stoker import files
+from stoker.errors import OptionError, SourceNotFound
+from stoker.printable import printable
+from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches
+from stoker.recipes.time_moe.folder import Corpus, open_corpus
+from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
+from stoker.recipes.time_moe.packing import PackedRows
+from stoker.recipes.time_moe.samples import CompatSamples, Pieces, Scales, train_ends
+from stoker.recipes.time_moe.settings import NAME, Settings, make_settings, read_settings
+from stoker.recipes.time_moe.sizes import SIZES, Size
+from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size, save_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WEIGHTS = "weights"
+BETAS, EPS = (0.9, 0.95), 1e-8
+WORTH_COMPILING = 200
+PASSES = 10
+"""Validations of a training, where nobody says how often."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decay:
+    """The learning rate: up in a warm-up, then down half a cosine to `end` (a factor) at the last update."""
+
+    total: int
+    end: float
+    warmup: int = 0
+
+    def __call__(self, step: int, total: int | None) -> float:
+        """The factor of one update."""
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        share = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
+        return self.end + (1.0 - self.end) * (1.0 + math.cos(math.pi * share)) / 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What a training is fed, and what a user should know of it."""
+
+    corpus: Corpus
+    train: PackedRows | CompatRows
+    valid: PackedRows | None
+    per_epoch: int
+    """Rows of an epoch."""
+    useful: float
+    """The share of positions that are targets."""
+
+    def __str__(self) -> str:
+        corpus, rows = self.corpus, self.train
+        kind = "compat" if isinstance(rows, CompatRows) else "packed" if rows.packed else "one piece a row"
+        held = "no validation" if self.valid is None else f"validation: {self.valid.pieces.num_positions:,} targets"
+        return (
+            f"{corpus.name}: {len(corpus):,} series, {corpus.num_points:,} points\n"
+            f"  {self.per_epoch:,} rows of {rows.length:,} positions an epoch ({kind}), {self.useful:.1%} of them targets; {held}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """How a training ended."""
+
+    result: stoker.train.Result
+    model: TimeMoe
+    rows: Rows
+    weights: Path | None
+    """The official checkpoint of the best weights."""
+    points: float
+    """Targets a second."""
+    epochs: float
+    """Passes over the data."""
+
+
+def make_rows(settings: Settings) -> Rows:
+    """Open the data and lay out its rows."""
+    corpus = open_corpus(settings.data, columns=settings.columns)
+    length, seed, share = settings.length, settings.seed, settings.valid_share
+    if settings.samples == "compat":
+        samples = CompatSamples(corpus, length, stride=settings.stride, method=settings.normalize)
+        compat = CompatRows(samples, length, seed=seed)
+        return Rows(corpus=corpus, train=compat, valid=None, per_epoch=len(samples), useful=_useful(compat))
+    scales = Scales(corpus, settings.normalize, ends=train_ends(corpus, share))
+    packed = None if settings.samples == "packed" else False
+    train = PackedRows(Pieces(corpus, length, valid=share), scales, seed=seed, packed=packed)
+    valid = PackedRows(Pieces(corpus, length, valid=share, part="valid"), scales, seed=seed, packed=packed) if share else None
+    per_epoch = train.count_rows(0)
+    return Rows(
+        corpus=corpus, train=train, valid=valid, per_epoch=per_epoch, useful=train.pieces.num_positions / (per_epoch * length)
+    )
+
+
+def _useful(rows: CompatRows) -> float:
+    """The share of targets, by some of the windows."""
+    marks = [batch["mask"].float().mean() for batch in FirstBatches(rows, batch_size=64, most=4)]
+    return float(torch.stack(marks).mean())
+
+
+def make_model(settings: Settings) -> TimeMoe:
+    """A model with the weights that the seed, or a checkpoint, decides."""
+    torch.manual_seed(settings.seed)
+    model = TimeMoe(find_size(settings))
+    if settings.init is not None:
+        load_weights(model, settings.init)
+    return model
+
+
+def find_size(settings: Settings) -> Size:
+    """The size that is named, or that of the checkpoint to begin with, if it has the positions that rows need."""
+    size = _named_size(settings)
+    if settings.length > size.max_position:
+        raise OptionError(f"length is {settings.length:,}, but the model has {size.max_position:,} positions. Use a shorter one.")
+    return size
+
+
+def _named_size(settings: Settings) -> Size:
+    if settings.size is not None and settings.size not in SIZES:
+        raise OptionError(f"size is {settings.size!r}; expected one of {', '.join(SIZES)}.")
+    named = SIZES[settings.size] if settings.size is not None else None
+    if settings.init is None:
+        return named or SIZES["50m"]
+    if not Path(settings.init).exists():
+        raise SourceNotFound(f"{settings.init} does not exist. Give the folder of a checkpoint: config.json and model.safetensors.")
+    if not (Path(settings.init) / CONFIG).is_file():
+        if named is None:
+            raise OptionError(f"{settings.init} has no {CONFIG}, so the size is not known. Say it with size= (--size).")
+        return named
+    found = read_size(settings.init)
+    if named is not None and named != found:
+        raise OptionError(f"size is {settings.size!r}, but {settings.init} is of another one ({found}). Leave the size out.")
+    return found
+
+
+def make_optimizer(settings: Settings) -> Callable[[Any], torch.optim.Optimizer]:
+    """AdamW; biases and norms do not decay."""
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        every = list(parameters)
+        groups = [
+            {"params": [one for one in every if one.dim() > 1], "weight_decay": settings.weight_decay},
+            {"params": [one for one in every if one.dim() <= 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=settings.lr, betas=BETAS, eps=EPS)
+
+    return make
+
+
+def wants_compiling(settings: Settings, model: TimeMoe, total: int) -> bool:
+    """Whether layers are compiled: as told, or on a GPU where a training is long enough to make up for the minute it takes."""
+    if settings.compile != "auto":
+        return settings.compile
+    return next(model.parameters()).device.type == "cuda" and total >= WORTH_COMPILING
+
+
+def train(
+    data: str | os.PathLike[str],
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    progress: bool = False,
+    export: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Trained:
+    """Train on `data` (a store, Time-MoE's folders in place, or a file); `options` are the fields of `Settings`.
+
+    With a `folder` the run is saved there and can be resumed. The best weights go to `export`, or to `weights` in the folder.
+    """
+    settings = make_settings({"data": os.fspath(data), **options})
+    where = Path(folder) if folder is not None else None
+    if where is not None and ((where / "run.json").exists() or (where / NAME).exists()):
+        raise OptionError(f"{where} has a run already. Go on with it (stoker train --resume {where}), or choose another folder.")
+    return run(settings, where, device=device, progress=progress, export=export, resume=False)
+
+
+def resume(
+    folder: str | os.PathLike[str],
+    *,
+    device: str | None = None,
+    progress: bool = False,
+    export: str | os.PathLike[str] | None = None,
+    **changes: Any,
+) -> Trained:
+    """Go on with the run of a folder. Of its settings only `max_seconds` and `save_every` may change."""
+    settings = read_settings(Path(folder))
+    refused = sorted(set(changes) - {"max_seconds", "save_every"})
+    if refused:
+        raise OptionError(f"{refused[0]} cannot change in a run that goes on. Begin another run.")
+    settings = msgspec.structs.replace(settings, **changes).checked()
+    return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True)
+
+
+def run(
+    settings: Settings,
+    folder: Path | None,
+    *,
+    device: str | None,
+    progress: bool,
+    export: str | os.PathLike[str] | None,
+    resume: bool,
+) -> Trained:
+    """One process of a training, from the data to the exported weights."""
+    find_size(settings)  # what is refused is refused before much is done
+    rows = make_rows(settings)
+    model = make_model(settings)
+    there = device or (f"cuda:{int(os.environ.get('LOCAL_RANK') or 0)}" if torch.cuda.is_available() else "cpu")
+    is_first = not int(os.environ.get("RANK") or 0)
+    model.to(there)
+    per_update = settings.batch_size * settings.accumulate * int(os.environ.get("WORLD_SIZE") or 1)
+    total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
+    every = min(total, settings.validate_every or -(-total // PASSES))
+    if wants_compiling(settings, model, total):
+        model.compile(dynamic=False)
+    trainer = stoker.Trainer(
+        model,
+        time_moe_loss,
+        make_optimizer(settings),
+        precision=settings.precision,
+        accumulate=settings.accumulate,
+        clip=settings.clip,
+        graph=settings.graph,
+        compile=False,  # layer by layer, above
+        recompute=settings.recompute,
+        schedule=Decay(total=total, end=settings.lr_end / settings.lr, warmup=settings.warmup),
+        folder=folder,
+        save_every=settings.save_every,
+        max_seconds=settings.max_seconds,
+        log_every=max(1, min(50, every)),
+        device=there,
+        seed=settings.seed,
+        config=msgspec.to_builtins(settings),
+        progress=progress,
+    )
+    batches = Batches(
+        rows.train,
+        batch_size=settings.batch_size,
+        steps=every * settings.accumulate,
+        total=total * settings.accumulate,
+        device=trainer.device,
+    )
+    valid = None
+    if rows.valid is not None:
+        valid = FirstBatches(rows.valid, batch_size=settings.batch_size, most=settings.valid_batches, device=trainer.device)
+    if folder is not None and is_first and not resume:
+        files.make_folder(folder)
+        files.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
+    if progress and is_first:
+        print("\n".join(printable(line) for line in str(rows).splitlines()), flush=True)
+    result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
+    weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
+    if weights is not None and is_first:
+        if folder is not None:
+            stoker.train.load_trained(model, folder)
+        save_weights(model, weights)
+    points = result.step * per_update * settings.length * rows.useful / result.seconds if result.seconds else 0.0
+    epochs = result.step * per_update / rows.per_epoch
+    return Trained(result=result, model=model, rows=rows, weights=weights, points=points, epochs=epochs)

@@ -1,0 +1,240 @@
+"""Weights: checkpoints in the official form, read and written - their names, their shapes, their config.json.
+
+The model holds some matrices joined (queries with keys and values, the experts of a layer, the heads); here they are taken apart
+and joined again, with nothing lost. A file is read strictly: a tensor that is missing, unknown or of another shape is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from stoker import files
+from stoker.errors import OptionError, SourceInvalid, SourceNotFound
+from stoker.recipes.time_moe.sizes import Size
+
+if TYPE_CHECKING:
+    from stoker.recipes.time_moe.model import TimeMoe
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+KEYS = {
+    "hidden_size": "hidden",
+    "intermediate_size": "intermediate",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_experts": "experts",
+    "num_experts_per_tok": "top_k",
+    "horizon_lengths": "horizons",
+    "max_position_embeddings": "max_position",
+    "rope_theta": "rope_theta",
+    "router_aux_loss_factor": "aux_factor",
+    "rms_norm_eps": "eps",
+}
+"""Keys of config.json that say how large a model is, and what they are called here."""
+FIXED = {"model_type": "time_moe", "input_size": 1, "hidden_act": "silu", "use_dense": False, "attention_dropout": 0.0}
+"""Keys of config.json that can have one value only."""
+
+
+def load_weights(model: TimeMoe, path: str | Path) -> None:
+    """Fill a model with an official checkpoint: a folder with config.json, or a safetensors file.
+
+    Numbers become those of the model's own precision, so a checkpoint in bfloat16 fills float32 weights exactly.
+    """
+    path = Path(path)
+    if path.is_dir() and (path / CONFIG).exists():
+        _check_size(model.size, read_size(path), path / CONFIG)
+    expected = {name: (parameter.shape, parameter) for name, parameter in model.named_parameters()}
+    found = _read(path)
+    _check_tensors(found, _shapes(model), path)
+    own = joined(found, model.size)
+    with torch.no_grad():
+        for name, (shape, parameter) in expected.items():
+            parameter.copy_(own[name].reshape(shape))
+
+
+def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
+    """Write a model as an official checkpoint, in `dtype` (its own, without one)."""
+    from safetensors.torch import save
+
+    folder = Path(folder)
+    dtype = dtype or next(model.parameters()).dtype
+    tensors = {
+        name: tensor.detach().to("cpu", dtype).contiguous()
+        for name, tensor in taken_apart(dict(model.named_parameters()), model.size).items()
+    }
+    config = {
+        **FIXED,
+        "architectures": ["TimeMoeForPrediction"],
+        "apply_aux_loss": True,
+        "num_key_value_heads": model.size.heads,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": False,
+        "use_cache": True,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+        **{key: getattr(model.size, name) for key, name in KEYS.items()},
+    }
+    files.make_folder(folder)
+    files.write_file(folder / WEIGHTS, save(tensors, {"format": "pt"}))
+    files.write_file(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+
+
+def read_size(folder: str | Path) -> Size:
+    """The size that a checkpoint's config.json tells."""
+    path = Path(folder) / CONFIG
+    config = _read_json(path)
+    for key, value in FIXED.items():
+        if config.get(key, value) != value:
+            raise SourceInvalid(f"{path}: {key} is {config[key]!r}; expected {value!r}. It is a model of another kind.")
+    missing = [key for key in KEYS if key not in config and key not in ("router_aux_loss_factor", "rms_norm_eps", "rope_theta")]
+    if missing:
+        raise SourceInvalid(f"{path} has no {missing[0]}. It is not the config of a Time-MoE.")
+    if config.get("num_key_value_heads", config["num_attention_heads"]) != config["num_attention_heads"]:
+        raise SourceInvalid(f"{path}: num_key_value_heads is {config['num_key_value_heads']}; expected as many as heads.")
+    horizons = config["horizon_lengths"]
+    if not isinstance(horizons, list) or not all(isinstance(one, int) for one in horizons):
+        raise SourceInvalid(f"{path}: horizon_lengths is {horizons!r}; expected a list of whole numbers.")
+    try:
+        given: dict[str, Any] = {name: config[key] for key, name in KEYS.items() if key in config}
+        return Size(**{**given, "horizons": tuple(horizons)})
+    except OptionError as error:
+        raise SourceInvalid(f"{path}: {error}") from error
+
+
+def taken_apart(own: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
+    """Tensors by the model's names become those by official names (also gradients, which have the same shapes)."""
+    found = {"model.embed_layer.emb_layer.weight": own["embed"], "model.embed_layer.gate_layer.weight": own["embed_gate"]}
+    for here, there in _layers(size):
+        attention, experts = f"{there}.self_attn", f"{there}.ffn_layer"
+        for name, weight, bias in zip(
+            "qkv", own[f"{here}.attention.qkv.weight"].chunk(3), own[f"{here}.attention.qkv.bias"].chunk(3), strict=True
+        ):
+            found[f"{attention}.{name}_proj.weight"], found[f"{attention}.{name}_proj.bias"] = weight, bias
+        found[f"{attention}.o_proj.weight"] = own[f"{here}.attention.out.weight"]
+        found[f"{experts}.gate.weight"] = own[f"{here}.experts.router"]
+        for number, (gate_up, down) in enumerate(zip(own[f"{here}.experts.gate_up"], own[f"{here}.experts.down"], strict=True)):
+            expert = f"{experts}.experts.{number}"
+            found[f"{expert}.gate_proj.weight"], found[f"{expert}.up_proj.weight"] = gate_up.chunk(2)
+            found[f"{expert}.down_proj.weight"] = down
+        gate, up = own[f"{here}.experts.shared_gate_up"].chunk(2)
+        found[f"{experts}.shared_expert.gate_proj.weight"], found[f"{experts}.shared_expert.up_proj.weight"] = gate, up
+        found[f"{experts}.shared_expert.down_proj.weight"] = own[f"{here}.experts.shared_down"]
+        found[f"{experts}.shared_expert_gate.weight"] = own[f"{here}.experts.shared_switch"]
+        found[f"{there}.input_layernorm.weight"] = own[f"{here}.attention_norm.weight"]
+        found[f"{there}.post_attention_layernorm.weight"] = own[f"{here}.experts_norm.weight"]
+    found["model.norm.weight"] = own["norm.weight"]
+    for number, weight in enumerate(torch.split(own["heads.weight"], list(size.horizons))):
+        found[f"lm_heads.{number}.out_layer.weight"] = weight
+    return found
+
+
+def joined(official: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
+    """Tensors by official names become those by the model's own."""
+    found = {"embed": official["model.embed_layer.emb_layer.weight"], "embed_gate": official["model.embed_layer.gate_layer.weight"]}
+
+    def both(expert: str) -> Tensor:
+        return torch.cat([official[f"{expert}.{name}_proj.weight"] for name in ("gate", "up")])
+
+    for here, there in _layers(size):
+        attention, experts = f"{there}.self_attn", f"{there}.ffn_layer"
+        each = [f"{experts}.experts.{number}" for number in range(size.experts)]
+        for kind in ("weight", "bias"):
+            found[f"{here}.attention.qkv.{kind}"] = torch.cat([official[f"{attention}.{name}_proj.{kind}"] for name in "qkv"])
+        found[f"{here}.attention.out.weight"] = official[f"{attention}.o_proj.weight"]
+        found[f"{here}.experts.router"] = official[f"{experts}.gate.weight"]
+        found[f"{here}.experts.gate_up"] = torch.stack([both(expert) for expert in each])
+        found[f"{here}.experts.down"] = torch.stack([official[f"{expert}.down_proj.weight"] for expert in each])
+        found[f"{here}.experts.shared_gate_up"] = both(f"{experts}.shared_expert")
+        found[f"{here}.experts.shared_down"] = official[f"{experts}.shared_expert.down_proj.weight"]
+        found[f"{here}.experts.shared_switch"] = official[f"{experts}.shared_expert_gate.weight"]
+        found[f"{here}.attention_norm.weight"] = official[f"{there}.input_layernorm.weight"]
+        found[f"{here}.experts_norm.weight"] = official[f"{there}.post_attention_layernorm.weight"]
+    found["norm.weight"] = official["model.norm.weight"]
+    found["heads.weight"] = torch.cat([official[f"lm_heads.{number}.out_layer.weight"] for number in range(len(size.horizons))])
+    return found
+
+
+def _layers(size: Size) -> Iterator[tuple[str, str]]:
+    return ((f"layers.{number}", f"model.layers.{number}") for number in range(size.layers))
+
+
+def _shapes(model: TimeMoe) -> dict[str, torch.Size]:
+    empty = {name: parameter.detach().to("meta") for name, parameter in model.named_parameters()}
+    return {name: tensor.shape for name, tensor in taken_apart(empty, model.size).items()}
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, or of the one or the several of a folder."""
+    if not path.exists():
+        raise SourceNotFound(f"{path}: there is no checkpoint. Give a folder with {WEIGHTS}, or a safetensors file.")
+    if path.is_file():
+        return _read_file(path)
+    if (path / WEIGHTS).exists():
+        return _read_file(path / WEIGHTS)
+    if not (path / INDEX).exists():
+        raise SourceNotFound(f"{path} holds neither {WEIGHTS} nor {INDEX}. Only safetensors checkpoints are read.")
+    places = _read_json(path / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(name, str) and Path(name).name == name for name in places.values()):
+        raise SourceInvalid(f"{path / INDEX}: weight_map is not a map from tensors to files of the folder.")
+    found: dict[str, Tensor] = {}
+    for name in sorted(set(places.values())):
+        part = _read_file(path / name)
+        wrong = next((tensor for tensor in part if places.get(tensor) != name), None)
+        if wrong is not None:
+            raise SourceInvalid(f"{path / name} holds {wrong}, which {INDEX} does not say of it.")
+        found |= part
+    missing = next((tensor for tensor in places if tensor not in found), None)
+    if missing is not None:
+        raise SourceInvalid(f"{path / places[missing]} has no {missing}, but {INDEX} says so. The checkpoint is damaged.")
+    return found
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise SourceNotFound(f"{path} is missing, but the checkpoint's index names it.") from None
+    except (SafetensorError, OSError, KeyError) as error:
+        raise SourceInvalid(f"{path} is no safetensors file: {str(error).splitlines()[0]}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SourceNotFound(f"{path} is missing. Expected the folder of an official checkpoint.") from None
+    except (OSError, ValueError) as error:
+        raise SourceInvalid(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise SourceInvalid(f"{path} is a {type(found).__name__}; expected a JSON object.")
+    return found
+
+
+def _check_size(model: Size, file: Size, path: Path) -> None:
+    for field in fields(Size):
+        mine, other = getattr(model, field.name), getattr(file, field.name)
+        if mine != other and field.name not in ("aux_factor", "max_position"):  # these two change no tensor
+            raise SourceInvalid(f"{path}: {field.name} is {other}, but the model's is {mine}. Make the model with read_size(…).")
+
+
+def _check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], path: Path) -> None:
+    for name, shape in expected.items():
+        if name not in found:
+            raise SourceInvalid(f"{path} has no tensor {name}; expected {len(expected)} tensors, found {len(found)}.")
+        if found[name].shape != shape:
+            raise SourceInvalid(
+                f"{path}: {name} has shape {tuple(found[name].shape)}; expected {tuple(shape)}. It is another size."
+            )
+        if not found[name].is_floating_point():
+            raise SourceInvalid(f"{path}: {name} is {found[name].dtype}; expected numbers with a point.")
+    strange = next((name for name in found if name not in expected), None)
+    if strange is not None:
+        raise SourceInvalid(f"{path} holds {strange}, which is no tensor of a Time-MoE of this size.")

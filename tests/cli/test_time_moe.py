@@ -1,0 +1,116 @@
+"""`stoker train time-moe`, `forecast`, `export` and `bench`: from CSV to a forecast, and one line where it cannot be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.calling import Done
+from tests.recipes.time_moe.waves import write_csv
+
+from stoker.recipes import time_moe
+
+Stoker = Callable[..., Done]
+
+QUICK = "--size tiny --length 64 --batch-size 2 --steps 4 --precision fp32 --device cpu --quiet".split()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stoker: Stoker) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_csv(tmp_path / "csv" / "a" / "ett.csv", 240)
+    assert stoker("pack", "csv/**/*.csv", "ett.stoker", "--wide", "--quiet").code == 0
+    return tmp_path
+
+
+def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
+    done = stoker("train", "time-moe", "--data", "ett.stoker", *QUICK)
+    assert (done.code, done.err) == (0, "")
+    assert "finished: 4 steps over " in done.out
+    assert "weights: runs/ett/weights\nnext: stoker forecast runs/ett --data ett.stoker" in done.out
+    shown = stoker("forecast", "runs/ett", "--data", "ett.stoker", "--series", "HUFL", "--horizon", "20", "--plot", "f.svg")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith("ett.csv:HUFL by runs/ett, step ")
+    assert "what came" not in shown.out, "it begins where the series ends"
+    assert "written: f.svg" in shown.out
+    assert "ett.csv:HUFL" in (folder / "f.svg").read_text()
+
+
+def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "official")
+    call = ("forecast", "official", "--data", "csv/a/ett.csv", "--series", "OT", "--at", "200", "--horizon", "9", "--device", "cpu")
+    found = json.loads(stoker(*call, "--json", "--csv", "f.csv").out)
+    assert (found["series"], found["from"], len(found["forecast"]), len(found["actual"])) == ("ett.csv:OT", 200, 9, 9)
+    lines = (folder / "f.csv").read_text().splitlines()
+    assert lines[0] == "step,forecast,actual"
+    assert [float(line.split(",")[1]) for line in lines[1:]] == found["forecast"]
+    assert all(10 < value < 60 for value in found["forecast"]), "in the units of the series"
+    scored = json.loads(stoker(*call[:4], "--horizon", "12", "--context", "30", "--score", "--json", "--device", "cpu").out)
+    assert scored["windows"] == 4 * ((48 - 12) // 12 + 1)
+    table = stoker(*call[:4], "--series", "OT", "--horizon", "12", "--context", "30", "--score", "--device", "cpu").out
+    assert "4 windows, 30 -> 12" in table
+    assert "repeating the last point" in table
+
+
+def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "half", "--max-seconds", "1e-9").code == 0
+    refused = stoker("train", "--resume", "half", "--lr", "1")
+    assert (refused.code, refused.err) == (2, "stoker: lr cannot change in a run that goes on. Begin another run.\n")
+    done = stoker("train", "--resume", "half", "--max-seconds", "100", "--quiet", "--json", "--device", "cpu")
+    assert (done.code, json.loads(done.out)["step"]) == (0, 4)
+    assert stoker("export", "half", "official").code == 0
+    assert time_moe.read_size(folder / "official") == time_moe.SIZES["tiny"]
+    tuned = stoker("train", "time-moe", "--data", "ett.stoker", "--init", "official", *QUICK[2:], "--folder", "tuned", "--json")
+    assert json.loads(tuned.out)["stopped"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("train time-moe", "Give --data DATA, or --resume FOLDER."),
+        ("train time-moe --data gone.stoker", "stoker: gone.stoker does not exist. Give a store, a Time-MoE folder, or a file"),
+        ("train time-moe --data csv", "stoker: csv is neither a store nor a Time-MoE folder"),
+        ("train time-moe --data ett.stoker --size 51m", "stoker: size is '51m'; expected one of 50m, 200m, tiny."),
+        ("train time-moe --data ett.stoker --size tiny", "stoker: length is 2,048, but the model has 512 positions"),
+        ("train time-moe --data ett.stoker --init gone", "stoker: gone does not exist. Give the folder of a checkpoint"),
+        ("train time-moe --data ett.stoker --columns x", "stoker: ett.stoker has no column of numbers 'x'; it has value."),
+        ("train --resume csv --data x", "No such option"),
+        ("forecast gone --data ett.stoker --series OT", "stoker: gone is neither a run of Time-MoE (recipe.json) nor a checkpoint"),
+        ("forecast gone --data ett.stoker", "stoker: ett.stoker has 4 series: ett.csv:HUFL"),
+        ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has ett.csv:HUFL"),
+        ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; give a whole number from 1."),
+        ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the ending '.gif'; expected .svg or .png."),
+        ("forecast gone --data ett.stoker --score --plot f.svg", "--score is over many forecasts"),
+        ("bench time-moe --size 51m", "stoker: --size is '51m'; expected one of 50m, 200m, tiny."),
+        ("bench time-moe --length 5000", "positions."),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(stoker: Stoker, folder: Path, arguments: str, line: str) -> None:
+    done = stoker(*arguments.split())
+    assert (done.code, done.out) == (2, "")
+    assert line in done.err
+    assert "Traceback" not in done.err
+
+
+def test_the_bench_measures_both_ways_and_leaves_nothing_behind(stoker: Stoker, folder: Path) -> None:
+    done = stoker("bench", "time-moe", "--length", "48", "--batch-size", "2", "--rounds", "1", "--out", "bench.svg")
+    assert done.code == 0
+    assert "Time-MoE, before and after" in done.out
+    assert done.out.count("equal bit for bit") == 2
+    assert "NOT equal" not in done.out
+    record = json.loads((folder / "bench.json").read_text())
+    assert len(record["lines"]) == 4
+    assert all(len(line["before"]) == len(line["after"]) == 1 for line in record["lines"])
+    assert "<svg" in (folder / "bench.svg").read_text()
+    assert sorted(path.name for path in folder.iterdir()) == ["bench.json", "bench.svg", "csv", "ett.stoker"]

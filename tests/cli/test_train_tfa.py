@@ -1,0 +1,106 @@
+"""`stoker train tfa.yaml`, `stoker export` of its run, `stoker verify` of both: what a user sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.calling import Done
+from tests.recipes.tfa.trainings import THEIRS, change_bars, make_folder
+
+Stoker = Callable[..., Done]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    make_folder(tmp_path)
+    return tmp_path
+
+
+def test_from_a_yaml_to_a_bundle_that_proves_itself(stoker: Stoker, folder: Path) -> None:
+    done = stoker("train", "tfa.yaml", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    words = [line.split(" ")[0] for line in done.out.splitlines()]
+    assert words[:6] == ["bars", "features", "labels", "train", "validation", "score"]
+    assert words.count("checked") == 7
+    assert "verdict    " in done.out
+    assert done.out.endswith("run        run   next: stoker export run bundle/\n")
+    done = stoker("export", "run", "bundle")
+    assert (done.code, done.err) == (0, "")
+    first, second, *rest = done.out.splitlines()
+    assert first.startswith("exported the weights of step ")
+    assert second.startswith(
+        "proved on golden bars: 71 rows of features equal bit for bit in a batch and bar by bar, 64 logits within "
+    )
+    assert not rest or rest[0].startswith("beware: NO ")
+    done = stoker("verify", "bundle")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("bundle is whole, and answers as it did when it was trained:\n")
+    assert json.loads(stoker("verify", "bundle", "--json").out)["logits"] == 64
+
+
+def test_the_result_for_programs(stoker: Stoker, folder: Path) -> None:
+    done = stoker("train", "tfa.yaml", "--json", "--set", "epochs=1")
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert (found["folder"], found["epoch"], found["stopped"]) == ("run", 1, "finished")
+    assert [line["name"] for line in found["score"]["lines"]] == ["model", "volatility", "linear", "mlp"]
+    assert json.loads(stoker("export", "run", "bundle", "--json").out)["logits"] == 64
+
+
+def test_a_run_goes_on(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "tfa.yaml", "--quiet", "--set", "epochs=1").code == 0
+    again = stoker("train", "tfa.yaml", "--quiet")
+    assert again.code == 2
+    assert again.err.startswith("stoker: run has a run already. Go on with it (stoker train --resume run)")
+    (folder / "bars.csv").unlink()  # the run has its own copy
+    done = stoker("train", "--resume", "run", "--quiet")
+    assert (done.code, done.err) == (0, "")
+
+
+def test_a_yaml_is_verified_without_training(stoker: Stoker, folder: Path) -> None:
+    done = stoker("verify", "tfa.yaml")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith("tfa.yaml is ready to be trained.\n")
+    assert sorted(path.name for path in folder.iterdir()) == ["bars.csv", "spec.json", "tfa.yaml"]
+    change_bars(folder, close=lambda close: -close)
+    done = stoker("verify", "tfa.yaml", "--json")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("stoker: close is -")
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (("train", "tfa.yaml", "--set", "epoch=3"), "stoker: --set epoch is not known; did you mean epochs?\n"),
+        (("train", "tfa.yaml", "--set", "T=x"), "stoker: --set: T is the text 'x'; expected "),
+        (("train", "tfa", "nowhere.yaml"), "stoker: nowhere.yaml does not exist."),
+        (("verify", "nowhere.yaml"), "stoker: "),
+    ],
+)
+def test_a_mistake_is_one_line(stoker: Stoker, folder: Path, arguments: tuple[str, ...], line: str) -> None:
+    done = stoker(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(line)
+    assert done.err.count("\n") == 1
+
+
+def test_onnx_is_not_for_bundles(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "tfa.yaml", "--quiet", "--set", "epochs=1").code == 0
+    assert stoker("export", "run", "bundle", "--onnx").err.startswith("stoker: --onnx is for programs")
+
+
+def test_their_yaml_and_all_fields(stoker: Stoker, folder: Path) -> None:
+    (folder / "theirs.yaml").write_text(THEIRS)
+    done = stoker("train", "theirs.yaml", "--quiet", "--set", "epochs=1")
+    assert (done.code, done.err) == (0, "")
+    assert "note       " in done.out
+    fields = stoker("train", "tfa", "--fields").out
+    assert "label_horizon" in fields
+    assert "Bars ahead whose direction is predicted." in fields

@@ -1,0 +1,159 @@
+"""The model equals the slow and obvious formulation: loss and every gradient, also masked and packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from tests.recipes.time_moe import plain_model
+from torch import Tensor
+
+import stoker
+from stoker.recipes.time_moe import SIZES, Size, TimeMoe, time_moe_loss
+from stoker.recipes.time_moe.weights import taken_apart
+
+SMALL = Size(hidden=16, intermediate=24, layers=2, heads=2, experts=4, top_k=2, horizons=(1, 3, 8), max_position=64)
+
+
+def model_of(size: Size = SMALL, dtype: torch.dtype = torch.float64) -> TimeMoe:
+    """Weights far from zero, so that experts differ and the loss has both of its forms."""
+    torch.manual_seed(0)
+    model = TimeMoe(size, dtype=dtype)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.3 * torch.randn_like(weight)
+    return model
+
+
+def points(rows: int, length: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    series = 1.5 * torch.randn(rows, length + 1, generator=generator, dtype=torch.float64)
+    return series[:, :-1].clone(), series[:, 1:].clone()
+
+
+def compare(model: TimeMoe, found: Tensor, series: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+    """Loss and gradients of the model against those of the plain formulation."""
+    weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in official(dict(model.named_parameters())).items()}
+    expected = plain_model.loss(weights, series, model.size)
+    expected.backward()
+    found.backward()
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
+    gradients = official({name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None})
+    assert set(gradients) == set(weights)
+    for name, gradient in gradients.items():
+        wanted = weights[name].grad
+        wanted = torch.zeros_like(weights[name]) if wanted is None else wanted  # an expert that nobody chose
+        torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-10 * max(float(wanted.abs().max()), 1e-3), msg=name)
+
+
+def official(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return taken_apart(tensors, SMALL)
+
+
+def ones(series: Tensor) -> Tensor:
+    return torch.ones_like(series, dtype=torch.bool)
+
+
+def test_loss_and_every_gradient_equal_the_plain_formulation() -> None:
+    model, (x, y) = model_of(), points(2, 13)
+    compare(model, model.loss(x, y), [(a, b, ones(a)) for a, b in zip(x, y, strict=True)])
+
+
+def test_masked_labels_count_nowhere() -> None:
+    model, (x, y) = model_of(), points(2, 12)
+    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.7
+    compare(model, model.loss(x, y, mask.int()), list(zip(x, y, mask, strict=True)))
+
+
+def test_lengths_are_masks_from_the_left() -> None:
+    model, (x, y) = model_of(), points(3, 12)
+    lengths = torch.tensor([12, 1, 7])
+    mask = torch.arange(12) < lengths.unsqueeze(1)
+    compare(model, model.loss(x, y, lengths), list(zip(x, y, mask, strict=True)))
+
+
+def test_packed_series_are_as_if_each_had_a_row_of_its_own() -> None:
+    model, (x, y) = model_of(), points(2, 12)
+    lengths = [[5, 1, 6], [9, 3]]
+    segments = torch.stack([torch.repeat_interleave(torch.arange(len(row)), torch.tensor(row)) for row in lengths])
+    series = [
+        (a, b, ones(a)) for row, parts in enumerate(lengths) for a, b in zip(x[row].split(parts), y[row].split(parts), strict=True)
+    ]
+    compare(model, model.loss(x, y, segments=segments), series)
+
+
+def test_packed_series_would_be_different_without_their_segments() -> None:
+    model, (x, y) = model_of(), points(1, 12)
+    segments = torch.tensor([[0] * 5 + [1] * 7])
+    assert abs(model.loss(x, y, segments=segments) - model.loss(x, y)) > 1e-3
+
+
+def test_positions_of_no_series_have_no_labels() -> None:
+    model, (x, y) = model_of(), points(1, 12)
+    segments = torch.tensor([[0] * 5 + [1] * 3 + [-1] * 4])
+    y[:, 8:] = torch.nan
+    masked = model.loss(x, y.nan_to_num(), torch.tensor([8]), segments)
+    found = model.loss(x, y, segments=segments)
+    torch.testing.assert_close(found, masked, rtol=0, atol=0)
+    found.backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+
+def test_even_use_of_experts_costs_a_constant() -> None:
+    model, (x, y) = model_of(), points(2, 32)
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.experts.router.zero_()
+        model.heads.weight.zero_()
+        loss = model.loss(x, y)
+        heads = model.heads(model(x), y, None, None)
+    assert float(loss - heads) == pytest.approx(0.04, abs=1e-12)
+
+
+@pytest.mark.parametrize(("name", "parameters", "active"), [("50m", 113_352_192, 49_651_200), ("200m", 453_196_800, 198_392_832)])
+def test_parameters_are_as_many_as_published(name: str, parameters: int, active: int) -> None:
+    with torch.device("meta"):
+        model = TimeMoe(SIZES[name])
+    assert sum(weight.numel() for weight in model.parameters()) == SIZES[name].num_parameters == parameters
+    assert SIZES[name].num_active == active
+
+
+def test_work_of_a_step_is_what_was_counted() -> None:
+    assert SIZES["50m"].flops(8, 2048) == pytest.approx(5.8e12, rel=0.01)
+
+
+def test_products_in_bfloat16_are_near_those_in_float32() -> None:
+    model, (x, y) = model_of(SIZES["tiny"], torch.float32), points(4, 40)
+    with torch.no_grad():
+        exact = model.loss(x.float(), y.float())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = model.loss(x.float(), y.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, exact, rtol=3e-2, atol=0)
+
+
+def test_a_row_longer_than_the_model_knows_is_refused() -> None:
+    model, (x, y) = model_of(), points(1, 65)
+    with pytest.raises(stoker.OptionError, match="65 positions, but the model knows 64"):
+        model.loss(x, y)
+
+
+@pytest.mark.parametrize("key", ["mask", "length"])
+def test_a_batch_of_the_trainer_has_the_same_loss(key: str) -> None:
+    model, (x, y) = model_of(), points(3, 12)
+    lengths = torch.tensor([12, 3, 7])
+    mask = torch.arange(12) < lengths.unsqueeze(1)
+    batch = {"x": x, "y": y, key: mask if key == "mask" else lengths}
+    assert time_moe_loss(model, batch) == model.loss(x, y, mask)
+    valid = torch.tensor([True, False, True])
+    assert time_moe_loss(model, {**batch, "valid": valid}) == model.loss(x, y, mask & valid.unsqueeze(1))
+
+
+def test_inputs_are_left_as_they_are() -> None:
+    model, (x, y) = model_of(), points(2, 12)
+    before = x.clone(), y.clone(), x.shape
+    model.loss(x, y)
+    assert torch.equal(x, before[0])
+    assert torch.equal(y, before[1])
+    assert x.shape == before[2]

@@ -1,0 +1,168 @@
+"""The recipe: data to run folder to official checkpoint; resumed exactly; refused in one line where it cannot be meant."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from benchmarks.timemoe_folder import walks, write_folder
+from tests.recipes.time_moe.waves import write_csv
+
+import stoker
+from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, SourceNotFound
+from stoker.recipes import time_moe
+from stoker.recipes.time_moe.settings import make_settings, read_settings
+from stoker.recipes.time_moe.training import Decay, Trained, make_model, resume, train
+
+QUICK: dict[str, Any] = {
+    "size": "tiny",
+    "length": 64,
+    "batch_size": 2,
+    "steps": 6,
+    "validate_every": 2,
+    "precision": "fp32",
+    "graph": False,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def ett(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ett")
+    write_csv(folder / "ett.csv", 300)
+    stoker.pack(folder / "ett.csv", folder / "ett.stoker", wide=True)
+    return folder / "ett.stoker"
+
+
+def weights_of(done: Trained) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in done.model.state_dict().items()}
+
+
+def test_a_run_has_checkpoints_metrics_settings_and_official_weights(ett: Path, tmp_path: Path) -> None:
+    done = train(ett, folder=tmp_path / "run", **QUICK)
+    assert (done.result.stopped, done.result.step) == ("finished", 6)
+    assert done.points > 0
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {"run.json", "metrics.jsonl", "recipe.json", "checkpoints", "weights"} <= names
+    assert read_settings(tmp_path / "run") == make_settings({"data": str(ett), **{k: v for k, v in QUICK.items() if k != "device"}})
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "val_loss" in line] == [2, 4, 6]
+    again = time_moe.TimeMoe(time_moe.read_size(tmp_path / "run" / "weights"))
+    time_moe.load_weights(again, tmp_path / "run" / "weights")
+    best = time_moe.TimeMoe(again.size)
+    stoker.train.load_trained(best, tmp_path / "run")
+    for (name, one), other in zip(again.state_dict().items(), best.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_it_learns(tmp_path: Path) -> None:
+    stoker.Store.from_arrays(x=[np.sin(np.arange(300.0) / 3 + number) for number in range(4)]).save(tmp_path / "sines.stoker")
+    options = {**QUICK, "steps": 100, "validate_every": 100, "batch_size": 4, "lr": 1e-2, "lr_end": 1e-3}
+    done = train(tmp_path / "sines.stoker", **options)
+    assert done.result.metrics["val_loss"] < 0.35, "guessing the mean costs 0.5"
+
+
+def test_a_run_that_was_stopped_ends_like_one_that_was_not(ett: Path, tmp_path: Path) -> None:
+    whole = weights_of(train(ett, folder=tmp_path / "whole", **QUICK))
+    train(ett, folder=tmp_path / "half", **QUICK, max_seconds=1e-9, save_every=1)
+    assert 0 < json.loads((tmp_path / "half" / "metrics.jsonl").read_text().splitlines()[-1])["step"] < 6
+    done = resume(tmp_path / "half", device="cpu", max_seconds=None)
+    assert done.result.step == 6
+    for name, tensor in weights_of(done).items():
+        assert torch.equal(tensor, whole[name]), name
+
+
+def test_a_run_goes_on_with_what_it_began_with_only(ett: Path, tmp_path: Path) -> None:
+    train(ett, folder=tmp_path / "run", **QUICK)
+    with pytest.raises(OptionError, match="has a run already"):
+        train(ett, folder=tmp_path / "run", **QUICK)
+    with pytest.raises(OptionError, match="lr cannot change in a run that goes on"):
+        resume(tmp_path / "run", lr=1.0)
+    with pytest.raises(ConfigInvalid, match=r"has no recipe.json, so it is no run of Time-MoE"):
+        resume(tmp_path)
+    (tmp_path / "run" / "recipe.json").write_text("{")
+    with pytest.raises(ConfigInvalid, match=r"recipe.json is damaged"):
+        resume(tmp_path / "run")
+
+
+def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
+    store = stoker.Store.from_arrays(x=[np.sin(np.arange(200.0))])
+    store.save(tmp_path / "x.stoker")
+    train(tmp_path / "x.stoker", folder=tmp_path / "run", **QUICK, max_seconds=1e-9, save_every=1)
+    stoker.Store.from_arrays(x=[np.cos(np.arange(200.0))]).save(tmp_path / "x.stoker")
+    with pytest.raises(stoker.FeedError, match="the state is of other data"):
+        resume(tmp_path / "run", device="cpu", max_seconds=None)
+
+
+def test_it_begins_with_an_official_checkpoint(ett: Path, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    given = time_moe.TimeMoe(time_moe.SIZES["tiny"])
+    time_moe.save_weights(given, tmp_path / "checkpoint")
+    settings = make_settings({"data": str(ett), "init": str(tmp_path / "checkpoint"), "length": 64})
+    model = make_model(settings)
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), given.parameters(), strict=True))
+    with pytest.raises(OptionError, match=r"size is '50m', but .*checkpoint is of another one"):
+        make_model(msgspec.structs.replace(settings, size="50m"))
+    with pytest.raises(SourceNotFound, match="nowhere does not exist"):
+        make_model(msgspec.structs.replace(settings, init=str(tmp_path / "nowhere")))
+
+
+@pytest.mark.parametrize("samples", ["packed", "padded", "compat"])
+def test_binary_folders_in_place_with_all_kinds_of_samples(tmp_path: Path, samples: str) -> None:
+    write_folder(tmp_path / "time300b" / "a", walks([30, 90, 12, 200]), num_files=2)
+    write_folder(tmp_path / "time300b" / "b", walks([70, 15]))
+    done = train(tmp_path / "time300b", samples=samples, **{**QUICK, "steps": 2, "validate_every": 1})
+    assert done.result.step == 2
+    assert math.isfinite(done.result.metrics["loss"])
+    assert ("val_loss" in done.result.metrics) == (samples != "compat")
+    kind = {"packed": "packed", "padded": "one piece a row", "compat": "compat"}[samples]
+    assert f"({kind})" in str(done.rows)
+
+
+def test_epochs_become_steps(ett: Path) -> None:
+    options = {**QUICK, "steps": None, "epochs": 2.0, "validate_every": None}
+    done = train(ett, **options)
+    assert done.result.step == math.ceil(2 * done.rows.per_epoch / 2)
+    assert done.epochs == pytest.approx(2.0, abs=0.2)
+
+
+def test_the_learning_rate_goes_down_half_a_cosine() -> None:
+    decay = Decay(total=100, end=0.5, warmup=10)
+    factors = [decay(step, None) for step in range(101)]
+    assert factors[0] == 1 / 11
+    assert factors[10] == 1.0
+    assert factors[55] == pytest.approx(0.75)
+    assert factors[100] == pytest.approx(0.5)
+    assert factors[10:] == sorted(factors[10:], reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "60m"}, "size is '60m'; expected one of 50m, 200m, tiny"),
+        ({"length": 513}, "length is 513, but the model has 512 positions"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"lr_end": 1.0}, "lr_end is 1.0; expected a rate from 0 up to lr"),
+        ({"samples": "compat", "valid": 0.1}, "scale by whole series: a validation at their ends would be seen"),
+        ({"stride": 4}, "stride is for samples 'compat'"),
+        ({"sampels": "packed"}, "time-moe: .*sampels"),
+        ({"columns": ["x"]}, "has no column of numbers 'x'; it has value"),
+        ({"valid": 0.999}, "nothing for the train part"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_line(ett: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message) as caught:
+        train(ett, **{**QUICK, **options})
+    assert "\n" not in str(caught.value)
+
+
+def test_other_weights_than_those_of_the_run_are_refused(ett: Path, tmp_path: Path) -> None:
+    train(ett, folder=tmp_path / "run", **{**QUICK, "steps": 1, "validate_every": 1})
+    with pytest.raises(CheckpointInvalid, match="is of another model"):
+        stoker.train.load_trained(torch.nn.Linear(2, 2), tmp_path / "run")
