@@ -11,7 +11,7 @@ import pytest
 
 from stoker.errors import OptionError
 from stoker.train.chart import Axis, Curve, Panel, draw, labels, nice_ticks
-from stoker.train.plot import plot
+from stoker.train.plot import check_picture, plot, save_picture
 from stoker.train.run import Run
 from stoker.train.runs import collect
 
@@ -129,3 +129,16 @@ def test_a_png_is_the_same_picture(tmp_path: Path) -> None:
     write_run(tmp_path / "one")
     path = plot(collect(tmp_path), tmp_path / "one.png")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("smooth", [True, False])
+def test_a_curve_of_many_points_is_drawn_as_it_is_where_that_is_wanted(tmp_path: Path, smooth: bool) -> None:
+    curve = Curve(colour=0, steps=list(range(400)), values=[float(step % 2) for step in range(400)], smooth=smooth)
+    text = save_picture(tmp_path / "f.svg", [Panel(title="waves", curves=[curve])], title="a & b").read_text()
+    assert ("stroke-opacity" in text) == smooth
+    assert "a &amp; b" in text
+
+
+def test_a_picture_that_cannot_be_saved_is_refused_before_it_is_drawn(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"f.gif has the ending '.gif'; expected .svg or .png"):
+        check_picture(tmp_path / "f.gif")

@@ -25,6 +25,8 @@ class Curve:
     steps: Sequence[int]
     values: Sequence[float]
     dashed: bool = False
+    smooth: bool = True
+    """Whether many points are drawn as their running mean over a shadow of themselves."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,6 +113,9 @@ def _panel(panel: Panel) -> Iterator[str]:
 def _curve(curve: Curve, points: list[tuple[float, float]], across: float) -> Iterator[str]:
     stroke = f'fill="none" stroke="{colour_of(curve.colour)}" stroke-linejoin="round"'
     dash = ' stroke-dasharray="6 4"' if curve.dashed else ""
+    if len(points) > MANY_POINTS and not curve.smooth:
+        yield f'<path d="{_path(_thin(points, across))}" {stroke} stroke-width="1.4"{dash}/>'
+        return
     if len(points) > MANY_POINTS:
         yield f'<path d="{_path(_thin(points, across))}" {stroke} stroke-width="1" stroke-opacity="0.25"/>'
         yield f'<path d="{_path(_thin(_smooth(points), across))}" {stroke} stroke-width="1.8"{dash}/>'

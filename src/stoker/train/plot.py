@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from stoker.errors import OptionError
 from stoker.files import write_file
@@ -22,9 +23,7 @@ Curves = dict[str, tuple[list[int], list[float]]]
 
 def plot(runs: Sequence[RunSummary], path: str | Path, *, title: str | None = None) -> Path:
     """Draw runs into a picture: .svg, or .png with the extra `plot`. Damaged runs and those without numbers are left out."""
-    path = Path(path)
-    if path.suffix not in (".svg", ".png"):
-        raise OptionError(f"{path} has the ending {path.suffix!r}; expected .svg or .png.")
+    check_picture(path)
     read = [(run, read_lines(run.path / METRICS).curves) for run in runs if run.state != "damaged"]
     drawn = [(run, curves) for run, curves in read if curves]
     if not drawn:
@@ -32,13 +31,34 @@ def plot(runs: Sequence[RunSummary], path: str | Path, *, title: str | None = No
     panels = _panels([curves for _, curves in drawn])
     names = [run.name for run, _ in drawn]
     note = "solid: training · dashed: validation" if any(curve.dashed for panel in panels for curve in panel.curves) else ""
-    text = draw(
+    return save_picture(
+        path,
         panels,
         title=title or (names[0] if len(names) == 1 else f"{len(names)} runs"),
         legend=names if len(names) > 1 else [],
         note=note,
-    ).encode()
-    write_file(path, text if path.suffix == ".svg" else _as_png(text), durable=False)
+    )
+
+
+def check_picture(path: str | Path) -> None:
+    """Refuse a path that no picture can be saved under, before anything is computed for it."""
+    suffix = Path(path).suffix
+    if suffix not in (".svg", ".png"):
+        raise OptionError(f"{path} has the ending {suffix!r}; expected .svg or .png.")
+    if suffix == ".png":
+        _painter()
+
+
+def save_picture(path: str | Path, panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "") -> Path:
+    """Draw panels of curves into a picture: .svg, or .png with the extra `plot`."""
+    return save_svg(path, draw(panels, title=title, legend=legend, note=note))
+
+
+def save_svg(path: str | Path, text: str) -> Path:
+    """Save a picture that is told as SVG: .svg as it is, or .png with the extra `plot`."""
+    check_picture(path)
+    path = Path(path)
+    write_file(path, text.encode() if path.suffix == ".svg" else _as_png(text.encode()), durable=False)
     return path
 
 
@@ -67,11 +87,14 @@ def _panel(name: str, runs: Sequence[Curves]) -> Panel:
 
 
 def _as_png(text: bytes) -> bytes:
+    png: bytes = _painter().svg2png(bytestring=text, scale=2)
+    return png
+
+
+def _painter() -> Any:
     try:
-        module = import_extra("cairosvg", writer="a picture as .png", extra="plot")
+        return import_extra("cairosvg", writer="a picture as .png", extra="plot")
     except OSError as error:  # the package is there, and the library that it calls is not
         raise OptionError(
             f"a picture as .png needs the library cairo ({error}). Install it, or give a path that ends in .svg."
         ) from error
-    png: bytes = module.svg2png(bytestring=text, scale=2)
-    return png

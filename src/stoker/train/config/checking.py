@@ -105,6 +105,9 @@ class _Check:
         return {**value, **checked}
 
     def _field(self, value: Any, field: Field, hint: Any, path: Path_) -> Any:
+        item = _record_of_list(field.type)
+        if item is not None and isinstance(value, list):
+            return [self.struct(one, item, (*path, i)) for i, one in enumerate(value)]
         choices = structs_of(field.type)
         if not choices:
             return self._plain(value, field.type, hint, path)
@@ -158,6 +161,13 @@ class _Check:
             hint = f"did you mean {next(one for one in self._known if one.split('.')[-1] == near[0])}?"
         end = "" if hint.endswith("?") else "."
         raise ConfigInvalid(f"{self._document.place(path)}: {_dotted(path)} is not known; {hint}{end}")
+
+
+def _record_of_list(info: Type) -> StructType | None:
+    """The record that each part of a list is."""
+    types = info.types if isinstance(info, UnionType) else (info,)
+    items = [one.item_type for one in types if isinstance(one, ListType)]
+    return items[0] if items and isinstance(items[0], StructType) else None
 
 
 def spelt_out(value: Any) -> Any:

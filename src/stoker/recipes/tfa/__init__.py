@@ -1,0 +1,42 @@
+"""TFA: the direction of market bars. Bars become indicators, labels and windows; a model is trained, judged, exported and served.
+
+    settings     the YAML, theirs or ours, as one checked value
+    bars         CSV files -> series of bars
+    labels       what is predicted: the direction of the next bars, masked where there is none
+    pipeline     features, labels, split and feeds; training; the score of the third block
+    baselines    what a model must beat
+    audit        what was wrong in trainers like this, each refused in one line
+    model, banded, build       the models
+    data, scoring, threads     rows ready to be fed; what a score means; how many threads a step is fastest with
+    bundle, predictor          a trained model as a folder that proves itself, and bar by bar
+
+These are the public names; each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker.lazy import lazy
+
+_LAZY = {
+    "Predictor": "stoker.recipes.tfa.predictor:Predictor",
+    "Settings": "stoker.recipes.tfa.settings:Settings",
+    "build_model": "stoker.recipes.tfa.build:build_model",
+    "label_bars": "stoker.recipes.tfa.labels:label_bars",
+    "read_settings": "stoker.recipes.tfa.settings:read_settings",
+    "train": "stoker.recipes.tfa.pipeline:train",
+    "verify_bundle": "stoker.recipes.tfa.bundle:verify_bundle",
+    "write_bundle": "stoker.recipes.tfa.bundle:write_bundle",
+}
+
+if TYPE_CHECKING:
+    from stoker.recipes.tfa.build import build_model as build_model
+    from stoker.recipes.tfa.bundle import verify_bundle as verify_bundle
+    from stoker.recipes.tfa.bundle import write_bundle as write_bundle
+    from stoker.recipes.tfa.labels import label_bars as label_bars
+    from stoker.recipes.tfa.pipeline import train as train
+    from stoker.recipes.tfa.predictor import Predictor as Predictor
+    from stoker.recipes.tfa.settings import Settings as Settings
+    from stoker.recipes.tfa.settings import read_settings as read_settings
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -1,0 +1,321 @@
+"""Audit: what was wrong in trainers of this kind, each looked for in what was really made, and refused in one line.
+
+    bars        times that do not rise or are not distinct, missing prices, dropped rows, price paths sorted together by time
+    cache       features of other bars or of another spec
+    labels      0 where there is no direction, labels without a future, labels that measure volatility
+    samples     served twice or never, inputs and labels of different rows, rows before the warm-up, windows over a gap or a series
+    split       windows or labels of one block within another
+    scaling     mean, deviation or weight of labels from other rows than those of the training
+
+Nothing here trusts how a thing was made: labels are computed anew, rows are looked up, means are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import stoker
+from stoker.errors import BadValue, BatchesInvalid, LeakFound, OptionError, SourceEmpty, TimeDisorder
+from stoker.recipes.tfa.bars import Bars
+
+if TYPE_CHECKING:
+    from stoker.recipes.tfa.data import Prepared
+
+Array = npt.NDArray[Any]
+
+HOUR = 3_600_000
+MOST_HOLES = 0.01
+"""Share of bars that may be missing within sessions."""
+MOST_LAGS = 32
+LARGEST_MOVE = 0.05
+"""A market whose usual bar moves by more is several prices in one."""
+TELLING = 0.6
+"""Area under the curve from which on volatility alone explains a label."""
+SAME_PATH = 0.5
+
+
+def auc(scores: Array, labels: Array) -> float:
+    """The area under the ROC curve; nan where there is only one class."""
+    metric = stoker.train.AUC()
+    metric.update(prediction=torch.from_numpy(np.asarray(scores, dtype=np.float64)), target=torch.from_numpy(np.asarray(labels)))
+    return metric.compute()
+
+
+def check_bars(bars: Bars, *, gaps: str = "refuse") -> Bars:
+    """The bars, cut where that was asked for; refused where a time, a price or a row is not what it should be."""
+    if not bars.num_bars:
+        raise SourceEmpty(f"{', '.join(bars.sources)} has no bars.")
+    _check_times(bars)
+    bars = _check_prices(bars, gaps)
+    bars = _check_holes(bars, gaps)
+    _check_paths(bars)
+    return bars
+
+
+def _check_times(bars: Bars) -> None:
+    steps = np.diff(bars.times)
+    inside = np.ones(len(steps), dtype=bool)
+    inside[bars.offsets[1:-1] - 1] = False
+    wrong = np.flatnonzero(inside & (steps <= 0))
+    if not len(wrong):
+        return
+    row = int(wrong[0]) + 1
+    if steps[row - 1] < 0:
+        raise TimeDisorder(
+            f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. Give bars in the order of time, and each "
+            f"series a file (datasets) or a symbol of its own."
+        )
+    equal = float((steps[inside] == 0).mean())
+    raise TimeDisorder(
+        f"{bars.place(row)} has the time of the one above it, as {equal:.0%} of all bars have. Times that were rounded "
+        "(float32 holds "
+        f"64 s at best) or series sorted together look so; give whole seconds, and each series a file of its own."
+    )
+
+
+def _check_prices(bars: Bars, gaps: str) -> Bars:
+    prices = [name for name in ("open", "high", "low", "close") if name in bars.columns]
+    good = np.ones(bars.num_bars, dtype=bool)
+    for name in prices:
+        good &= np.isfinite(bars.columns[name]) & (bars.columns[name] > 0)
+    if good.all():
+        return bars
+    if gaps == "cut":
+        return bars.without(np.flatnonzero(~good))
+    row = int(np.argmin(good))
+    name = next(one for one in prices if not bars.columns[one][row] > 0 or not np.isfinite(bars.columns[one][row]))
+    raise BadValue(
+        f"{name} is {bars.columns[name][row]:g} in {bars.place(row)} ({int((~good).sum()):,} bars in all); expected prices "
+        "above 0. "
+        f"Mend them, or say `gaps: cut` to begin a series anew behind each."
+    )
+
+
+def _check_holes(bars: Bars, gaps: str) -> Bars:
+    """Within a session bars follow each other at one distance; a night is no hole."""
+    steps = np.diff(bars.times).astype(np.float64)
+    steps[bars.offsets[1:-1] - 1] = np.nan
+    if gaps == "allow" or not np.isfinite(steps).any():
+        return bars
+    usual = float(np.nanmedian(steps))
+    holes = np.flatnonzero((steps > 1.5 * usual) & (steps < HOUR)) if usual < HOUR / 3 else np.array([], dtype=np.int64)
+    missing = float((steps[holes] / usual - 1).sum())
+    share = missing / (missing + bars.num_bars)
+    if gaps == "cut":
+        return bars.cut(holes + 1)
+    if share > MOST_HOLES:
+        row = int(holes[0]) + 1
+        raise BadValue(
+            f"{share:.1%} of the bars within sessions are missing, the first before {bars.place(row)} "
+            f"({_seconds(steps[row - 1])} after "
+            f"the one above it, usually {_seconds(usual)}): indicators and labels would count rows, not time. Give all bars, or "
+            f"say `gaps: cut` (series end there) or `gaps: allow`."
+        )
+    return bars
+
+
+def _check_paths(bars: Bars) -> None:
+    """In one price, bars that are further apart in time are no nearer in price."""
+    for number, name in enumerate(bars.names):
+        close = np.log(bars.columns["close"][bars.series(number)])
+        if len(close) < 4 * MOST_LAGS:
+            continue
+        next_ = float(np.median(np.abs(close[1:] - close[:-1])))
+        apart = {lag: float(np.median(np.abs(close[lag:] - close[:-lag]))) for lag in range(2, MOST_LAGS + 1)}
+        lag = min(apart, key=lambda one: apart[one])
+        if next_ > LARGEST_MOVE or (next_ > 0 and apart[lag] < SAME_PATH * next_):
+            told = f"a bar differs from the next by {next_:.2%} in the median, and by {apart[lag]:.2%} from the one {lag} rows on"
+            raise TimeDisorder(
+                f"series {name!r} of {bars.sources[number]} is several prices sorted together by time: {told}. Give each a "
+                "file of its "
+                f"own, in `datasets`."
+            )
+
+
+def _seconds(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:,.0f} s"
+
+
+def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Array:
+    """The features of a store that `stoker features` made, if they are of these bars and this spec."""
+    plain = {name: value for name, value in spec.items() if name != "compat"}
+    known = {stoker.encode.FeatureStream(one).spec.content_hash for one in (spec, plain)}
+    parsed = stoker.encode.FeatureStream(spec).spec
+    notes = [] if cache.manifest is None else [note for note in cache.manifest.notes if "(spec " in note]
+    found = next((note.partition("(spec ")[2].split(",")[0].rstrip(")") for note in notes), "none")
+    theirs = "sentio" if any(", compat sentio" in note for note in notes) else "exact"
+    if found not in known or theirs != (parsed.compat or "exact"):
+        raise OptionError(
+            f"the cache {cache.name} has the features of another spec: {found} ({theirs}), expected {parsed.content_hash} "
+            f"({parsed.compat or 'exact'}). Make it anew with `stoker features`, or leave feature_cache out."
+        )
+    close = next((name for name in cache.schema if name.lower() == "close"), None)
+    same = close is not None and np.array_equal(np.asarray(cache.lengths), bars.lengths)
+    if not same or not np.array_equal(
+        np.asarray(cache.column(str(close)), dtype=np.float64), bars.columns["close"], equal_nan=True
+    ):
+        raise OptionError(
+            f"the cache {cache.name} has the features of other bars: {cache.num_steps:,} bars in {len(cache):,} series whose "
+            "close is "
+            f"not that of {bars.sources[0]} ({bars.num_bars:,} bars in {len(bars.names):,}). Make it anew, or leave "
+            "feature_cache out."
+        )
+    return np.asarray(cache.column("features"), dtype=np.float32)
+
+
+def check_all(prepared: Prepared, progress: Callable[[str], None] = lambda name: None) -> list[str]:
+    """Every check of what was prepared; what passed, in words. The first that does not raises."""
+    passed = []
+    for check in (check_labels, check_volatility, check_split, check_samples, check_served, check_scaler, check_pos_weight):
+        progress(check.__name__)
+        passed.append(check(prepared))
+    return passed
+
+
+def check_labels(prepared: Prepared) -> str:
+    """Labels are those that the bars give, and rows without a direction have none."""
+    bars, rule, store = prepared.bars, prepared.rule, prepared.store
+    rows, labels = np.asarray(store.column("row")), np.asarray(store.column("label"))
+    ends = bars.offsets[np.searchsorted(bars.offsets, rows, side="right")]
+    ahead = np.minimum(rows + rule.horizon, bars.num_bars - 1)
+    change = np.log(bars.columns["close"][ahead]) - np.log(bars.columns["close"][rows])
+    has_future = rows + rule.horizon < ends
+    if rule.compat:
+        return "labels are the trainer's own (compat): 0 also where there is no direction"
+    late = np.flatnonzero(~has_future & np.isfinite(labels))
+    if len(late):
+        raise LeakFound(
+            f"{len(late):,} rows have a label but no bar {rule.horizon} ahead in their series, the first "
+            f"{bars.place(int(rows[late[0]]))}: "
+            f"such labels are made up. Mask them (NaN)."
+        )
+    clear = has_future & (np.abs(change) >= max(rule.least_change, 1e-12))
+    if rule.least_volume:
+        clear &= bars.columns["volume"][ahead] >= rule.least_volume
+    unclear = np.flatnonzero(~clear & np.isfinite(labels))
+    if len(unclear) > 1e-3 * len(labels):
+        raise BadValue(
+            f"{len(unclear):,} of {len(labels):,} rows do not clear the thresholds of a label but have one, the first "
+            f"{bars.place(int(rows[unclear[0]]))}: a model would learn how restless the market is. Mask them (labels: masked)."
+        )
+    wrong = np.flatnonzero(clear & np.isfinite(labels) & ((change > 0) != (labels > 0.5)) & (np.abs(change) > 1e-9))
+    if len(wrong):
+        raise BadValue(f"the label of {bars.place(int(rows[wrong[0]]))} is {labels[wrong[0]]:g}, but its close says otherwise.")
+    return f"labels have a future and clear the thresholds; {int(np.isnan(labels).sum()):,} rows are masked"
+
+
+def check_volatility(prepared: Prepared) -> str:
+    """Trailing volatility alone must not explain the labels."""
+    labels, volatility = (np.asarray(prepared.store.column(name)) for name in ("label", "volatility"))
+    known = np.isfinite(labels) & np.isfinite(volatility)
+    area = auc(volatility[known], labels[known])
+    told = f"trailing volatility alone has an AUC of {area:.3f} on the labels"
+    if abs(area - 0.5) > TELLING - 0.5:
+        if not prepared.rule.compat:
+            raise BadValue(f"{told}: they say how restless the market is, not where it goes. Mask rows below the thresholds.")
+        return f"{told}: they measure volatility rather than direction (labels: compat). A score on them is no skill"
+    return told
+
+
+def check_split(prepared: Prepared) -> str:
+    """No bar is in two blocks, with what labels and indicators were made of."""
+    split, rule = prepared.split, prepared.rule
+    if split.reach.horizon < rule.horizon:
+        raise LeakFound(
+            f"the split purges {split.reach.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last "
+            "labels of one "
+            f"block are made of prices of the next. Split with horizon={rule.horizon}."
+        )
+    if split.reach.warm_up < prepared.warm_up:
+        raise LeakFound(
+            f"the split leaves {split.reach.warm_up} rows of warm-up after a boundary, but indicators look {prepared.warm_up} "
+            "back. "
+            f"Split with warm_up={prepared.warm_up}."
+        )
+    stoker.split.check(split)
+    times, last = np.asarray(prepared.store.column("ts")), -np.inf
+    for name in split.parts:
+        rows = prepared.labelled_rows(name)
+        if times[rows].min() <= last:
+            raise LeakFound(f"the {name} block begins before the one before it has ended. Split by time.")
+        last = times[rows].max()
+    return f"train, validation and score share no bar (horizon {rule.horizon}, warm-up {prepared.warm_up})"
+
+
+def check_samples(prepared: Prepared) -> str:
+    """A sample is rows one after the other, of one series, all behind the warm-up, with inputs and labels of the same rows."""
+    bars, store, length = prepared.bars, prepared.store, prepared.shape.view.length
+    rows, features, labels = (np.asarray(store.column(name)) for name in ("row", "features", "label"))
+    place = rows - bars.offsets[np.searchsorted(bars.offsets, rows, side="right") - 1]
+    count = 0
+    for name in prepared.split.parts:
+        feed = prepared.feed(name, numbers=True)
+        starts = feed.samples.locate(np.arange(feed.num_samples)).starts
+        count += len(starts)
+        early = np.flatnonzero(place[starts] < prepared.warm_up)
+        if len(early):
+            raise BatchesInvalid(
+                f"sample {early[0]:,} of {name} begins at {bars.place(int(rows[starts[early[0]]]))}, but features are ready "
+                "from bar "
+                f"{prepared.warm_up + 1} on: it would hold padding. Leave out the rows of the warm-up."
+            )
+        torn = np.flatnonzero(rows[starts + length - 1] - rows[starts] != length - 1)
+        ends = bars.offsets[np.searchsorted(bars.offsets, rows[starts], side="right")]
+        torn = torn if len(torn) else np.flatnonzero(rows[starts] + length > ends)
+        if len(torn):
+            raise BatchesInvalid(
+                f"sample {torn[0]:,} of {name} reaches over the end of a series or a gap: it begins at "
+                f"{bars.place(int(rows[starts[torn[0]]]))} and has {length} rows. Series must be kept apart."
+            )
+        batch = next(iter(feed))
+        valid = batch["valid"].numpy()
+        at = (feed.samples.locate(batch["sample"].numpy()[valid]).starts[:, None] + np.arange(length)).reshape(-1)
+        inputs = batch["features"].numpy()[valid].reshape(len(at), -1)
+        if not np.isfinite(inputs).all() or not inputs.any(axis=1).all():
+            raise BatchesInvalid(f"a batch of {name} holds rows that are empty or padded. Leave out rows that are not ready.")
+        if not np.array_equal(inputs, features[at]) or not np.array_equal(
+            batch["label"].numpy()[valid].reshape(-1), labels[at], equal_nan=True
+        ):
+            raise BatchesInvalid(f"inputs and labels of a batch of {name} are of different rows than their numbers say.")
+    return f"{count:,} samples of {length} rows: none over a gap or a series, none before the warm-up"
+
+
+def check_served(prepared: Prepared) -> str:
+    """Each training sample is served once an epoch; where series have weights, as often as they say."""
+    feed = prepared.feed("train", numbers=True)
+    if len(set(prepared.weights.tolist())) > 1:
+        return f"{feed.num_samples:,} training samples are drawn by the weights of their series"
+    stoker.check(feed, ids="sample", once=True).raise_if_bad()
+    return f"each of {feed.num_samples:,} training samples is served once an epoch"
+
+
+def check_scaler(prepared: Prepared) -> str:
+    """The scaler knows the training rows alone."""
+    prepared.scaler.check(prepared.split)
+    return f"the scaler has seen {int(prepared.scaler.fitted_on[1]):,} training rows, and no other"
+
+
+def check_pos_weight(prepared: Prepared) -> str:
+    """The weight of labels is that of the training rows."""
+    if prepared.pos_weight is None:
+        return "labels 0 and 1 weigh the same"
+    expected = stoker.split.pos_weight(prepared.store, prepared.split.train, "label")
+    if not torch.allclose(prepared.pos_weight.reshape(()), expected, rtol=1e-6):
+        raise LeakFound(
+            f"pos_weight is {float(prepared.pos_weight):.6g}, but the training rows give {float(expected):.6g}: it was made "
+            "of other rows. "
+            f"Use stoker.split.pos_weight(store, split.train, 'label')."
+        )
+    return f"pos_weight {float(expected):.4g} is that of the training rows"
+
+
+def check_model(model: torch.nn.Module, prepared: Prepared) -> None:
+    """The mean and deviation within a model are those of the training rows."""
+    mean, inv_std = (model.get_buffer(name).cpu() for name in ("mean", "inv_std"))
+    if not torch.allclose(mean, prepared.scaler.mean, rtol=1e-5) or not torch.allclose(1 / inv_std, prepared.scaler.std, rtol=1e-4):
+        raise LeakFound("mean and std within the model are not those of the training rows. Build it with those of the scaler.")

@@ -1,0 +1,281 @@
+"""The bundle: a trained model as a folder that has all that serving needs, and proves itself.
+
+    bundle.json            what it is, and the hash of each file
+    feature_spec.json      the features, by their hash the very ones of the training
+    model.safetensors      the weights, with the scaler
+    model.pt2              the same as a program of torch.export: raw features [batch, rows, features] -> logits [batch]
+    golden.safetensors     bars, and the features and logits that the training would give them
+
+Writing it computes features and logits of the golden bars in one batch and bar by bar: features must be equal bit for bit, logits
+within 1e-6. Reading it does the same as far as asked for, and refuses a file that has changed, another spec, another window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+import stoker
+from stoker import files
+from stoker.errors import CheckpointInvalid, ConfigInvalid, TrainError
+from stoker.recipes.tfa.banded import Banded
+from stoker.recipes.tfa.bars import PRICES, read_bars
+from stoker.recipes.tfa.build import KNOWN, SMALL, TfaModel, build_model
+from stoker.recipes.tfa.model import Tfa
+from stoker.recipes.tfa.pipeline import SCORE_NAME, SPEC_NAME, length_of
+from stoker.recipes.tfa.settings import Settings, read_settings
+from stoker.recipes.tfa.stationary import levels_of
+from stoker.recipes.tfa.threads import using
+
+Array = npt.NDArray[Any]
+
+BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
+GOLDEN_ROWS = 64
+"""Logits that are proven."""
+TOLERANCE = 1e-6
+"""How far a logit may be from that of the batch, as a share of the larger of 1 and the largest logit."""
+
+
+class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What bundle.json holds."""
+
+    format: str = "stoker-tfa"
+    version: int = 1
+    symbol: str | None
+    model: str
+    sizes: dict[str, int | bool]
+    length: int
+    """Rows of a window; of the banded model, rows that one layer sees."""
+    reach: int
+    """Rows that a logit needs."""
+    stationary: bool
+    features: list[str]
+    spec_hash: str
+    arithmetic: str
+    warm_up: int
+    """Bars before the first row of features that counts."""
+    label: dict[str, float]
+    """Horizon and thresholds of what is predicted."""
+    step: int
+    """Updates that the weights have seen."""
+    score: dict[str, Any]
+    files: dict[str, str]
+    """SHA-256 of each file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was re-run, and how it compared."""
+
+    rows: int
+    """Rows of features that are equal, bit for bit, in a batch and bar by bar."""
+    logits: int
+    difference: float
+    """The largest one between a logit bar by bar and that of the batch."""
+
+
+def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
+    """The model of a bundle, without its weights."""
+    width = len(bundle.features)
+    levels = levels_of(spec["features"]) if bundle.stationary else None
+    given: dict[str, Any] = {"mean": torch.zeros(width), "std": torch.ones(width), **bundle.sizes}
+    return build_model(bundle.model, num_features=width, length=bundle.length, levels=levels, **given).eval()
+
+
+@using(1)  # single rows are too small for threads
+def write_bundle(run: str | Path, target: str | Path, *, latest: bool = False) -> tuple[Bundle, Proof]:
+    """Write the best model of a run (or its latest) as a bundle, after its proof."""
+    run, target = Path(run), Path(target)
+    settings = read_settings(run / "config.yaml")
+    spec = json.loads((run / SPEC_NAME).read_text())
+    parsed = stoker.encode.FeatureStream(spec).spec
+    score = json.loads((run / SCORE_NAME).read_text()) if (run / SCORE_NAME).is_file() else {}
+    plain = Bundle(
+        symbol=settings.symbol,
+        model=settings.chosen_model,
+        sizes=_sizes(settings),
+        length=length_of(settings),
+        reach=1,
+        stationary=bool(settings.stationary),
+        features=list(parsed.names),
+        spec_hash=parsed.content_hash,
+        arithmetic=parsed.compat or "exact",
+        warm_up=_warm_up(spec),
+        label={
+            "horizon": settings.label_horizon,
+            "least_change": settings.price_change_threshold,
+            "least_volume": settings.min_volume_threshold,
+        },
+        step=0,
+        score={name: score[name] for name in ("lines", "skilled", "verdict") if name in score},
+        files={},
+    )
+    model = build_of(plain, spec)
+    step = stoker.train.load_trained(model, run, latest=latest).step
+    bundle = msgspec.structs.replace(plain, reach=model.reach, step=step)
+    golden = make_golden(model, bundle, spec, _golden_bars(settings, run, bundle))
+    files.make_folder(target)
+    _write_program(model, bundle, golden, target / PROGRAM_NAME)
+    written = {
+        SPEC_NAME: json.dumps(spec, indent=1).encode() + b"\n",
+        WEIGHTS_NAME: _tensors(model.state_dict(), length=str(bundle.length), reach=str(bundle.reach), spec=bundle.spec_hash),
+        GOLDEN_NAME: _tensors({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in golden.items()}),
+    }
+    for name, data in written.items():
+        files.write_file(target / name, data)
+    hashes = {name: _digest(target / name) for name in (*written, PROGRAM_NAME)}
+    bundle = msgspec.structs.replace(bundle, files=hashes)
+    files.write_file(target / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
+    return bundle, verify_bundle(target)
+
+
+@using(1)
+def verify_bundle(folder: str | Path) -> Proof:
+    """Read a bundle as a program that serves it would, and re-run its golden bars: in one batch, and bar by bar."""
+    from stoker.recipes.tfa.predictor import Predictor
+
+    predictor = Predictor.load(folder)
+    golden = read_golden(Path(folder))
+    columns = [name for name in PRICES if name in golden]
+    num_bars, rows, features, logits = len(golden["close"]), 0, golden["features"], golden["logits"]
+    differences = []
+    for i in range(num_bars):
+        logit = predictor.push({name: float(golden[name][i]) for name in columns})
+        behind = i - (num_bars - len(features))
+        if behind >= 0:
+            rows += 1
+            if predictor.features.tobytes() != features[behind].tobytes():
+                raise TrainError(
+                    f"{folder}: the features of golden bar {i:,} are others bar by bar than in the batch. Do not use it."
+                )
+        behind = i - (num_bars - len(logits))
+        if behind >= 0:
+            if logit is None:
+                raise TrainError(f"{folder}: golden bar {i:,} has no logit, but it had one in the batch. Do not use it.")
+            differences.append(abs(logit - float(logits[behind])))
+    allowed = TOLERANCE * max(1.0, float(np.abs(logits).max()))
+    if not max(differences) <= allowed:
+        raise TrainError(
+            f"{folder}: a logit is {max(differences):.2g} off bar by bar; expected at most {allowed:.2g}. Do not use it."
+        )
+    return Proof(rows=rows, logits=len(differences), difference=max(differences))
+
+
+def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
+    """Read a bundle: every file by its hash, the spec by its own, the weights by the window that they were trained with."""
+    try:
+        bundle = msgspec.json.decode((folder / BUNDLE_NAME).read_bytes(), type=Bundle)
+    except FileNotFoundError:
+        raise ConfigInvalid(f"{folder} has no {BUNDLE_NAME}, so it is no bundle. Write one: stoker export RUN {folder}") from None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointInvalid(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
+    if (bundle.format, bundle.version) != ("stoker-tfa", 1):
+        raise CheckpointInvalid(f"{folder / BUNDLE_NAME} is a {bundle.format} of version {bundle.version}; expected stoker-tfa, 1.")
+    for name in (SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME):
+        if not (folder / name).is_file() or _digest(folder / name) != bundle.files.get(name):
+            what = "has changed since it was written" if (folder / name).is_file() else "is missing"
+            raise CheckpointInvalid(f"{folder / name} {what}. Export the bundle anew.")
+    spec = json.loads((folder / SPEC_NAME).read_text())
+    found = stoker.encode.FeatureStream(spec).spec.content_hash
+    if found != bundle.spec_hash:
+        raise CheckpointInvalid(f"{folder / SPEC_NAME} has the hash {found}, but the model was trained on {bundle.spec_hash}.")
+    weights, told = _read_tensors(folder / WEIGHTS_NAME)
+    for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
+        if told.get(name) != str(own):
+            raise CheckpointInvalid(
+                f"{folder / BUNDLE_NAME} says {name} {own}, but {WEIGHTS_NAME} was trained with {told.get(name)}: another "
+                "window or spec "
+                f"would give numbers that mean nothing. Export the bundle anew."
+            )
+    model = build_of(bundle, spec)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointInvalid(f"{folder / WEIGHTS_NAME} is of another model: {' '.join(str(error).split())[:200]}") from error
+    return bundle, spec, model
+
+
+def make_golden(model: TfaModel, bundle: Bundle, spec: dict[str, Any], bars: dict[str, Array]) -> dict[str, Array]:
+    """Bars, their features from the warm-up on, and the logits of the last of them, all computed in one batch."""
+    features = stoker.encode.features(bars, spec).values[bundle.warm_up :]
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(features[None]))[0, -(len(features) - bundle.reach + 1) :].numpy()
+    return {**bars, "features": features, "logits": logits}
+
+
+def read_golden(folder: Path) -> dict[str, Array]:
+    """The golden bars of a bundle, with their features and logits."""
+    tensors, _ = _read_tensors(folder / GOLDEN_NAME)
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Array]:
+    """The newest bars of the longest series."""
+    bars = read_bars(settings.sources, run / "bars")
+    rows = bars.series(int(np.argmax(bars.lengths)))
+    wanted = bundle.warm_up + bundle.reach + GOLDEN_ROWS - 1
+    whole = {name: values[rows] for name, values in bars.columns.items()}
+    good = np.isfinite(np.stack(list(whole.values()))).all(axis=0)
+    return {name: values[good][-wanted:] for name, values in whole.items()}
+
+
+def _sizes(settings: Settings) -> dict[str, int | bool]:
+    """All sizes of the model, also those that are a default today."""
+    banded = settings.chosen_model == "banded"
+    usual = {name: one.default for name, one in inspect.signature(Banded if banded else Tfa).parameters.items()}
+    usual |= SMALL if settings.chosen_model == "tfa-small" else {}
+    given = dict(settings.sizes) | ({} if settings.positions is None or banded else {"positions": settings.positions})
+    return {name: size for name in sorted(KNOWN[settings.chosen_model]) if (size := given.get(name, usual.get(name))) is not None}
+
+
+def _warm_up(spec: dict[str, Any]) -> int:
+    honest = {name: value for name, value in spec.items() if name != "compat"}
+    return max(stoker.encode.FeatureStream(one).spec.emit_from for one in (spec, honest))
+
+
+class _LastRow(nn.Module):
+    """The logit of the last row, from a dict with the entry `features`, as programs are exported."""
+
+    def __init__(self, model: TfaModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Logits [batch] of windows [batch, rows, features]."""
+        logits: torch.Tensor = self.model(batch["features"])[:, -1]
+        return logits
+
+
+def _write_program(model: TfaModel, bundle: Bundle, golden: dict[str, Array], path: Path) -> None:
+    windows = np.lib.stride_tricks.sliding_window_view(golden["features"], bundle.reach, axis=0).transpose(0, 2, 1)
+    stoker.train.export_model(_LastRow(model), {"features": torch.from_numpy(windows[:16].copy())}, path)
+
+
+def _tensors(tensors: Any, **told: str) -> bytes:
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata=told or None)
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as opened:
+            return {name: opened.get_tensor(name) for name in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointInvalid(f"{path} cannot be read: {error}.") from None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,221 @@
+"""Data: from bars to what a training is fed, each row with its features, its label and where it comes from.
+
+    bars -> features -> labels -> rows that are ready -> samples -> train, validation and score, kept apart -> scaler
+
+The laws: indicators and labels are made series by series; a row is there only once every indicator has its whole past, and a sample
+never reaches over a row that is not; the three blocks share no bar, neither in a window nor in a label nor in a warm-up; the scaler
+and the weight of labels know the training rows alone. `audit` looks whether all of this is so, at what was really made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+import stoker
+from stoker.errors import OptionError
+from stoker.recipes.tfa import audit
+from stoker.recipes.tfa.bars import Bars, read_bars
+from stoker.recipes.tfa.labels import Rule, label_bars, trailing_volatility
+from stoker.recipes.tfa.settings import Settings
+from stoker.recipes.tfa.stationary import Levels, levels_of, ratios
+
+Array = npt.NDArray[Any]
+
+FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
+BANDED_RUN, WINDOWED_RUN = 240, 64
+"""Consecutive labels of a sample. A run of windows shares what is computed of a row alone; a shorter one mixes better."""
+BANDED_BATCH, WINDOWED_BATCH = 480, 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a sample is: rows that are only seen, and rows behind them that have labels."""
+
+    context: int
+    run: int
+
+    @property
+    def view(self) -> stoker.Windows:
+        """As a view of the rows."""
+        return stoker.Windows(self.context + self.run, stride=self.run, tail="drop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """All that a training needs to know of its data."""
+
+    settings: Settings
+    spec: Mapping[str, Any]
+    """The JSON of the features, as it was given; with the arithmetic that was chosen."""
+    spec_hash: str
+    names: tuple[str, ...]
+    """Of the features."""
+    warm_up: int
+    """Rows at the beginning of a series before all indicators have their past."""
+    rule: Rule
+    bars: Bars
+    store: stoker.Store
+    """Rows that are ready: features, label, ts, row (its number among all bars) and volatility."""
+    weights: Array
+    """Of the series of the store."""
+    shape: Shape
+    split: stoker.split.Split
+    scaler: stoker.split.Scaler
+    levels: Levels | None
+    pos_weight: torch.Tensor | None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of an update."""
+        banded = self.settings.chosen_model == "banded"
+        labels = self.settings.batch_size or (BANDED_BATCH if banded else WINDOWED_BATCH)
+        return max(1, labels // self.shape.run)
+
+    def feed(self, part: str, *, batch_size: int | None = None, device: str = "cpu", numbers: bool = False) -> stoker.Feed:
+        """The samples of a part; those of the training are shuffled, or come as often as the weight of their series says."""
+        order: Any = None
+        if part == "train":
+            uneven = len(set(self.weights.tolist())) > 1
+            seed = self.settings.seed
+            order = stoker.Weighted(self.weights, seed=seed) if uneven else stoker.Shuffle(seed)
+        return stoker.Feed(
+            self.store,
+            self.shape.view,
+            part=self.split.parts[part],
+            batch_size=batch_size or self.batch_size,
+            order=order,
+            device=device,
+            columns=[FEATURES, LABEL],
+            numbers=numbers,
+        )
+
+    def labelled_rows(self, part: str) -> Array:
+        """The rows of the store that a part has labels for, in the order of its samples."""
+        samples = self.feed(part, batch_size=1).samples
+        starts = samples.locate(np.arange(samples.num_samples)).starts
+        within = np.arange(self.shape.context, self.shape.context + self.shape.run)
+        return np.asarray(starts[:, None] + within).reshape(-1)
+
+
+def read_spec(settings: Settings) -> dict[str, Any]:
+    """The JSON of the features, with the arithmetic that is wanted."""
+    path = Path(settings.feature_spec)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{path} cannot be read as the JSON of a spec: {error}.") from None
+    if not isinstance(content, dict):
+        raise OptionError(f"{path} is not a spec of features: expected keys such as features.")
+    if settings.mode is not None:
+        content = {name: value for name, value in content.items() if name != "compat"}
+    return {**content, "compat": "sentio"} if settings.mode == "sentio" else content
+
+
+def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
+    """Read, compute, label, split and check; what is made of the bars stays in `folder`. `reach` is that of the model."""
+    spec = read_spec(settings)
+    parsed = stoker.encode.FeatureStream(spec).spec
+    honest = stoker.encode.FeatureStream({name: value for name, value in spec.items() if name != "compat"}).spec
+    warm_up = max(parsed.emit_from, honest.emit_from)
+    bars = audit.check_bars(read_bars(settings.sources, folder / "bars"), gaps=settings.gaps)
+    rule = Rule(
+        horizon=settings.label_horizon,
+        least_volume=settings.min_volume_threshold,
+        least_change=settings.price_change_threshold,
+        compat=settings.labels == "compat",
+    )
+    values = compute_features(settings, bars, spec)
+    labels = _by_series(bars, lambda columns: label_bars(columns["close"], columns.get("volume"), rule, emit_from=warm_up))
+    levels = _levels(settings, spec)
+    store, home = _ready_rows(bars, values, labels, levels, warm_up=warm_up)
+    saved = store.save(folder / "data.stoker", note="features and labels of bars")
+    shape = _shape(settings, saved, reach=reach, warm_up=warm_up)
+    split = stoker.split.chronological(
+        saved,
+        shape.view,
+        fractions=settings.fractions,
+        horizon=rule.horizon,
+        warm_up=warm_up,
+        embargo=settings.embargo,
+        time=TIME,
+    )
+    weigh = settings.pos_weight == "train" or (settings.pos_weight == "auto" and rule.compat)
+    return Prepared(
+        settings=settings,
+        spec=spec,
+        spec_hash=parsed.content_hash,
+        names=parsed.names,
+        warm_up=warm_up,
+        rule=rule,
+        bars=bars,
+        store=saved,
+        weights=np.array(bars.weights)[home],
+        shape=shape,
+        split=split,
+        scaler=stoker.split.Scaler.fit(saved, split.train, columns=[FEATURES if levels is None else RATIOS]),
+        levels=levels,
+        pos_weight=stoker.split.pos_weight(saved, split.train, LABEL) if weigh else None,
+    )
+
+
+def compute_features(settings: Settings, bars: Bars, spec: Mapping[str, Any]) -> Array:
+    """The indicators of all bars, or those of a cache that is of these bars and this spec."""
+    if settings.feature_cache is not None and (Path(settings.feature_cache) / "manifest.json").is_file():
+        return audit.check_cache(stoker.open(settings.feature_cache), bars, spec)
+    store = stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns)
+    return stoker.encode.features(store, spec).values
+
+
+def _levels(settings: Settings, spec: Mapping[str, Any]) -> Levels | None:
+    """Which features become ratios to the close."""
+    if settings.stationary is not None:
+        return levels_of(spec["features"]) if settings.stationary else None
+    has_close = any(one["op"].upper() == "IDENT" and one.get("source", "close") == "close" for one in spec["features"])
+    return levels_of(spec["features"]) if settings.chosen_model == "banded" and has_close else None
+
+
+def _by_series(bars: Bars, function: Any) -> Array:
+    """What a function makes of the columns of each series, end to end."""
+    parts = [function({name: values[bars.series(i)] for name, values in bars.columns.items()}) for i in range(len(bars.names))]
+    return np.concatenate(parts)
+
+
+def _ready_rows(bars: Bars, values: Array, labels: Array, levels: Levels | None, *, warm_up: int) -> tuple[stoker.Store, Array]:
+    """A store of the rows whose features are all there; a series that has gaps in them becomes several. And whose each is."""
+    offsets = bars.offsets
+    place = np.arange(bars.num_bars) - np.repeat(offsets[:-1], bars.lengths)
+    ready = (place >= warm_up) & np.isfinite(values).all(axis=1)
+    rows = np.flatnonzero(ready)
+    if not len(rows):
+        raise OptionError(
+            f"none of {bars.num_bars:,} bars has all features: they begin at bar {warm_up} of a series. Give more bars, or a spec "
+            f"with shorter windows."
+        )
+    series = np.searchsorted(offsets, rows, side="right") - 1
+    begins = np.flatnonzero(np.concatenate([[True], (np.diff(rows) > 1) | (np.diff(series) > 0)]))
+    columns: dict[str, Array] = {
+        FEATURES: values[rows],
+        LABEL: labels[rows],
+        TIME: bars.times[rows],
+        ROW: rows.astype(np.int64),
+        VOLATILITY: _by_series(bars, lambda columns: trailing_volatility(columns["close"]))[rows],
+    }
+    if levels is not None:
+        columns[RATIOS] = ratios(columns[FEATURES], levels)
+    lengths = np.diff(np.concatenate([begins, [len(rows)]]))
+    return stoker.Store.from_arrays(lengths=lengths, **columns), series[begins]
+
+
+def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int) -> Shape:
+    """Long runs are cheap, but a block of time must hold some of them."""
+    usual = settings.run or (BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN)
+    rows = int(min(settings.fractions) * int(np.asarray(store.lengths).max())) - warm_up - (reach - 1) - settings.label_horizon
+    return Shape(context=reach - 1, run=usual if settings.run else max(1, min(usual, rows // 4)))

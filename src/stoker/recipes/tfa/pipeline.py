@@ -1,0 +1,233 @@
+"""Pipeline: from a YAML to a trained, judged model in the folder of a run.
+
+    config.yaml      all settings; recipe.json says whose they are
+    feature_spec.json      the features, as they were computed
+    bars/            the bars, as they were packed
+    data.stoker      rows with features, labels and times
+    checkpoints/     the best model, and the latest
+    score.json       the third block: the model next to what it must beat
+
+Training stops early by the validation block; the score block is looked at once, with the best weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+import stoker
+from stoker import files
+from stoker.recipes.tfa import audit, scoring
+from stoker.recipes.tfa.build import TfaModel, build_model
+from stoker.recipes.tfa.data import Prepared, prepare, read_spec
+from stoker.recipes.tfa.labels import count_labels
+from stoker.recipes.tfa.settings import Settings
+from stoker.recipes.tfa.threads import fastest_threads, using
+from stoker.train.config import to_tree, to_yaml
+
+SCORE_NAME, SPEC_NAME, RECIPE_NAME = "score.json", "feature_spec.json", "recipe.json"
+LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}
+"""Rows of a window where T is not given."""
+Say = Callable[[str, str], None]
+"""Gets a word and a sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What is not said: the authors' way of training for their models, a quick one for ours."""
+
+    epochs: int
+    lr: float
+    patience: int
+    schedule: str
+
+
+WINDOWED = Defaults(epochs=25, lr=2e-3, patience=5, schedule="constant")
+BANDED = Defaults(epochs=4, lr=3e-3, patience=2, schedule="one-cycle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A training that has ended."""
+
+    prepared: Prepared
+    model: TfaModel
+    """With its best weights."""
+    result: stoker.train.Result
+    score: scoring.Score
+
+
+def _silent(word: str, sentence: str) -> None:
+    return None
+
+
+def length_of(settings: Settings) -> int:
+    """Rows of a window."""
+    return settings.T or LENGTHS[settings.chosen_model]
+
+
+def make_model(settings: Settings, *, mean: torch.Tensor, std: torch.Tensor, levels: Any = None) -> TfaModel:
+    """The model that the settings mean, with the weights that their seed decides."""
+    torch.manual_seed(settings.seed)
+    sizes: dict[str, Any] = {name: size for name, size in settings.sizes.items() if name != "length"}
+    if settings.positions is not None and settings.chosen_model != "banded":
+        sizes["positions"] = settings.positions
+    return build_model(
+        settings.chosen_model, num_features=len(mean), mean=mean, std=std, length=length_of(settings), levels=levels, **sizes
+    )
+
+
+def prepare_run(settings: Settings, folder: Path, say: Say = _silent) -> Prepared:
+    """Prepare and audit; nothing is trained."""
+    width = len(read_spec(settings)["features"])
+    reach = make_model(settings, mean=torch.zeros(width), std=torch.ones(width)).reach
+    prepared = prepare(settings, folder, reach=reach)
+    for word, sentence in describe(prepared):
+        say(word, sentence)
+    for sentence in audit.check_all(prepared):
+        say("checked", sentence)
+    return prepared
+
+
+def train(
+    settings: Settings, folder: str | Path | None = None, *, resume: bool = False, progress: bool = False, say: Say = _silent
+) -> Trained:
+    """Train as the settings say, into the folder of a run (by default `out_dir`), and judge what came out."""
+    folder = Path(folder if folder is not None else settings.out_dir or "runs/tfa")
+    prepared = prepare_run(settings, folder, say)
+    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model = make_model(settings, mean=prepared.scaler.mean, std=prepared.scaler.std, levels=prepared.levels)
+    audit.check_model(model, prepared)
+    say("model", _describe_model(settings, model))
+    kept = {
+        "config.yaml": to_yaml(_kept(settings, prepared)),
+        SPEC_NAME: json.dumps(prepared.spec, indent=1).encode() + b"\n",
+        RECIPE_NAME: b'{"recipe": "tfa"}\n',
+    }
+    for name, data in kept.items():
+        files.write_file(folder / name, data)
+    threads = choose_threads(prepared, model) if device == "cpu" else torch.get_num_threads()
+    with using(threads):
+        result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
+        stoker.train.load_trained(model, folder)
+        found = scoring.score(model.cpu(), prepared)
+    told = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
+    files.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **told}, indent=1).encode() + b"\n")
+    return Trained(prepared=prepared, model=model, result=result, score=found)
+
+
+def choose_threads(prepared: Prepared, model: TfaModel) -> int:
+    """How many threads a step of the training is fastest with."""
+    batch, loss = next(iter(prepared.feed("train"))), direction_loss(prepared.shape.run, prepared.pos_weight)
+
+    def step() -> None:
+        loss(model, batch)["loss"].backward()  # type: ignore[no-untyped-call]
+        model.zero_grad(set_to_none=True)
+
+    return fastest_threads(step)
+
+
+def _kept(settings: Settings, prepared: Prepared) -> Settings:
+    """The settings as a run keeps them: whole paths, and what was decided."""
+
+    def whole(path: str | None) -> str | None:
+        return None if path is None else str(Path(path).absolute())
+
+    return msgspec.structs.replace(
+        settings,
+        bars_csv=whole(settings.bars_csv),
+        datasets=None
+        if settings.datasets is None
+        else [msgspec.structs.replace(one, path=str(Path(one.path).absolute())) for one in settings.datasets],
+        feature_spec=SPEC_NAME,  # the copy beside it
+        feature_cache=whole(settings.feature_cache),
+        out_dir=whole(settings.out_dir),
+        model=settings.chosen_model,
+        stationary=prepared.levels is not None,
+        run=prepared.shape.run,
+    )
+
+
+def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resume: bool, progress: bool) -> stoker.train.Result:
+    settings = prepared.settings
+    usual = BANDED if settings.chosen_model == "banded" else WINDOWED
+    lr, hours = settings.lr or usual.lr, settings.max_training_hours
+    weight = None if prepared.pos_weight is None else prepared.pos_weight.to(device)  # a graph cannot bring it there
+    trainer = stoker.Trainer(
+        model,
+        direction_loss(prepared.shape.run, weight),
+        torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=settings.weight_decay),
+        precision=settings.precision if device != "cpu" or settings.precision != "auto" else "fp32",
+        compile=False if device == "cpu" else "auto",
+        clip=settings.gradient_clip_norm,
+        schedule=stoker.train.OneCycle() if (settings.schedule or usual.schedule) == "one-cycle" else None,
+        early_stopping=stoker.EarlyStopping("val_loss", patience=settings.early_stopping_patience or usual.patience, mode="min"),
+        metrics={"auc": stoker.train.AUC()},
+        folder=folder,
+        keep=1,
+        max_seconds=hours * 3600 if hours else None,
+        seed=settings.seed,
+        config=to_tree(_kept(settings, prepared)),
+        progress=progress,
+    )
+    train, valid = prepared.feed("train", device=device), prepared.feed("valid", device=device)
+    return trainer.fit(train, valid=valid, epochs=settings.epochs or usual.epochs, resume=resume)
+
+
+def direction_loss(run: int, pos_weight: torch.Tensor | None) -> Callable[[nn.Module, Any], dict[str, torch.Tensor]]:
+    """The loss over the labels that there are: the last `run` rows of each sample, without those that are masked."""
+
+    def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+        valid = batch["valid"][:, None]
+        # Rows that fill up a batch are zeros, and a price of zero has no ratios: they would make gradients NaN.
+        features = torch.where(valid[..., None], batch["features"], 1.0)
+        logits, labels = model(features)[:, -run:], batch["label"][:, -run:]
+        known = torch.isfinite(labels) & valid
+        targets = torch.where(known, labels, 0)
+        each = nn.functional.binary_cross_entropy_with_logits(logits, targets, pos_weight=pos_weight, reduction="none")
+        mean = torch.where(known, each, 0).sum() / known.sum().clamp(min=1)
+        return {"loss": mean, "prediction": logits.detach(), "target": targets, "valid": known}
+
+    return loss
+
+
+def describe(prepared: Prepared) -> list[tuple[str, str]]:
+    """What there is, as people read it."""
+    bars, settings = prepared.bars, prepared.settings
+    first, last = (str(np.datetime64(int(moment), "ms"))[:16].replace("T", " ") for moment in (bars.times.min(), bars.times.max()))
+    several = f" in {len(bars.names):,} series" if len(bars.names) > 1 else ""
+    counts = count_labels(np.asarray(prepared.store.column("label")))
+    arithmetic = "sentio's arithmetic" if prepared.spec.get("compat") == "sentio" else "exact"
+    lines = [
+        ("bars", f"{bars.num_bars:,}{several}, {first} to {last}: {', '.join(dict.fromkeys(bars.sources))}"),
+        ("features", f"{len(prepared.names)} ({arithmetic}), ready from bar {prepared.warm_up + 1} of a series on"),
+        ("labels", f"{prepared.rule}: {counts['labelled']:.1%} of rows have one, {counts['up']:.1%} of them up"),
+    ]
+    if settings.feature_cache and not (Path(settings.feature_cache) / "manifest.json").is_file():
+        lines.append(("note", f"{settings.feature_cache} is not read: only a store of `stoker features` says which spec it is of"))
+    if settings.num_workers:
+        lines.append(("note", f"num_workers: {settings.num_workers} is not needed: batches are made by threads, each sample once"))
+    names = {"train": "train", "valid": "validation", "test": "score"}
+    for part, name in names.items():
+        rows = prepared.labelled_rows(part)
+        moments = np.asarray(prepared.store.column("ts"))[rows]
+        begin, end = (str(np.datetime64(int(one), "ms"))[:16].replace("T", " ") for one in (moments.min(), moments.max()))
+        lines.append((name, f"{len(rows):,} rows, {begin} to {end}"))
+    return lines
+
+
+def _describe_model(settings: Settings, model: TfaModel) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    kind = {"tfa": "the authors' transformer", "tfa-small": "the authors' smaller transformer", "banded": "one token a label"}
+    said = f"{settings.chosen_model} ({kind[settings.chosen_model]}), {count:,} weights, sees {model.reach} rows"
+    if settings.model is None and settings.chosen_model == "tfa":
+        said += "; `model: banded` learns the same from a fraction of the time"
+    return said

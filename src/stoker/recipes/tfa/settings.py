@@ -1,0 +1,220 @@
+"""Settings: the YAML of a TFA training, theirs or ours, as one checked value.
+
+The first keys are those of Sentio's trainer and mean what they mean there. A configuration that gives sizes of a model and no
+model means the authors' model; one that gives neither gets the banded one. Unknown keys and values of a wrong type are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from stoker.errors import ConfigInvalid
+from stoker.train.config import Document, check, override, read_document
+
+Count = Annotated[int, Meta(ge=1)]
+Whole = Annotated[int, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(gt=0, lt=1)]
+ModelName = Literal["tfa", "tfa-small", "banded"]
+
+SIZES = {"T": "length", "d_model": "width", "nhead": "heads", "num_layers": "layers", "ffn_hidden": "hidden"}
+"""Keys of theirs that say how large a model is, and what models call them."""
+MARKS = ("bars_csv", "feature_spec", "datasets", "feature_cache", "label_horizon", *SIZES)
+"""Keys that no other configuration has."""
+LEVERAGED = frozenset(
+    "TQQQ SQQQ QLD QID UPRO SPXU SPXL SPXS SSO SDS UDOW SDOW DDM DXD TNA TZA UWM TWM SOXL SOXS TECL TECS FAS FAZ LABU LABD "
+    "TMF TMV UBT TBT NUGT DUST JNUG JDST YINN YANG ERX ERY GUSH DRIP NAIL DRN DRV CURE RETL FNGU FNGD BULZ BERZ UVXY SVXY "
+    "UVIX SVIX "
+    "BOIL KOLD UCO SCO AGQ ZSL UGL GLL TSLL TSLQ NVDL NVDQ PSQ SH DOG RWM".split()
+)
+"""Symbols whose price is a daily multiple of another: their paths decay, and their indicators are those of the multiple."""
+
+
+class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One series of several."""
+
+    path: str
+    """CSV of its bars."""
+    regime: str = ""
+    """What it is called."""
+    weight: Positive = 1.0
+    """How often its windows come, next to those of the others."""
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A TFA training."""
+
+    symbol: str | None = None
+    """Whose bars they are; leveraged ones are refused."""
+    bars_csv: str | None = None
+    """CSV of the bars; or `datasets`."""
+    datasets: list[Dataset] | None = None
+    """Several series, each with the CSV of its bars."""
+    feature_spec: str
+    """JSON that says which indicators are computed."""
+    feature_cache: str | None = None
+    """A store that `stoker features` made of these bars and this spec; other caches are not read."""
+    out_dir: str | None = None
+    """Folder of the run; by default `runs/` and the name of the YAML."""
+    batch_size: Count | None = None
+    """Labels of one update."""
+    epochs: Count | None = None
+    """Passes over the training rows, at most."""
+    lr: Positive | None = None
+    """Learning rate."""
+    num_workers: Whole = 0
+    """Not needed: batches are made by threads, and there are no workers."""
+    T: Annotated[int, Meta(ge=2, le=4096)] | None = None
+    """Rows of a window; of the banded model, rows that one layer sees."""
+    d_model: Count | None = None
+    """Width of the model."""
+    nhead: Count | None = None
+    """Heads of its attention."""
+    num_layers: Count | None = None
+    """Its layers."""
+    ffn_hidden: Count | None = None
+    """Width within a layer."""
+    label_horizon: Count = 1
+    """Bars ahead whose direction is predicted."""
+    label_kind: str | None = None
+    """Not used, as in the trainer that this key comes from."""
+    min_volume_threshold: NotNegative = 0.0
+    """Labels need at least this volume at the bar ahead."""
+    price_change_threshold: NotNegative = 0.0
+    """Labels need at least this change of the logarithm of the close."""
+    train_split: Share | None = None
+    """Share of the time that trains; the rest is halved for validation and score."""
+    early_stopping_patience: Count | None = None
+    """Epochs in a row without a better validation after which it stops."""
+    gradient_clip_norm: Positive = 1.0
+    """Largest norm of the gradients."""
+    max_training_hours: Positive | None = None
+    """Time after which it ends."""
+    model: ModelName | None = None
+    """`banded`, or `tfa` (the default where sizes are given) and `tfa-small`."""
+    positions: bool | None = None
+    """Whether the model knows the order of the rows of a window; the banded one always does."""
+    stationary: bool | None = None
+    """Whether prices become ratios to the close within the model; by default with `banded`."""
+    mode: Literal["exact", "sentio"] | None = None
+    """Arithmetic of the indicators; by default what the spec says."""
+    labels: Literal["masked", "compat"] = "masked"
+    """Rows without a clear direction are masked; `compat` calls them 0, as the trainer did."""
+    pos_weight: Literal["auto", "train", "none"] = "auto"
+    """Weight of labels 1, from the training rows; `auto` only with `labels: compat`, where they are rare."""
+    split: list[Share] = msgspec.field(default_factory=lambda: [0.7, 0.15, 0.15])
+    """Shares of train, validation and score."""
+    embargo: Whole | None = None
+    """Rows that windows keep from the boundary before them; by default the least that is needed."""
+    gaps: Literal["refuse", "cut", "allow"] = "refuse"
+    """What becomes of series with missing bars: `cut` makes series of their pieces."""
+    run: Count | None = None
+    """Consecutive labels of one sample, which share what is computed of their rows."""
+    schedule: Literal["constant", "one-cycle"] | None = None
+    """How the learning rate goes; by default `one-cycle` with `banded`."""
+    weight_decay: NotNegative = 0.01
+    """Of AdamW."""
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """Decides weights and order."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """Of the calculations; `auto` measures."""
+    device: str | None = None
+    """`cpu` or `cuda`; by default a GPU where there is one."""
+
+    @property
+    def chosen_model(self) -> ModelName:
+        """The model that is meant."""
+        if self.model is not None:
+            return self.model
+        return "tfa" if any(getattr(self, key) is not None for key in SIZES) else "banded"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What is said of the size of the model, as models call it."""
+        return {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
+
+    @property
+    def fractions(self) -> tuple[float, float, float]:
+        """Shares of train, validation and score."""
+        if self.train_split is not None:
+            rest = (1 - self.train_split) / 2
+            return (self.train_split, rest, rest)
+        train, valid, score = self.split
+        return (train, valid, score)
+
+    @property
+    def sources(self) -> list[Dataset]:
+        """All series, also where there is one."""
+        if self.datasets is not None:
+            return self.datasets
+        return [Dataset(path=self.bars_csv or "", regime=self.symbol or "")]
+
+
+def is_tfa(tree: Mapping[str, Any]) -> bool:
+    """Whether a configuration is one of this recipe."""
+    return "data" not in tree and any(key in tree for key in MARKS)
+
+
+def read_settings(path: Path, *, assignments: Sequence[str] = ()) -> Settings:
+    """Read a YAML; paths in it are from its folder, or from the current one where that has the spec."""
+    return settings_of(read_document(path), path, assignments=assignments)
+
+
+def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = ()) -> Settings:
+    """The settings that a document means, with whole paths."""
+    settings = check(override(document, assignments, Settings), Settings)
+    _refuse(document, settings)
+    base = _base(document, settings.feature_spec, path)
+
+    def found(name: str | None) -> str | None:
+        return None if name is None else str(base / name)
+
+    return msgspec.structs.replace(
+        settings,
+        bars_csv=found(settings.bars_csv),
+        datasets=None
+        if settings.datasets is None
+        else [msgspec.structs.replace(one, path=str(base / one.path)) for one in settings.datasets],
+        feature_spec=str(base / settings.feature_spec),
+        feature_cache=found(settings.feature_cache),
+        out_dir=found(settings.out_dir) or str(Path("runs") / path.stem),
+    )
+
+
+def _refuse(document: Document, settings: Settings) -> None:
+    """What each value alone allows, but not together."""
+    if (settings.bars_csv is None) == (settings.datasets is None):
+        found = "both are there" if settings.bars_csv is not None else "there is neither"
+        raise ConfigInvalid(f"{document.name}: bars come from bars_csv or from datasets; {found}. Give one of them.")
+    if settings.datasets is not None and not settings.datasets:
+        raise ConfigInvalid(f"{document.place(('datasets',))}: datasets is empty; expected at least one path.")
+    if len(settings.split) != 3 or sum(settings.split) > 1 + 1e-9:
+        found = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
+        raise ConfigInvalid(
+            f"{document.place(('split',))}: split has {found}; expected the shares of train, validation and score, 1 at most "
+            "together."
+        )
+    if settings.symbol is not None and settings.symbol.upper() in LEVERAGED:
+        raise ConfigInvalid(f"{document.place(('symbol',))}: symbol is {settings.symbol}, {WHY_LEVERAGED}")
+
+
+WHY_LEVERAGED = (
+    "which is a leveraged or inverse fund: its price decays, and its indicators are not those of a market. "
+    "Train on what it follows."
+)
+
+
+def _base(document: Document, spec: str, path: Path) -> Path:
+    """The folder that paths are from."""
+    places = list(dict.fromkeys([path.parent, Path()]))
+    for folder in places:
+        if (folder / spec).is_file():
+            return folder
+    tried = " nor ".join(str(folder / spec) for folder in places)
+    raise ConfigInvalid(f"{document.place(('feature_spec',))}: feature_spec is {spec!r}, but there is neither {tried}.")

@@ -1,0 +1,158 @@
+"""The bundle proves itself, the predictor gives the batch's numbers bar by bar, and what does not fit together is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.markets import market
+from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, make_folder, settings_of
+
+import stoker
+from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, TrainError
+from stoker.recipes.tfa import Predictor, train, verify_bundle, write_bundle
+from stoker.recipes.tfa.bundle import read_bundle
+
+YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
+
+
+@pytest.fixture(scope="module", params=list(YAMLS))
+def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    make_folder(folder, YAMLS[request.param])
+    run = Path(settings_of(folder).out_dir or "")
+    train(settings_of(folder, epochs=1), run)
+    written, proof = write_bundle(run, folder / "bundle")
+    assert (proof.logits, written.step > 0) == (64, True)
+    assert proof.difference <= 1e-6 * 10
+    return folder / "bundle"
+
+
+@pytest.fixture
+def copy(bundle: Path, tmp_path: Path) -> Path:
+    shutil.copytree(bundle, tmp_path / "copy")
+    for path in (tmp_path / "copy").iterdir():
+        path.chmod(0o644)
+    return tmp_path / "copy"
+
+
+def bars_of(num_bars: int = 400) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    bars = market(num_bars, "lag", 7)
+    columns = {name: bars[name] for name in ("open", "high", "low", "close", "volume")}
+    return columns, [dict(zip(columns, map(float, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def test_bar_by_bar_is_the_batch(bundle: Path) -> None:
+    columns, rows = bars_of()
+    told, spec, model = read_bundle(bundle)
+    features = stoker.encode.features(columns, spec).values
+    predictor = Predictor.load(bundle)
+    found = []
+    for i, bar in enumerate(rows):
+        found.append(predictor.push(bar))
+        assert predictor.features.tobytes() == features[i].tobytes()
+    first = told.warm_up + told.reach - 1
+    assert found[:first] == [None] * first
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(features[None, told.warm_up :]))[0, -(len(rows) - first) :].numpy()
+    assert None not in found[first:]
+    np.testing.assert_allclose(np.array(found[first:], dtype=float), logits, rtol=1e-6, atol=1e-6)
+
+
+def test_a_history_warms_the_predictor(bundle: Path) -> None:
+    columns, rows = bars_of()
+    one, other = Predictor.load(bundle), Predictor.load(bundle)
+    other.warm({name: values[:300] for name, values in columns.items()})
+    for bar in rows[:300]:
+        one.push(bar)
+    assert one.is_ready
+    assert other.is_ready
+    assert [one.push(bar) for bar in rows[300:320]] == [other.push(bar) for bar in rows[300:320]]
+    one.reset()
+    assert one.push(rows[0]) is None
+    assert one.bars_to_go == one.bundle.warm_up + one.bundle.reach - 1
+
+
+def test_a_missing_price_is_not_ready(bundle: Path) -> None:
+    _, rows = bars_of()
+    predictor = Predictor.load(bundle)
+    if predictor.bundle.arithmetic == "sentio":
+        pytest.skip("a missing price spoils sentio's arithmetic for good")
+    for bar in rows[:200]:
+        predictor.push(bar)
+    assert predictor.push({**rows[200], "close": None}) is None
+    assert not predictor.is_ready
+    behind = [predictor.push(bar) for bar in rows[201:]]
+    assert behind[0] is None
+    assert behind[-1] is not None
+
+
+def test_the_program_answers_as_the_model(bundle: Path) -> None:
+    from safetensors.torch import load_file
+
+    golden = load_file(bundle / "model.pt2.golden.safetensors")
+    answer = golden.pop("prediction")
+    module: Any = torch.export.load(bundle / "model.pt2").module()
+    torch.testing.assert_close(module(golden), answer)
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    told = json.loads((folder / "bundle.json").read_text())
+    (folder / "bundle.json").write_text(json.dumps({**told, **changes}))
+
+
+def test_another_window_is_refused(copy: Path) -> None:
+    own = Predictor.load(copy).bundle.length
+    with pytest.raises(OptionError, match=f"windows here have 64 rows, but the model of .* was trained on {own}"):
+        Predictor.load(copy, length=64)
+    edit(copy, length=64)
+    with pytest.raises(CheckpointInvalid, match=f"says length 64, but model.safetensors was trained with {own}"):
+        Predictor.load(copy)
+
+
+def test_another_spec_is_refused(copy: Path) -> None:
+    other = {**SPEC, "features": SPEC["features"][::-1]}
+    with pytest.raises(OptionError, match=r"the spec here is sha256:.*, but the model of .* was trained on sha256:"):
+        Predictor.load(copy, spec=other)
+    (copy / "feature_spec.json").write_text(json.dumps(other))
+    with pytest.raises(CheckpointInvalid, match=r"feature_spec.json has changed since it was written"):
+        Predictor.load(copy)
+
+
+def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
+    data = bytearray((copy / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(bytes(data))
+    with pytest.raises(CheckpointInvalid, match=r"model.safetensors has changed"):
+        Predictor.load(copy)
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(CheckpointInvalid, match=r"model.safetensors is missing"):
+        verify_bundle(copy)
+
+
+def test_what_is_no_bundle_is_refused(tmp_path: Path, copy: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="so it is no bundle"):
+        Predictor.load(tmp_path)
+    edit(copy, surprise=1)
+    with pytest.raises(CheckpointInvalid, match="surprise"):
+        Predictor.load(copy)
+    (copy / "bundle.json").write_text("{}")
+    with pytest.raises(CheckpointInvalid, match="cannot be read"):
+        Predictor.load(copy)
+
+
+def test_a_predictor_that_differs_from_the_batch_is_found(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logit = Predictor._logit
+    monkeypatch.setattr(Predictor, "_logit", lambda self: logit(self) + 1e-4)
+    with pytest.raises(TrainError, match=r"a logit is .* off bar by bar"):
+        verify_bundle(bundle)
+    monkeypatch.setattr(Predictor, "_logit", logit)
+    push = stoker.encode.FeatureStream.push
+    monkeypatch.setattr(stoker.encode.FeatureStream, "push", lambda self, bar: push(self, bar).clip(-5, 5))
+    with pytest.raises(TrainError, match="are others bar by bar than in the batch"):
+        verify_bundle(bundle)

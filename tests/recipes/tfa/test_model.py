@@ -1,0 +1,217 @@
+"""The TFA model against the formulation of its authors: the same weights, the same numbers, less work."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.before import tfa_loop
+from torch import nn
+
+import stoker
+from stoker.errors import OptionError
+from stoker.recipes.tfa.build import build_model
+from stoker.recipes.tfa.model import Tfa
+
+FEATURES = 55
+
+
+def moments(seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {"mean": torch.randn(FEATURES, generator=generator), "std": 0.5 + torch.rand(FEATURES, generator=generator)}
+
+
+def rows(*shape: int, seed: int = 1) -> torch.Tensor:
+    return torch.randn(*shape, FEATURES, generator=torch.Generator().manual_seed(seed))
+
+
+def shaken(model: nn.Module) -> nn.Module:
+    """With weights that nothing is zero of: norms and biases of a fresh model would hide mistakes."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.1 * torch.randn(weight.shape, generator=generator)
+    return model
+
+
+def pair(dtype: torch.dtype, **sizes: Any) -> tuple[nn.Module, Tfa]:
+    """The authors' model and ours with the same weights."""
+    torch.manual_seed(0)
+    theirs = shaken(tfa_loop.Tfa(**moments(), **sizes)).to(dtype)
+    ours = Tfa(**moments(), **sizes).to(dtype)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+def gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    nn.functional.binary_cross_entropy_with_logits(model(x).reshape(-1), y).backward()
+    return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def windows_of(x: torch.Tensor, length: int) -> torch.Tensor:
+    return torch.stack([x[first : first + length] for first in range(len(x) - length + 1)])
+
+
+def test_the_sizes_are_those_of_the_authors() -> None:
+    model = build_model("tfa", num_features=FEATURES, length=48, **moments())
+    small = build_model("tfa-small", num_features=FEATURES, length=32, **moments())
+    assert sum(weight.numel() for weight in model.parameters()) == 404_737
+    assert sum(weight.numel() for weight in small.parameters()) == 155_041
+    assert (model.reach, small.reach) == (48, 32)
+
+
+def test_weights_load_both_ways() -> None:
+    torch.manual_seed(0)
+    theirs = tfa_loop.Tfa(**moments())
+    torch.manual_seed(0)
+    ours = Tfa(**moments())
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], tensor), name  # the same seed makes the same model
+    theirs.load_state_dict(shaken(ours).state_dict())
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_outputs_and_gradients_are_those_of_the_plain_formulation(layers: int) -> None:
+    theirs, ours = pair(torch.float64, layers=layers)
+    x, y = rows(6, 48).double(), torch.tensor([0.0, 1, 1, 0, 1, 0]).double()
+    torch.testing.assert_close(ours(x), theirs(x), rtol=0, atol=1e-12)
+    expected = gradients(theirs, x, y)
+    for name, found in gradients(ours, x, y).items():
+        torch.testing.assert_close(found, expected[name], rtol=0, atol=1e-12, msg=name)
+
+
+def test_in_float32_they_differ_by_rounding() -> None:
+    torch.manual_seed(0)
+    theirs = tfa_loop.Tfa(**moments())
+    ours = Tfa(**moments())
+    ours.load_state_dict(theirs.state_dict())
+    x, y = rows(16, 48), (rows(16, 1)[:, 0, 0] > 0).float()
+    exact = copy.deepcopy(theirs).double()(x.double())
+    own = (theirs(x) - exact).abs().max().item()
+    assert (ours(x) - exact).abs().max().item() < max(2 * own, 6e-7)
+    assert (ours(x) - theirs(x)).abs().max().item() < 1e-6
+    expected = gradients(theirs, x, y)
+    for name, found in gradients(ours, x, y).items():
+        assert (found - expected[name]).abs().max().item() < 5e-7, name
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_run_of_rows_is_its_windows(layers: int) -> None:
+    theirs, ours = pair(torch.float64, layers=layers)
+    run = rows(60, seed=3).double()
+    y = (rows(13, seed=4)[:, 0] > 0).double()
+    each = windows_of(run, 48)
+    torch.testing.assert_close(ours(run[None])[0], theirs(each)[:, 0], rtol=0, atol=1e-12)
+    expected = gradients(theirs, each, y)
+    for name, found in gradients(ours, run[None], y).items():
+        torch.testing.assert_close(found, expected[name], rtol=0, atol=1e-12, msg=name)
+
+
+def test_several_runs_stay_apart() -> None:
+    _, ours = pair(torch.float64)
+    x = rows(3, 51, seed=3).double()
+    torch.testing.assert_close(ours(x), torch.cat([ours(one[None]) for one in x]), rtol=0, atol=1e-12)
+    assert ours(x).shape == (3, 4)
+
+
+def test_the_gradient_of_the_features_is_right_in_a_run() -> None:
+    theirs, ours = pair(torch.float64)
+    run = rows(52, seed=3).double().requires_grad_()
+    (found,) = torch.autograd.grad(ours(run[None]).square().sum(), run)
+    (expected,) = torch.autograd.grad(theirs(windows_of(run, 48)).square().sum(), run)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+def test_without_positions_the_earlier_rows_are_a_bag_and_with_them_not() -> None:
+    x = rows(2, 48).double()
+    mixed = torch.cat([x[:, torch.randperm(47, generator=torch.Generator().manual_seed(0))], x[:, 47:]], dim=1)
+    torch.manual_seed(0)
+    for positions, is_bag in ((False, True), (True, False)):
+        model = Tfa(**moments(), positions=positions).double()
+        assert (model(x) - model(mixed)).abs().max().item() < 1e-12 or not is_bag
+        assert (model(x) - model(mixed)).abs().max().item() > 1e-6 or is_bag
+
+
+def test_with_positions_a_run_is_its_windows_too() -> None:
+    torch.manual_seed(0)
+    model = Tfa(**moments(), length=8, positions=True).double()
+    run = rows(20).double()
+    torch.testing.assert_close(model(run[None])[0], model(windows_of(run, 8))[:, 0], rtol=0, atol=1e-12)
+
+
+def test_the_last_row_sees_nothing_behind_it() -> None:
+    _, ours = pair(torch.float32, layers=2)
+
+    def logits(bars: Any) -> torch.Tensor:
+        with torch.no_grad():  # one window at a time, so that the same bits come out of the same rows
+            return torch.cat([ours(torch.from_numpy(bars[i - 47 : i + 1]).float()[None])[0] for i in range(47, len(bars))])
+
+    stoker.testing.assert_no_future(logits, rows(60).numpy(), first=47, at=[50, 55])
+
+
+def test_it_can_be_exported_with_any_number_of_windows() -> None:
+    _, ours = pair(torch.float32, layers=2)
+    x = rows(4, 48)
+    program = torch.export.export(ours.eval(), (x,), dynamic_shapes=({0: torch.export.Dim("windows", min=2, max=4096)},))
+    for batch in (rows(2, 48, seed=5), rows(9, 48, seed=6)):
+        torch.testing.assert_close(program.module()(batch), ours(batch), rtol=0, atol=1e-6)
+
+
+def test_it_trains_on_runs_and_on_windows_alike() -> None:
+    x = rows(48 + 4 * 32 - 1).numpy()
+    y = (x[:, 0] > 0).astype(np.float32)
+    store = stoker.Store.from_arrays(lengths=[len(x)], x=x, y=y)
+    views = {
+        "windows": (stoker.Windows(48, tail="drop"), 32),
+        "runs": (stoker.Windows(48 + 31, stride=32, tail="drop"), 1),
+    }
+    losses = {}
+    for name, (view, batch) in views.items():
+        torch.manual_seed(0)
+        model = Tfa(**moments(), width=16, heads=2, layers=2, hidden=16)
+        kept: list[float] = []
+
+        def loss(model: nn.Module, batch: Any, kept: list[float] = kept) -> torch.Tensor:
+            value = nn.functional.binary_cross_entropy_with_logits(model(batch["x"]), batch["y"][:, 47:])
+            kept.append(float(value.detach()))
+            return value
+
+        feed = stoker.Feed(store, view, batch_size=batch, last="drop")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        stoker.Trainer(model, loss, optimizer, precision="fp32", compile=False, progress=False).fit(feed, epochs=2)
+        losses[name] = kept
+    assert len(losses["runs"]) == 8
+    np.testing.assert_allclose(losses["runs"], losses["windows"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"heads": 3}, "heads is 3, which does not divide the width 128"),
+        ({"layers": 0}, "layers is 0; expected at least 1"),
+        ({"length": 0}, "length is 0; expected at least 1"),
+    ],
+    ids=str,
+)
+def test_sizes_that_cannot_be_meant_are_refused(sizes: dict[str, int], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        Tfa(**moments(), **sizes)
+
+
+def test_a_run_shorter_than_a_window_is_refused() -> None:
+    with pytest.raises(OptionError, match="a run has 47 rows; expected at least the 48 of a window"):
+        Tfa(**moments())(rows(1, 47))
+
+
+def test_unknown_names_and_moments_of_another_spec_are_refused() -> None:
+    with pytest.raises(OptionError, match="model is 'lstm'; expected tfa, tfa-small or banded"):
+        build_model("lstm", num_features=FEATURES, length=48, **moments())
+    with pytest.raises(OptionError, match="mean has 55 numbers, but there are 54 features"):
+        build_model("tfa", num_features=54, length=48, **moments())
+    with pytest.raises(OptionError, match="std is not above 0"):
+        Tfa(mean=torch.zeros(3), std=torch.zeros(3))
