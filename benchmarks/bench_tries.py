@@ -1,12 +1,10 @@
 """Does a fix give what the diagnosis predicts? Programs with a known cause are diagnosed, and what is proposed is tried.
 
-Each program of `benchmarks.verdicts.table` that needs no GPU is diagnosed as a user would do it, and each proposal with a
-prediction is tried in fresh processes with the same seed. The error of a prediction is |predicted / tried - 1|. `--only` runs some
-programs and leaves what is known of the others, so that quiet minutes of a shared machine can be used one by one.
-
-A first pass over five programs changed what is predicted: on a CPU, larger batches (4 tries, median error 11 %) and workers that
-share the cores of the training (3 tries, 62 %) are tried without a prediction since, and a gathered batch has a cost of its own
-(4 tries, 17 %). The results are of the pass after that; a program without a verdict has no tries and may be run again.
+Each program of `benchmarks.verdicts.table` is diagnosed as a user would do it, and each proposal with a prediction, or with a range
+of two ends, is tried in fresh processes with the same seed (with `--all`, each that can be). The error of a prediction is
+|predicted / tried - 1|. A proposal of which only a range is told, or nothing, counts as not predicted. `--parallel` runs programs
+side by side, each on two cores of its own, those of a GPU one after the other on cores of theirs; `--only` runs some, and leaves
+what is known of the others. Programs come in the order of `FIRST`, those with most to predict first; `--minutes` may end it.
 """
 
 from __future__ import annotations
@@ -15,77 +13,110 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from benchmarks import record
+from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import PROGRAMS as FOLDER
+from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose.conclude import conclude
+from stoker.diagnose.finding import Finding, Step
 from stoker.diagnose.scripts import measure_script
 from stoker.diagnose.tries import FIXES
 from stoker.diagnose.trying import try_next
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"
 SMALL = ("data-mlp", "dispatch-mlp")
+FIRST = (
+    "launch-mlp", "precision-transformer", "transfer-mlp", "sync-convolution", "launch-transformer", "precision-tabular",
+    "data-", "optimizer-", "mixed-", "dispatch-", "oversubscribed-", "story-", "compute-", "memory-", "host-",
+)  # fmt: skip
 ASKED = {"median": 0.05, "p90": 0.10}
+CLEAR = 1.10
+"""A gain from which on a prediction is no mere "about the same"."""
 Row = dict[str, Any]
 
 
-def try_program(program: Program, *, pace: float, seconds: float) -> Row:
-    """Diagnose it, and try what has a prediction."""
+def try_program(program: Program, *, pace: float, seconds: float, limit: float, everything: bool, keep: Path | None) -> Row:
+    """Diagnose it, and try what has a prediction; in a folder of its own, with its own variables."""
+    begin = time.monotonic()
     script = FOLDER / program.script
-    with tempfile.TemporaryDirectory() as folder:
-        before, kept = Path.cwd(), dict(os.environ)
-        os.chdir(folder)
-        os.environ.update(program.environment)
-        try:
-            finding = conclude(measure_script(script, program.words, quiet=True, pace=pace))
-            steps = [step for step in finding.next if step.predicted is not None and step.name in FIXES]
-            finding = try_next(msgspec.structs.replace(finding, next=steps), script, program.words, quiet=True, seconds=seconds)
-        finally:
-            os.chdir(before)
-            os.environ.clear()
-            os.environ.update(kept)
-    tries = [
-        {
-            "fix": step.name,
-            "predicted": round(step.predicted, 3),
-            "tried": round(step.tried.speedup, 3),
-            "low": round(step.tried.low, 3),
-            "high": round(step.tried.high, 3),
-            "losses": step.tried.losses,
-            "error": round(abs(step.predicted / step.tried.speedup - 1), 3),
-        }
-        for step in finding.next
-        if step.tried is not None and step.tried.error is None and step.predicted is not None
-    ]
-    failed = {step.name: step.tried.error for step in finding.next if step.tried is not None and step.tried.error is not None}
+    measured = measure_script(script, program.words, quiet=True, pace=pace)
+    finding = conclude(measured)
+    steps = [step for step in finding.next if step.name in FIXES and (everything or step.predicted_low is not None)]
+    told = [step for step in finding.next if step.name in FIXES and step not in steps]
+    took = time.monotonic() - begin
+    finding = msgspec.structs.replace(finding, next=steps)
+    finding = try_next(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        (keep / f"{program.name}.json").write_bytes(msgspec.json.encode(finding))
+    return {**row_of(program, finding, told), "seconds": round(time.monotonic() - begin, 1), "diagnosed": round(took, 1)}
+
+
+def row_of(program: Program, finding: Finding, told: Sequence[Step] = ()) -> Row:
+    """What is kept of a finding; `told` was advised and not tried."""
+    tried = [step for step in finding.next if step.tried is not None and step.tried.error is None]
     return {
         "name": program.name,
+        "device": program.device,
         "verdict": finding.verdict,
         "why_none": finding.why if finding.verdict == "none" else None,
         "spread": round(finding.spread, 3),
-        "tries": tries,
-        "could_not_be_tried": failed,
+        "tries": [_try_of(step) for step in tried if step.predicted is not None],
+        "not_predicted": [_try_of(step) for step in tried if step.predicted is None] + [_told(step) for step in told],
+        "could_not_be_tried": {one.name: one.tried.error for one in finding.next if one.tried is not None and one.tried.error},
     }
 
 
+def _told(step: Step) -> Row:
+    ends = (("predicted", step.predicted), ("predicted_low", step.predicted_low), ("predicted_high", step.predicted_high))
+    return {"fix": step.name} | {name: round(value, 3) for name, value in ends if value is not None}
+
+
+def _try_of(step: Step) -> Row:
+    tried = step.tried
+    if tried is None:
+        return _told(step)
+    row = _told(step) | {"tried": round(tried.speedup, 3), "low": round(tried.low, 3), "high": round(tried.high, 3)}
+    row |= {"losses": tried.losses, "largest_difference": tried.largest_difference, "peak_bytes": tried.peak_bytes}
+    if step.predicted is not None:
+        row["error"] = round(abs(step.predicted / tried.speedup - 1), 3)
+    if step.predicted_low is not None and step.predicted_high is not None:
+        row["overlap"] = step.predicted_low <= tried.high and tried.low <= step.predicted_high
+    return row
+
+
 def score(rows: list[Row]) -> dict[str, Any]:
-    """Errors of all predictions, and by fix."""
-    tries = [one for row in rows for one in row["tries"]]
+    """Errors of all predictions, by fix, and of those that are no mere "about the same"."""
+    tries = [one for row in rows for one in row.get("tries", [])]
+    others = [one for row in rows for one in row.get("not_predicted", [])]
     by_fix = {name: [one["error"] for one in tries if one["fix"] == name] for name in sorted({one["fix"] for one in tries})}
     losses = [one["losses"] for one in tries]
     return {
         "asked": ASKED,
+        "predicted": len(tries),
+        "not_predicted": {name: sum(one["fix"] == name for one in others) for name in sorted({one["fix"] for one in others})},
         "all": _summary([one["error"] for one in tries]),
+        "clear_gains": _summary([one["error"] for one in tries if max(one["predicted"], one["tried"]) >= CLEAR]),
+        "by_device": {name: _summary([one["error"] for row in rows if row.get("device") == name for one in row["tries"]])
+                      for name in ("cpu", "cuda")},
         "by_fix": {name: _summary(errors) for name, errors in by_fix.items()},
         "losses": {kind: losses.count(kind) for kind in sorted(set(losses))},
-        "within_interval": sum(one["low"] <= one["predicted"] <= one["high"] for one in tries),
-    }
+        "intervals_overlap": sum(bool(one.get("overlap")) for one in tries),
+        "ranges_overlap": sum(bool(one["overlap"]) for one in others if "overlap" in one),
+        "ranges_tried": sum("overlap" in one for one in others),
+    }  # fmt: skip
 
 
 def _summary(errors: list[float]) -> dict[str, float]:
@@ -95,32 +126,84 @@ def _summary(errors: list[float]) -> dict[str, float]:
     return {"tries": len(errors), "median": round(statistics.median(errors), 3), "p90": round(p90, 3)}
 
 
-def _known() -> dict[str, Row]:
-    path = record.RESULTS / "bench_tries.json"
+def run_apart(program: Program, asked: argparse.Namespace, end: float) -> Row:
+    """One program in a process of its own, which inherits the cores of its lane; ended where it takes far too long."""
+    failed = {"name": program.name, "device": program.device, "verdict": "error", "tries": [], "not_predicted": []}
+    if time.monotonic() > end:
+        return failed | {"verdict": "not run", "why_none": "no time was left"}
+    words = ["--one", program.name, "--pace", str(asked.pace), "--seconds", str(asked.seconds), "--limit", str(asked.limit)]
+    words += ["--all", asked.all] if asked.all else []
+    words += ["--keep", str(asked.keep.resolve())] if asked.keep is not None else []
+    variables = {**os.environ, **program.environment, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "benchmarks.bench_tries", *words]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=2 * asked.limit + 60
+            )
+        except subprocess.TimeoutExpired:
+            return failed | {"why_none": f"took more than {2 * asked.limit + 60:.0f} s"}
+    if done.returncode or not done.stdout.strip():
+        return failed | {"why_none": done.stderr.strip()[-600:]}
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def _known(path: Path) -> dict[str, Row]:
     rows: list[Row] = json.loads(path.read_text())["programs"] if path.exists() else []
     return {row["name"]: row for row in rows}
 
 
-def main() -> None:
-    """Try the programs that were asked for."""
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=QUESTION)
     parser.add_argument("--small", action="store_true", help="Two programs, no result file.")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
+    parser.add_argument("--all", choices=("cpu", "cuda", "both"), help="Try what has no prediction, too, on this device.")
     parser.add_argument("--pace", type=float, default=1.0, help="Length of the stretches of a diagnosis, as a share of the usual.")
     parser.add_argument("--seconds", type=float, default=1.5, help="Length of the stretch of a try.")
-    asked = parser.parse_args()
-    names = SMALL if asked.small else tuple(asked.only or [""])
-    rows = {} if asked.small else _known()
-    for program in PROGRAMS:
-        if program.device == "cpu" and program.kind != "sabotaged" and program.name.startswith(names):
-            rows[program.name] = try_program(program, pace=asked.pace, seconds=asked.seconds)
-            print(json.dumps(rows[program.name]), flush=True)
+    parser.add_argument("--limit", type=float, default=90.0, help="Seconds of a program, after which no try begins.")
+    parser.add_argument("--minutes", type=float, default=600.0, help="After which no program begins.")
+    parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep findings: a file of JSON a program.")
+    parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _chosen(names: Sequence[str]) -> list[Program]:
+    import torch
+
+    able = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    found = [one for one in PROGRAMS if one.device in able and one.kind != "sabotaged" and one.name.startswith(tuple(names))]
+    return sorted(found, key=lambda one: next((n for n, start in enumerate(FIRST) if one.name.startswith(start)), len(FIRST)))
+
+
+def _answer(rows: dict[str, Row], asked: argparse.Namespace) -> dict[str, Any]:
     ordered = [rows[program.name] for program in PROGRAMS if program.name in rows]
-    answer = {"pace": asked.pace, "seconds": asked.seconds, **score(ordered), "programs": ordered}
-    if asked.small:
-        print(json.dumps(score(ordered), indent=1))
-    else:
-        record.save("bench_tries", QUESTION, answer)
+    return {"pace": asked.pace, "seconds": asked.seconds, **score(ordered), "programs": ordered}
+
+
+def main() -> None:
+    """Try the programs that were asked for."""
+    asked = _asked()
+    options = {"pace": asked.pace, "seconds": asked.seconds, "limit": asked.limit, "keep": asked.keep}
+    if asked.one is not None:
+        program = next(one for one in PROGRAMS if one.name == asked.one)
+        print(json.dumps(try_program(program, everything=asked.all in (program.device, "both"), **options)), flush=True)
+        return
+    end = time.monotonic() + 60 * asked.minutes
+    path = asked.out or record.RESULTS / "bench_tries.json"
+    rows = {} if asked.small else _known(path)
+    chosen = _chosen(SMALL if asked.small else asked.only or [""])
+    lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
+    for program, row in side_by_side(lanes, chosen, partial(run_apart, asked=asked, end=end)):
+        if row["verdict"] == "not run":
+            continue
+        rows[program.name] = row
+        print(json.dumps(row), flush=True)
+        if not asked.small:
+            record.save("bench_tries", QUESTION, _answer(rows, asked), path=path, show=False)
+    print(json.dumps(score(list(rows.values())), indent=1))
 
 
 if __name__ == "__main__":

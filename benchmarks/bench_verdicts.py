@@ -4,61 +4,115 @@ Each program of `benchmarks.verdicts.table` is run unchanged by the command. Rig
 second cause being it (top-2); of programs with two causes the second must be named as well. Sabotaged runs (five steps only,
 noisy neighbours) must end without a verdict, all others with one. `--shares` measures, without the tool, how much of a step each
 cause is. On a machine that others use, `--processor-time` gives the tool another clock, where a program's causes allow that.
-`--only` runs some programs and leaves what is known of the others; without a GPU, those that need one are left out.
+`--only` runs some programs and leaves what is known of the others; without a GPU, those that need one are left out, and so are
+those of a framework that is not installed. `--parallel` runs programs side by side, each on two cores of its own. `--keep` keeps
+what was measured, of which `--replay` makes verdicts anew, without running anything.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks import record
+from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import PROGRAMS as FOLDER
 from benchmarks.verdicts.measure import step_seconds
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import PROGRAMS, Program
+from stoker.diagnose.conclude import conclude
+from stoker.diagnose.measurements import Measurements
 
 QUESTION = "Of programs with one known cause, how many does `stoker diagnose` name right?"
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")
 NEIGHBOURS_A_CORE = 2
-COMMAND = [sys.executable, "-c", "from stoker.cli.main import main; main()", "diagnose", "--json", "--quiet"]
+LIMIT_SECONDS = 60.0
+FRAMEWORKS = {"with_accelerate.py": "accelerate", "with_lightning.py": "lightning", "with_transformers.py": "transformers"}
+OPTIONS = ["-m", "stoker", "diagnose", "--json", "--quiet"]
 COMMON = ("name", "kind", "device", "put_in_second")
 Row = dict[str, Any]
 
 
-def diagnose(program: Program, *, processor_time: bool = False) -> Row:
-    """What the command says of a program, in a folder of its own, and how long it took."""
+def diagnose(program: Program, *, processor_time: bool = False, keep: Path | None = None) -> Row:
+    """What the command says of a program, in a folder of its own, and how long it took; on the cores that this thread may use."""
     variables = {**os.environ, **program.environment}
     clock = "processor" if processor_time and not waits(program) else "wall"
     if clock == "processor":
         variables["PYTHONPATH"] = str(FOLDER.parent / "processor_time")
     cores = len(os.sched_getaffinity(0))
     neighbours = noisy_neighbours(NEIGHBOURS_A_CORE * cores) if program.neighbour else nullcontext()
-    with tempfile.TemporaryDirectory() as folder, neighbours:
-        command = [*COMMAND, str(FOLDER / program.script), "--", *program.words]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, neighbours:
+        command = [*_python(program), *OPTIONS, str(FOLDER / program.script), "--", *program.words]
         start = time.perf_counter()
-        done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+        out, told = _run(command, folder, variables)
         seconds = time.perf_counter() - start
+    row = {**_row(program), "seconds": round(seconds, 1), "clock": clock, "cores": cores}
+    if not out.strip():
+        return row | {"verdict": "error", "second": None, "why": told.strip()[-300:]}
+    finding = json.loads(out)
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        measured = finding["measurements"]
+        measured["losses"] = [loss for loss in measured["losses"] if loss is not None]  # those that are no numbers
+        (keep / f"{program.name}.json").write_text(json.dumps(measured))
+    return row | _told(finding)
+
+
+def _python(program: Program) -> list[str]:
+    if program.processes == 1:
+        return [sys.executable]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={program.processes}"]
+
+
+def _run(command: Sequence[str], folder: str, variables: dict[str, str]) -> tuple[str, str]:
+    """What a command prints. After a time, it is ended with all that it has started."""
+    process = subprocess.Popen(
+        command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        return process.communicate(timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return "", f"took more than {LIMIT_SECONDS:.0f} s"
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def replay(program: Program, folder: Path) -> Row | None:
+    """What would be said today of what was measured then; None where nothing was kept."""
+    path = folder / f"{program.name}.json"
+    if not path.exists():
+        return None
+    finding = conclude(msgspec.json.decode(path.read_bytes(), type=Measurements, strict=False))
+    return _row(program) | _told(finding.as_dict())
+
+
+def _row(program: Program) -> Row:
     row: Row = {"name": program.name, "kind": program.kind, "device": program.device, "put_in": program.verdict}
-    row |= {"put_in_second": program.second, "seconds": round(seconds, 1), "clock": clock}
-    if not done.stdout.strip():
-        return row | {"verdict": "error", "second": None, "why": done.stderr.strip()[-300:]}
-    finding = json.loads(done.stdout)
-    shares = {cause["verdict"]: round(cause["share"], 3) for cause in finding["causes"][:3]}
-    return row | {
+    return row | {"put_in_second": program.second}
+
+
+def _told(finding: dict[str, Any]) -> Row:
+    return {
         "verdict": finding["verdict"],
         "second": finding["second"],
-        "shares": shares,
+        "shares": {cause["verdict"]: round(cause["share"], 3) for cause in finding["causes"][:4]},
         "confidence": finding["confidence"],
         "spread": None if finding["spread"] is None else round(finding["spread"], 3),
         "place": finding["place"],
@@ -68,7 +122,7 @@ def diagnose(program: Program, *, processor_time: bool = False) -> Row:
 
 def waits(program: Program) -> bool:
     """Whether the cause is only to be seen by the wall's clock: workers, a crowd of threads, neighbours, a GPU."""
-    crowded = program.neighbour or program.verdict == "oversubscribed" or "--workers" in program.words
+    crowded = program.neighbour or program.verdict == "oversubscribed" or "--workers" in program.words or program.processes > 1
     return crowded or "--threads" in program.words or program.device != "cpu"
 
 
@@ -126,40 +180,64 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="Programs whose names begin so; what is known of others stays.")
     parser.add_argument("--shares", action="store_true", help="Measure how much of a step each cause is, instead of diagnosing.")
     parser.add_argument("--processor-time", action="store_true", help="For a busy machine: the tool counts processor time.")
+    parser.add_argument("--parallel", type=int, default=0, metavar="N", help="N programs at a time, each on two cores of its own.")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="Where the results go, instead of benchmarks/results.")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="Keep what was measured: a file of JSON a program.")
+    parser.add_argument(
+        "--replay", type=Path, metavar="FOLDER", help="Run nothing: verdicts of what was kept there; no result file."
+    )
     return parser.parse_args()
 
 
-def _known() -> dict[str, Row]:
-    path = record.RESULTS / "bench_verdicts.json"
-    rows: list[Row] = json.loads(Path(path).read_text())["programs"] if path.exists() else []
+def _known(path: Path) -> dict[str, Row]:
+    rows: list[Row] = json.loads(path.read_text())["programs"] if path.exists() else []
     return {row["name"]: row for row in rows}
+
+
+def _can_run(program: Program) -> bool:
+    import torch
+
+    package = FRAMEWORKS.get(program.script)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return False
+    return program.device == "cpu" or torch.cuda.is_available()
+
+
+def _answer(rows: dict[str, Row]) -> dict[str, Any]:
+    ordered = [rows[program.name] for program in PROGRAMS if program.name in rows]
+    return {**score(ordered), "not_run": [one.name for one in PROGRAMS if one.name not in rows], "programs": ordered}
+
+
+def _show(row: Row) -> None:
+    mark = "share" if "verdict" not in row else "right" if is_right(row) else "none" if row["verdict"] == "none" else "WRONG"
+    print(f"{mark:6}{row['name']:30}{json.dumps({key: row[key] for key in row if key not in COMMON})}", flush=True)
 
 
 def main() -> None:
     """Diagnose the programs that were asked for."""
-    import torch
-
     asked = _asked()
     names = SMALL if asked.small else tuple(asked.only or [""])
-    devices = {"cpu", "cuda"} if torch.cuda.is_available() else {"cpu"}
-    chosen = [one for one in PROGRAMS if one.device in devices and one.name.startswith(names)]
-    rows = {} if asked.small else _known()
+    chosen = [one for one in PROGRAMS if one.name.startswith(names)]
+    if asked.replay is not None:
+        again = {one.name: row for one in chosen if (row := replay(one, asked.replay)) is not None}
+        for row in again.values():
+            _show(row)
+        print(json.dumps(score(list(again.values())), indent=1))
+        return
+    chosen = [one for one in chosen if _can_run(one) and not (asked.shares and one.clean is None)]
+    path = asked.out or record.RESULTS / "bench_verdicts.json"
+    rows = {} if asked.small else _known(path)
+    run = measure_share if asked.shares else partial(diagnose, processor_time=asked.processor_time, keep=asked.keep)
+    lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     try:
-        for program in chosen:
-            if asked.shares and program.clean is None:
-                continue
-            row = measure_share(program) if asked.shares else diagnose(program, processor_time=asked.processor_time)
+        for program, row in side_by_side(lanes, chosen, run):
             rows[program.name] = {**rows.get(program.name, {"name": program.name, "kind": program.kind}), **row}
-            mark = "share" if asked.shares else "right" if is_right(row) else "WRONG"
-            print(f"{mark:6}{program.name:28}{json.dumps({key: row[key] for key in row if key not in COMMON})}", flush=True)
+            _show({"name": program.name, **row})
+            if not asked.small:
+                record.save("bench_verdicts", QUESTION, _answer(rows), path=path, show=False)
     except KeyboardInterrupt:
         print("interrupted: what was found so far is kept")
-    ordered = [rows[program.name] for program in PROGRAMS if program.name in rows]
-    answer = {**score(ordered), "not_run": [one.name for one in PROGRAMS if one.name not in rows], "programs": ordered}
-    if asked.small:
-        print(json.dumps(answer["by_kind"], indent=1))
-    else:
-        record.save("bench_verdicts", QUESTION, answer)
+    print(json.dumps(_answer(rows)["by_kind"], indent=1))
 
 
 if __name__ == "__main__":

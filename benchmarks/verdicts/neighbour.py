@@ -21,7 +21,8 @@ while True:
 @contextmanager
 def noisy_neighbours(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """`count` processes that are busy half of the time, each by its own clock."""
-    processes = [subprocess.Popen([sys.executable, "-c", BURN, str(number)]) for number in range(count)]
+    # Each in a session of its own: Linux shares out cores by sessions, and these are to be other programs.
+    processes = [subprocess.Popen([sys.executable, "-c", BURN, str(number)], start_new_session=True) for number in range(count)]
     try:
         yield processes
     finally:

@@ -30,6 +30,8 @@ class Program:
     """Arguments that take the second cause away instead."""
     kind: Kind = "single"
     device: Literal["cpu", "cuda"] = "cpu"
+    processes: int = 1
+    """That train together, started by torchrun."""
     environment: Mapping[str, str] = field(default_factory=dict)
     neighbour: bool = False
     """Whether other processes burn the processor in bursts meanwhile."""
@@ -59,7 +61,7 @@ def _single(verdict: str, rows: Mapping[str, tuple[str, str, str]], **common: ob
     ]
 
 
-TRAIN, STREAM, WINDOWS = "train.py", "train_stream.py", "train_windows.py"
+TRAIN, STREAM, WINDOWS, RANKS = "train.py", "train_stream.py", "train_windows.py", "train_ranks.py"
 
 DATA = _single(
     "data",
@@ -217,14 +219,14 @@ TRANSFER = _single(
 SYNC = _single(
     "sync",
     {
-        "mlp": (TRAIN, "--model mlp --width 4096 --depth 8 --batch 4096 --metrics items", "--metrics none"),
-        "transformer": (TRAIN, "--model transformer --width 512 --depth 4 --batch 256 --metrics items", "--metrics none"),
+        "mlp": (TRAIN, "--model mlp --width 4096 --depth 8 --batch 256 --metrics finite", "--metrics none"),
+        "transformer": (TRAIN, "--model transformer --width 512 --depth 4 --batch 128 --metrics finite", "--metrics none"),
         "convolution": (
             TRAIN,
-            "--model convolution --width 512 --depth 6 --batch 256 --time 256 --metrics items",
+            "--model convolution --width 512 --depth 6 --batch 24 --time 256 --metrics finite",
             "--metrics none",
         ),
-        "tabular": (STREAM, "--model tabular --features 16 --width 4096 --depth 6 --batch 4096 --metrics items", "--metrics none"),
+        "tabular": (STREAM, "--model tabular --features 16 --width 4096 --depth 6 --batch 320 --metrics finite", "--metrics none"),
     },
     **CUDA,
 )
@@ -245,7 +247,7 @@ LAUNCH = _single(
 PRECISION = _single(
     "precision",
     {
-        "mlp": (TRAIN, "--model mlp --width 4096 --depth 6 --batch 8192 --samples resident", "--tf32"),
+        "mlp": (TRAIN, "--model mlp --width 4096 --depth 6 --batch 8192 --rows 65536 --samples resident", "--tf32"),
         "transformer": (
             TRAIN,
             "--model transformer --width 1024 --depth 6 --time 128 --batch 64 --rows 512 --samples resident",
@@ -253,12 +255,12 @@ PRECISION = _single(
         ),
         "convolution": (
             TRAIN,
-            "--model mlp --features 1024 --width 8192 --depth 3 --batch 4096 --samples resident",
+            "--model mlp --features 1024 --width 8192 --depth 3 --batch 4096 --rows 32768 --samples resident",
             "--tf32",
         ),
         "tabular": (
             TRAIN,
-            "--model tabular --features 64 --size 64 --width 4096 --depth 6 --batch 4096 --samples resident",
+            "--model tabular --features 64 --size 64 --width 4096 --depth 6 --batch 4096 --rows 32768 --samples resident",
             "--tf32",
         ),
     },
@@ -287,7 +289,44 @@ KERNEL = _single(
     **CUDA,
 )
 
-SINGLES = [*DATA, *HOST, *OPTIMIZER, *COMPUTE, *MEMORY, *DISPATCH, *OVERSUBSCRIBED, *TRANSFER, *SYNC, *LAUNCH, *PRECISION, *KERNEL]
+TWO = {"processes": 2}
+STRAGGLER = _single(
+    "straggler",
+    {
+        "mlp": (RANKS, "--model mlp --width 128 --batch 128 --last-samples lines", "--last-samples memory"),
+        "tabular": (
+            RANKS,
+            "--model tabular --features 8 --width 64 --categories 100 --batch 128 --metrics confusion --detail 60",
+            "--metrics none",
+        ),
+    },
+    **TWO,
+)
+COMMUNICATION = _single(
+    "communication",
+    {
+        "mlp": (RANKS, "--model mlp --width 1024 --depth 4 --batch 2", "--width 64"),
+        "tabular": (RANKS, "--model tabular --features 4 --width 16 --categories 100000 --size 16 --batch 16", "--categories 100"),
+    },
+    **TWO,
+)
+
+SINGLES = [
+    *DATA,
+    *HOST,
+    *OPTIMIZER,
+    *COMPUTE,
+    *MEMORY,
+    *DISPATCH,
+    *OVERSUBSCRIBED,
+    *STRAGGLER,
+    *COMMUNICATION,
+    *TRANSFER,
+    *SYNC,
+    *LAUNCH,
+    *PRECISION,
+    *KERNEL,
+]
 
 
 def _mixed(first: str, second: str, arguments: str, clean: str, second_clean: str, script: str = TRAIN) -> Program:
@@ -418,9 +457,9 @@ STORIES = [
     Program(
         name="story-series-attention",
         script="series.py",
-        arguments="",
+        arguments="--heads 8",
         clean="--heads 1 --length 128",
-        verdict="compute",
+        verdict="memory",
         kind="story",
         claim="opening the file for each sample holds the training back",
     ),

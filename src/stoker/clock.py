@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 now_ns = time.perf_counter_ns
+TASKS = Path("/proc/self/task")
 
 
 def now_utc() -> str:
     """The time of day for records, to the millisecond: 2026-11-15T16:20:00.123Z. Never for measurements: it may jump."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Waiting:
+    """How long threads of this process wait for a core from here on, because others have it."""
+
+    __slots__ = ("_before", "_begin_ns")
+
+    def __init__(self) -> None:
+        self._before = _waited_ns()
+        self._begin_ns = now_ns()
+
+    def end(self) -> tuple[int | None, int]:
+        """What the thread that waited most has waited, and the time since the beginning; None where the system does not tell."""
+        spent, after = now_ns() - self._begin_ns, _waited_ns()
+        if not after:
+            return None, spent
+        return max(waited - self._before.get(thread, 0) for thread, waited in after.items()), spent
+
+
+def _waited_ns() -> dict[str, int]:
+    """Since its start, by thread: ready to run, and not running."""
+    waited = {}
+    for thread in TASKS.iterdir() if TASKS.is_dir() else ():
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has ended meanwhile
+            waited[thread.name] = int((thread / "schedstat").read_text().split()[1])
+    return waited
 
 
 class Spans:

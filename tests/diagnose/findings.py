@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stoker.diagnose.finding import Cause, Finding, Step, Tried
-from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Place, Stretch, Sync, Work
+from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Place, Rank, Stretch, Sync, WhatIf, Work
 
 DATASET = Place(file="iceaggr/data.py", line=88, function="IceDataset.__getitem__")
 LOOP = Place(file="train.py", line=41, function="main")
@@ -142,6 +142,12 @@ def on_gpu() -> Finding:
             precision="fp32",
             optimizer="AdamW",
             optimizer_fused=False,
+            what_ifs={"fused": WhatIf(as_it_is=around(0.00605), with_fix=around(0.0055))},
+            ranks=[
+                Rank(rank=0, step_seconds=0.0135, apart_seconds=0.0129),
+                Rank(rank=1, step_seconds=0.0135, apart_seconds=0.0091),
+            ],
+            waited_for_cores=0.01,
             slow_steps=3,
             notes=[
                 "torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt",

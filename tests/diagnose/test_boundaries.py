@@ -164,3 +164,32 @@ def test_torch_is_as_before_afterwards(clock: Clock) -> None:
     net(torch.ones(1, 2)).backward()
     optimizer.step()
     assert boundaries.steps == 0
+
+
+def test_silence_leaves_torch_as_it_was_and_listening_tells_phases_again(clock: Clock) -> None:
+    plain = torch.autograd.backward, torch.optim.Optimizer.zero_grad
+    boundaries, net = Boundaries(), Net(clock)
+    boundaries.install()
+    boundaries.find_roots()
+    net(torch.ones(1, 2))
+    boundaries.keep_roots()
+    optimizer = Sgd(net.parameters(), lr=0.1)
+    Sgd.clock = clock
+
+    def step() -> dict[str, int]:
+        boundaries.take()
+        boundaries.switch(PREPARE)
+        net(torch.ones(1, 2)).backward()
+        optimizer.step()
+        return {name: spent // MS for name, spent in zip(NAMES, boundaries.take().phases_ns, strict=True) if spent}
+
+    assert step() == {"forward": 3, "optimizer": 7}
+    boundaries.silence()
+    assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain
+    assert step() == {"prepare": 10}
+    assert not boundaries.stepped
+    boundaries.listen()
+    boundaries.listen()  # once is enough
+    assert step() == {"forward": 3, "optimizer": 7}
+    boundaries.remove()
+    assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain

@@ -12,9 +12,10 @@ from hypothesis import given
 from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
 from tests.diagnose.test_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 
+from stoker.diagnose.advice import MOST
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Blame, Loader, Measurements, Place
+from stoker.diagnose.measurements import Blame, Loader, Measurements, Place, WhatIf
 
 DATASET = Place(file="data.py", line=88, function="Rows.__getitem__")
 
@@ -69,21 +70,69 @@ def test_every_cause_of_a_gpu_has_a_sentence_and_something_to_do(name: str) -> N
     assert all(step.predicted is None or step.predicted >= 1.02 for step in finding.next)
 
 
+def switched_on(now: float, then: float, spread: float = 0.02) -> WhatIf:
+    return WhatIf(as_it_is=around(now * MS, spread=spread), with_fix=around(then * MS, spread=spread))
+
+
 def test_predictions_are_steps_without_what_was_measured() -> None:
-    assert predicted(conclude(PROGRAMS["launch_tf"][1]))["graph"] == pytest.approx(10.18 / 1.40, rel=0.01)
     assert predicted(conclude(PROGRAMS["sync_item"][1]))["sync"] == pytest.approx(22.10 / 19.30, rel=0.01)
     assert predicted(conclude(PROGRAMS["host_python"][1]))["host"] == pytest.approx(32.19 / 19.32, rel=0.01)
-    threads = conclude(on_cpu(**ON_CPU["threads"][1]))
-    assert predicted(threads)["threads"] == pytest.approx(9.8 / (9.8 - 6.7), rel=0.01)
 
 
-def test_a_fused_optimizer_is_predicted_from_its_own_measurement_alone() -> None:
+def test_fixes_are_predicted_from_steps_with_them_alone() -> None:
     measured = on_cpu(optimizer=9.0)
     assert predicted(conclude(measured))["fused"] is None
-    finding = conclude(on_cpu(optimizer=9.0, optimizer_ways={"now": 0.008, "fused": 0.002}))
-    assert predicted(finding)["fused"] == pytest.approx(18.3 / (18.3 - 0.75 * 9.0), rel=0.01)
-    assert "fused" not in predicted(conclude(on_cpu(optimizer=9.0, optimizer_ways={"now": 0.002, "fused": 0.008})))
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 12.0)}))
+    assert predicted(finding)["fused"] == pytest.approx(18.3 / (0.1 + 18.2 * 12 / 18), rel=0.01)
+    assert "fused" not in predicted(conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 18.5)})))
     assert "fused" not in predicted(conclude(msgspec.structs.replace(measured, optimizer_fused=True)))
+    options = {**ON_CPU["threads"][1], "what_ifs": {"threads": switched_on(9.8, 3.1)}}
+    assert predicted(conclude(on_cpu(**options)))["threads"] == pytest.approx(9.8 / 3.1, rel=0.01)
+
+
+def test_what_is_not_sure_is_told_as_a_range() -> None:
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 12.0, spread=0.4)}))
+    step = next(one for one in finding.next if one.name == "fused")
+    assert step.predicted is None
+    assert step.predicted_low is not None
+    assert step.predicted_high is not None
+    assert step.predicted_low < 1.47 < step.predicted_high
+
+
+def test_steps_that_changed_by_themselves_make_a_range() -> None:
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(9.0, 6.0)}))  # 18.2 before
+    step = next(one for one in finding.next if one.name == "fused")
+    assert step.predicted is None
+    assert step.predicted_high is not None
+    assert step.predicted_high > 1.5
+
+
+def test_a_larger_batch_pays_for_its_data_in_full() -> None:
+    finding = conclude(on_cpu(next=5.0, optimizer=9.0, what_ifs={"batch": switched_on(18.2, 22.0)}))
+    assert predicted(finding)["batch"] == pytest.approx(23.2 / (5.0 + 11.0), rel=0.01)
+
+
+def test_a_faster_step_waits_for_workers_that_are_as_slow_as_before() -> None:
+    busy = {"loader": Loader(kind="DataLoader", workers=1), "loader_alone": around(17 * MS)}
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(18.0, 9.0)}, **busy))
+    assert predicted(finding)["fused"] == pytest.approx(18.3 / 17.0, rel=0.01)
+
+
+def test_batches_gathered_at_once_are_predicted_from_a_stretch_of_their_own() -> None:
+    measured = on_cpu(next=20.0)
+    feed = next(one for one in conclude(measured).next if one.name == "feed")
+    assert (feed.predicted, feed.predicted_low) == (None, None)
+    assert feed.predicted_high == pytest.approx(29.7 / 9.7, rel=0.02)
+    finding = conclude(msgspec.structs.replace(measured, what_ifs={"feed": switched_on(10.6, 11.15)}))  # a little slower
+    assert predicted(finding)["feed"] == pytest.approx(29.7 / 10.2, rel=0.01)
+
+
+def test_a_graph_is_predicted_where_it_was_captured() -> None:
+    launch = PROGRAMS["launch_tf"][1]
+    graph = next(one for one in conclude(launch).next if one.name == "graph")
+    assert (graph.predicted, graph.predicted_high) == (None, pytest.approx(10.18 / 1.40, rel=0.01))
+    finding = conclude(msgspec.structs.replace(launch, what_ifs={"graph": switched_on(10.2, 2.5)}))
+    assert predicted(finding)["graph"] == pytest.approx(10.18 / (10.18 - 7.7), rel=0.02)
 
 
 def test_shorter_types_are_advised_only_where_the_machine_is_faster_in_them() -> None:
@@ -117,7 +166,10 @@ def test_findings_survive_json(measured: Measurements) -> None:
 @given(cpu_runs() | gpu_runs())
 def test_predictions_are_possible(measured: Measurements) -> None:
     for step in conclude(measured).next:
-        assert step.predicted is None or 1 <= step.predicted <= 50
+        assert step.predicted is None or 1 <= step.predicted <= MOST
+        if step.predicted_low is not None:
+            assert step.predicted_high is not None
+            assert 0 < step.predicted_low <= (step.predicted or step.predicted_low) <= step.predicted_high <= MOST
 
 
 def test_conclusions_need_no_torch() -> None:

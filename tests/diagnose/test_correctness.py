@@ -143,10 +143,11 @@ def test_one_that_is_far_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -
             return super().__getitem__(index)
 
     monkeypatch.setattr(correctness, "now_ns", lambda: now[0])
-    assert find_wrong(loader(Slow()), seconds=1) == []
+    assert find_wrong(loader(Slow(), shuffle=True), seconds=1) == []
     assert now[0] <= 0.4e9
-    assert find_wrong(loader(Slow()), seconds=4) == []
+    assert find_wrong(loader(Slow(), shuffle=True), seconds=4) == []
     assert now[0] <= 14e9
+    assert find_wrong(loader(Slow()), seconds=1) == ["not shuffled: the loader says that it takes samples in order."]
 
 
 def test_a_loader_that_can_be_read_once_is_not_read() -> None:

@@ -10,11 +10,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.diagnose import boundaries, function, ledger, session, watched, workers
-from stoker.diagnose.function import measure_step
+from stoker.diagnose.function import measure_step, step
 from stoker.diagnose.measurements import Machine
 from stoker.errors import BatchesInvalid, OptionError
 
-pytestmark = pytest.mark.slow  # times of real programs, which a busy machine changes
+pytestmark = pytest.mark.slow  # a whole diagnosis for each
 
 MS = 1_000_000
 MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
@@ -132,6 +132,31 @@ def test_batches_that_end_for_good_give_what_there_was(clock: Clock) -> None:
     measured = measure_step(train_step, iter([torch.ones(2, 4)] * 9), pace=0.2)
     assert measured.cached is None
     assert 0 < len(measured.loop.seconds) <= 9
+
+
+@pytest.mark.parametrize(("first", "wrong"), [(60, []), (50, ["validation data seen in training"])], ids=["clean", "leaks"])
+def test_what_is_wrong_is_told_beside_speed(clock: Clock, first: int, wrong: list[str]) -> None:
+    _, train_step = training(clock)
+    x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    batches, valid = DataLoader(x[:60], batch_size=5, shuffle=True), DataLoader(x[first:], batch_size=5)  # type: ignore[arg-type]
+    finding = step(train_step, batches, valid_batches=valid)
+    assert [one.split(":")[0] for one in finding.correctness] == wrong
+
+
+def test_losses_that_are_no_numbers_are_told(clock: Clock) -> None:
+    net, train_step = training(clock)
+    torch.nn.init.constant_(net.weight, float("nan"))
+    [found] = step(train_step, [torch.ones(5, 4)] * 4).correctness
+    assert found.startswith("losses that are not finite: ")
+
+
+def test_a_cell_of_a_notebook_is_the_users_own(clock: Clock) -> None:
+    """As IPython runs it: the text of a cell has a name that is no file."""
+    _, train_step = training(clock)
+    names = {"measure_step": measure_step, "train_step": train_step, "batches": [torch.ones(5, 4)] * 4}
+    exec(compile("\nmeasured = measure_step(train_step, batches, pace=0.2)", "<ipython-input-7-abc>", "exec"), names)
+    measured: Any = names["measured"]
+    assert (measured.loader.place.file, measured.loader.place.line) == ("<ipython-input-7-abc>", 2)
 
 
 def test_what_cannot_be_meant_is_one_line() -> None:

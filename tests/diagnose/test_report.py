@@ -38,6 +38,9 @@ def test_the_page_says_all_that_there_is() -> None:
         "783 TFLOP/s",
         "the loop with cached batches 6.05 ms",
         "log (train.py:57) 2",
+        "fused 6.05 ms 5.5 ms 1.10x",
+        "1 13.5 ms 9.1 ms",
+        "other programs had its cores 1.0 %",
         "torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt",
     ):
         assert told in text, told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -39,7 +40,7 @@ ON_CPU: dict[str, tuple[str, dict[str, Any]]] = {
     "data in the loop": ("data", {"next": 0.0, "prepare": 12.0, "cached": None, "loader": Loader(kind="loop")}),
     "data, two workers": ("data", {"next": 3.0, "loader_alone": around(13 * MS), "loader": Loader(kind="DataLoader", workers=2)}),
     "logging": ("host", {"rest": 6.0}),
-    "python in the model": ("host", {"shares": {"gemm": 0.2, "elementwise": 0.1, "optimizer": 0.05, "other": 0.65}}),
+    "python in the model": ("host", {"shares": {"gemm": 0.2, "elementwise": 0.1, "optimizer": 0.05, "python": 0.5, "other": 0.15}}),
     "optimizer": ("optimizer", {"optimizer": 9.0}),
     "compute": ("compute", {}),
     "memory": ("memory", {"shares": MOVING, "flops": 1e6}),
@@ -50,6 +51,12 @@ ON_CPU: dict[str, tuple[str, dict[str, Any]]] = {
         {"next": 3.0, "loader_alone": around(2 * MS), "loader": Loader(kind="DataLoader", workers=12), "cached": around(7 * MS)},
     ),
 }  # fmt: skip
+
+
+def at_speeds(*slower: float, step: float = 9.8 * MS) -> Stretch:
+    """Steps in pieces, between which the machine changed its speed."""
+    pieces = [around(step * factor).seconds for factor in slower]
+    return Stretch(seconds=[one for piece in pieces for one in piece], pieces=[len(piece) for piece in pieces])
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -84,6 +91,9 @@ def test_causes_on_a_cpu(name: str) -> None:
         ({"cached": around(9.7 * MS, spread=0.3)}, "steps on batches that are kept vary too much (30 %)"),
         ({"cached": around(6.0 * MS)}, "a step takes 37 % longer than its parts, measured one by one"),
         ({"cached": around(13.0 * MS)}, "a step takes 34 % shorter than its parts"),
+        ({"waited_for_cores": 0.2}, "for 20 % of the time other programs had the cores: run it again while nothing else"),
+        ({"loop": at_speeds(1.0, 2.5), "waited_for_cores": 0.0}, "the machine changed its speed by 150 % meanwhile"),
+        ({"loop": at_speeds(1.0, 1.6)}, "the machine changed its speed by 60 % meanwhile"),
         ({"work": None}, "the training ended before its work could be counted"),
         ({"loop": Stretch(seconds=[0.0] * 20)}, "the clock of this machine gave times that cannot be"),
         ({"loop": Stretch(seconds=[])}, "only 0 steps were measured"),
@@ -91,6 +101,20 @@ def test_causes_on_a_cpu(name: str) -> None:
 )
 def test_no_verdict_says_why(options: dict[str, Any], reason: str) -> None:
     assert (doubt(on_cpu(**options)) or "").startswith(reason)
+
+
+def test_a_machine_that_changes_its_speed_while_nobody_else_uses_it_gets_a_verdict() -> None:
+    measured = on_cpu(loop=at_speeds(1.0, 1.0, 1.6, 1.6, 1.0), waited_for_cores=0.01)
+    assert doubt(measured) is None
+    unknown = msgspec.structs.replace(measured, loop=Stretch(seconds=measured.loop.seconds))
+    assert "vary too much" in (doubt(unknown) or "")  # as it was, when all steps were taken together
+
+
+def test_a_crowd_of_its_own_is_no_other_program() -> None:
+    expected, options = ON_CPU["threads"]
+    measured = on_cpu(**options, waited_for_cores=0.8, cached=around(9.7 * MS, spread=0.5))
+    assert doubt(measured) is None
+    assert rank(measured)[0].verdict == expected
 
 
 def test_steps_of_which_the_work_is_not_known_can_still_wait_for_data() -> None:
@@ -238,6 +262,13 @@ def test_launch_is_never_called_compute(measured: Measurements) -> None:
     assert device is not None
     if issue.median > device.median * (1 + 1e-9) and doubt(measured) is None:
         assert rank(measured)[0].verdict not in WORK
+
+
+def test_negative_control_by_shares_alone_launch_would_be_called_compute() -> None:
+    measured = on_gpu(10.0, cached=10.0, issue=10.0, device=7.0, kernels=300, reached=0.9)
+    division = divide(measured)
+    assert rank(measured, division)[0].verdict == "launch"
+    assert rank(measured, dataclasses.replace(division, host_limits=False))[0].verdict in WORK
 
 
 @given(st.floats(0.5, 3.0))

@@ -1,14 +1,18 @@
 """What a program writes while it is looked at: found by itself, and gone afterwards."""
 
 # The ways in which people write files.
-# ruff: noqa: PTH104, PTH105, PTH107, PTH110, PTH123, SIM115
+# ruff: noqa: PTH101, PTH104, PTH105, PTH106, PTH107, PTH110, PTH116, PTH123, SIM115
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -73,6 +77,81 @@ def test_what_was_there_before_is_not_removed(scratch: Scratch, home: Path) -> N
     scratch.remove()
     assert state(home) == {"model.pt": b"precious", "log.txt": b"precious"}
     assert "2 files" in scratch.notes()[-1]
+
+
+def test_a_folder_of_the_users_stays_though_something_was_made_in_it(scratch: Scratch, home: Path) -> None:
+    """Then it is as new as the program's own folders."""
+    Path("sub").mkdir()
+    assert shutil.rmtree("sub") is None
+    assert not Path("sub").exists()
+    shutil.rmtree(home)
+    os.rmdir(home)
+    scratch.remove()
+    assert state(home) == {"model.pt": b"precious", "log.txt": b"precious"}
+
+
+def test_folders_of_the_programs_move_with_what_is_in_them(scratch: Scratch, home: Path) -> None:
+    Path("tmp-1/deep").mkdir(parents=True)
+    torch.save(1, "tmp-1/deep/model.pt")
+    os.rename("tmp-1", "last")
+    assert torch.load("last/deep/model.pt") == 1
+    shutil.rmtree("last")
+    assert not os.path.exists("last/deep/model.pt")
+    scratch.remove()
+    assert state(home) == {"model.pt": b"precious", "log.txt": b"precious"}
+
+
+def test_what_is_written_elsewhere_and_moved_in_place(scratch: Scratch, home: Path, tmp_path: Path) -> None:
+    for name in ("model.pt", "new.pt"):
+        descriptor, path = tempfile.mkstemp(dir="/dev/shm")
+        os.write(descriptor, b"moved")
+        os.close(descriptor)
+        shutil.move(path, name)
+        assert Path(name).read_bytes() == b"moved"
+    os.rename("log.txt", "old.txt")
+    assert Path("old.txt").read_bytes() == b"precious"
+    scratch.remove()
+    assert state(home) == {"model.pt": b"precious", "log.txt": b"precious"}
+
+
+def test_low_ways_to_write(scratch: Scratch, home: Path) -> None:
+    for name in ("model.pt", "log.txt"):
+        descriptor = os.open(name, os.O_WRONLY | os.O_APPEND | (os.O_TRUNC if name == "model.pt" else 0))
+        os.write(descriptor, b"!")
+        os.close(descriptor)
+    assert [Path(name).read_bytes() for name in ("model.pt", "log.txt")] == [b"!", b"precious!"]
+    Path("model.pt").touch()
+    Path("touched").touch()
+    os.chmod("touched", 0o600)
+    shutil.copy2("log.txt", "copy.txt")
+    np.save("a.npy", np.ones(2))
+    np.ones(2).tofile("a.bin")
+    handler = logging.FileHandler("run.log")
+    handler.emit(logging.makeLogRecord({"msg": "told"}))
+    handler.close()
+    assert Path("run.log").read_text() == "told\n"
+    assert np.load("a.npy").tolist() == [1, 1]
+    assert Path("touched").exists()
+    with pytest.raises(FileExistsError):
+        os.open("touched", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    with pytest.raises(FileNotFoundError):
+        os.open("nowhere/log.txt", os.O_CREAT | os.O_WRONLY)
+    scratch.remove()
+    assert state(home) == {"model.pt": b"precious", "log.txt": b"precious"}
+
+
+@pytest.mark.parametrize("mode", ["x", "xb"])
+def test_what_must_not_be_there_is_found_to_be(scratch: Scratch, mode: str) -> None:
+    with pytest.raises(FileExistsError):
+        open("log.txt", mode)
+
+
+def test_marks_of_the_users_files_stay(scratch: Scratch, home: Path) -> None:
+    before = os.stat("log.txt")
+    Path("log.txt").touch()
+    os.chmod("log.txt", 0o600)
+    after = os.stat("log.txt")
+    assert (after.st_mtime_ns, after.st_mode) == (before.st_mtime_ns, before.st_mode)
 
 
 def test_folders_that_stay_empty_go_again(scratch: Scratch, home: Path) -> None:

@@ -59,6 +59,10 @@ def test_in_a_pipe_each_thing_is_a_line() -> None:
     assert "".join(line.rstrip() + "\n" for line in printed(on_gpu(), terminal=False, width=80).splitlines()) == IN_A_PIPE
 
 
+def test_a_finding_that_is_printed_is_shown() -> None:
+    assert str(on_gpu()) == text(on_gpu())
+
+
 def test_at_80_columns_numbers_stand_below() -> None:
     assert text(on_gpu(), width=80).startswith(AT_80_COLUMNS)
 

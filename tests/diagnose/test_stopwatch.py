@@ -119,6 +119,15 @@ def test_an_error_of_the_loop_is_its_own(clock: Clock) -> None:
         fail()
 
 
+def test_a_step_costs_two_looks_at_the_clock_and_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = itertools.count()
+    monkeypatch.setattr(stopwatch, "now_ns", lambda: next(looks))
+    seen = watch(range(5000))
+    assert sum(seen) == sum(range(5000))
+    assert next(looks) == 2 * 5000 + 1
+    assert len(seen.recent_seconds) == stopwatch.KEPT_STEPS
+
+
 def test_a_loader_keeps_its_attributes() -> None:
     loader = DataLoader(TensorDataset(torch.arange(12)), batch_size=4)
     found = watch(loader)

@@ -5,19 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from stoker.diagnose.tries import FIXES, fix_named
+from stoker.diagnose.tries import pinned as pinned_fix
 from stoker.diagnose.tries.autocast import Autocast
-from stoker.diagnose.tries.batch import Batch
+from stoker.diagnose.tries.batch import Batch, doubled
+from stoker.diagnose.tries.cudnn import Cudnn
 from stoker.diagnose.tries.feed import Gathered
 from stoker.diagnose.tries.fix import Fix
 from stoker.diagnose.tries.fused import Fused
-from stoker.diagnose.tries.pinned import _unblocked
+from stoker.diagnose.tries.pinned import Pinned, _unblocked
 from stoker.diagnose.tries.sdpa import Attention
+from stoker.diagnose.tries.tf32 import Tf32
 from stoker.diagnose.tries.threads import Threads
 from stoker.diagnose.tries.workers import Workers
 from stoker.errors import OptionError
@@ -74,7 +78,7 @@ def losses(fix: Fix | None, optimizer: Any = torch.optim.AdamW, **options: Any) 
 
 def test_every_fix_has_a_file_and_a_class() -> None:
     folder = Path(__file__).parents[2] / "src/stoker/diagnose/tries"
-    apart = {"__init__", "fix", "loaders", "columns", "seeds", "trial"}
+    apart = {"__init__", "fix", "inside", "loaders", "columns", "running", "seeds", "trial"}
     assert {path.stem for path in folder.glob("*.py")} - apart == set(FIXES)
     assert all(issubclass(fix_named(name), Fix) for name in FIXES)
     with pytest.raises(OptionError, match="there is no fix 'magic'"):
@@ -124,6 +128,79 @@ def test_threads_are_set_after_the_program_has_set_its_own() -> None:
         torch.set_num_threads(given)
 
 
+def test_flags_of_torch_are_put_back() -> None:
+    before = (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.get_num_threads())
+    for fix in (Tf32(), Cudnn(), Threads(before[2] + 1)):
+        fix.begin([nn.Conv1d(1, 1, 1)], None)
+        assert fix.used
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.get_num_threads()) != before
+        fix.remove()
+        assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.get_num_threads()) == before
+
+
+def test_what_was_inherited_is_inherited_again() -> None:
+    fix, model = Autocast(), nn.Linear(4, 4)
+    fix.begin([model], None)
+    assert "forward" in vars(model)
+    fix.remove()
+    assert "forward" not in vars(model)
+    pinned = Pinned()
+    assert pinned.on([], None, [{"x": np.ones(3)}]) == [{"x": pytest.approx(np.ones(3))}]
+    assert "to" in vars(torch.Tensor)
+    pinned.remove()
+    assert "to" not in vars(torch.Tensor)
+    assert not pinned.used
+
+
+def test_batches_are_pinned_once_where_they_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pinned_fix, "_pin", lambda value: value.clone())
+    fix, batch = Pinned(), (torch.ones(2), torch.ones(2))
+    first = fix.batch(batch)
+    assert fix.used
+    assert first is not batch
+    assert fix.batch(batch) is first
+    assert fix.batch((torch.ones(2), torch.ones(2))) is not first
+    monkeypatch.setattr(pinned_fix, "LARGEST_BYTES", 0)
+    other = (torch.ones(2),)
+    assert fix.batch(other) is not fix.batch(other)
+
+
+def test_an_optimizer_is_as_before_when_it_was_fused_for_a_while(request: pytest.FixtureRequest) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.AdamW([weight], foreach=True)
+    weight.grad = torch.ones(3)
+    optimizer.step()
+    fix = installed(Fused(), request)
+    optimizer.step()
+    assert optimizer.param_groups[0]["fused"]
+    fix.remove()
+    assert (optimizer.param_groups[0]["fused"], optimizer.param_groups[0]["foreach"]) == (None, True)
+    optimizer.step()
+    assert optimizer.state[weight]["step"].item() == 3
+
+
+def test_gradients_that_are_sparse_are_not_fused(request: pytest.FixtureRequest) -> None:
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    fix = installed(Fused(), request)
+    table(torch.tensor([1])).sum().backward()
+    optimizer.step()
+    assert not fix.used
+
+
+def test_two_batches_in_one() -> None:
+    batch = {"x": torch.zeros(2, 3), "y": torch.zeros(2)}
+    twice = doubled(batch, {"x": torch.ones(2, 3), "y": torch.ones(2)})
+    assert twice["y"].tolist() == [0, 0, 1, 1]
+    assert twice["x"].shape == (4, 3)
+    assert doubled((torch.ones(2), "a"), (torch.ones(2), "b")) is None
+    assert doubled((torch.ones(2, 3),), (torch.ones(2, 4),)) is None
+    assert doubled((torch.ones(2, 3), torch.ones(7)), (torch.ones(2, 3), torch.ones(7))) is None
+    fix = Batch()
+    assert len(fix.on([], None, [torch.ones(2), torch.ones(2)])[1]) == 4
+    assert fix.used
+
+
 def test_sdpa_leaves_out_the_weights_of_attention(request: pytest.FixtureRequest) -> None:
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     x = torch.randn(2, 5, 8)
@@ -148,6 +225,22 @@ def test_workers_are_given_to_loaders_of_numbered_samples_alone(request: pytest.
     assert (loader.num_workers, loader.persistent_workers, fix.used) == (1, True, True)
     fix.remove()
     assert DataLoader(Pairs(), 6).num_workers == 0
+
+
+@pytest.mark.parametrize("drawing", [True, False])
+def test_epochs_with_workers_have_the_order_of_those_without(drawing: bool, request: pytest.FixtureRequest) -> None:
+    def orders() -> list[list[int]]:
+        torch.manual_seed(3)
+        loader = DataLoader(TensorDataset(torch.arange(40)), 8, shuffle=True)
+        return [[int(one) for (batch,) in loader for one in batch] for _ in range(3)]
+
+    before = orders()
+    fix = installed(Workers(1), request)
+    if not drawing:  # without the guard
+        fix.made = lambda loader: None  # type: ignore[method-assign]
+    after = orders()
+    assert after[0] == before[0]
+    assert (after == before) == drawing
 
 
 def test_batches_are_doubled_once_however_loaders_are_made(request: pytest.FixtureRequest) -> None:
@@ -242,5 +335,6 @@ def test_fixes_of_a_gpu_keep_the_losses(name: str) -> None:
         assert run(fix) == pytest.approx(before, rel=fix.tolerance)
         assert fix.used
     finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.benchmark = False
+        fix.remove()
+    assert torch.get_float32_matmul_precision() == precision
+    assert run(None) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 from torch import nn
 
 from stoker.diagnose.boundaries import Times
+from stoker.diagnose.plan import TRUE
 from stoker.diagnose.tries import seeds
 from stoker.diagnose.tries.compile import Compile
 from stoker.diagnose.tries.graph import Graph
-from stoker.diagnose.tries.trial import CHUNKS, TrialSession, peak_bytes
+from stoker.diagnose.tries.trial import CHUNKS, LEAST_STEPS, TrialSession, peak_bytes
 from stoker.errors import TrainError
 
 
@@ -45,8 +47,8 @@ def test_what_is_drawn_meanwhile_does_not_count() -> None:
         assert [random.random(), np.random.random(), torch.rand(1).item()] == before
 
 
-def driven(session: TrialSession, times: list[Times]) -> int:
-    plan = session._chunks()
+def driven(session: TrialSession, times: list[Times], seconds: list[float]) -> int:
+    plan = session._chunks(TRUE, 0.0, seconds)
     next(plan)
     for number, one in enumerate(times):
         try:
@@ -56,21 +58,48 @@ def driven(session: TrialSession, times: list[Times]) -> int:
     raise AssertionError("it does not end")
 
 
+def session_of(turns: list[list[float]]) -> TrialSession:
+    """A session that is asked for two stretches."""
+
+    def turn(seconds: list[float]) -> float:
+        turns.append(seconds)
+        return 0.01 if len(turns) < 3 else 0.0
+
+    return TrialSession(on_done=lambda: None, fix=None, turn=turn)
+
+
 def test_steps_of_a_gpu_are_timed_several_between_two_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
+    seconds: list[float] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
-    session = TrialSession(on_done=lambda: None, fix=None, stretch_seconds=0.0)
     step = Times((0,) * 6, False)
-    assert driven(session, [step] * 100) == 4 + 3 * CHUNKS
-    assert (len(session.seconds), len(waits)) == (CHUNKS, 2 + CHUNKS)
+    assert driven(session_of([]), [step] * 100, seconds) == LEAST_STEPS * (1 + CHUNKS)
+    assert (len(seconds), len(waits)) == (CHUNKS, 2 + CHUNKS)
 
 
-def test_steps_of_a_gpu_in_which_an_epoch_ends_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("every", "kept"), [(100, CHUNKS), (8, CHUNKS - 1), (2, CHUNKS)], ids=["never", "once", "always"])
+def test_steps_of_a_gpu_in_which_an_epoch_ends_are_left_out_unless_all_do(
+    every: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    session = TrialSession(on_done=lambda: None, fix=None, stretch_seconds=0.0)
-    steps = [Times((0,) * 6, number == 4 + 3) for number in range(100)]
-    driven(session, steps)
-    assert len(session.seconds) == CHUNKS - 1
+    seconds: list[float] = []
+    driven(session_of([]), [Times((0,) * 6, number % every == every - 1) for number in range(12)] * 2, seconds)
+    assert len(seconds) == kept
+
+
+def test_a_trial_gives_a_stretch_when_it_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[list[float]] = []
+    session = session_of(turns)
+    monkeypatch.setattr(session, "_light", False)
+    plan = session._stretches()
+    next(plan)
+    step = Times((10_000_000,) * 6, False)
+    with contextlib.suppress(StopIteration):
+        for _ in range(100_000):
+            plan.send(step)
+    assert turns[0] == []
+    assert [set(one) for one in turns[1:]] == [{0.06}, {0.06}]
+    assert all(len(one) >= LEAST_STEPS for one in turns[1:])
 
 
 def test_memory_of_the_process_is_known() -> None:
@@ -94,26 +123,59 @@ def test_a_graph_is_captured_without_the_hooks_that_watch_the_module(monkeypatch
     assert torch.equal(model(x), expected)
     assert seen == [({}, [(4, 3)])]  # once, and with no hook in sight
     assert (len(calls), len(model._forward_pre_hooks), fix.used) == (2, 1, True)
+    fix.remove()
+
+
+def test_a_graph_is_used_for_the_shapes_it_was_captured_with_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def capture(module: nn.Module, samples: tuple[torch.Tensor, ...]) -> None:
+        original = module.forward
+
+        def replayed(*args: Any) -> Any:
+            calls.append("graph")
+            return original(*args)
+
+        module.forward = replayed  # as torch does it
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
+    model, fix = nn.Linear(3, 2), Graph()
+    fix.begin([model], None)
+    for rows in (4, 4, 2, 4):
+        model(torch.ones(rows, 3))
+    assert len(calls) == 3
+    with torch.no_grad():
+        model(torch.ones(4, 3))
+    model.eval()(torch.ones(4, 3))
+    assert len(calls) == 3
+    fix.remove()
+    model.train()(torch.ones(4, 3))
+    assert len(calls) == 3
+    assert "forward" not in vars(model)
 
 
 def test_a_model_that_is_not_called_with_tensors_alone_has_no_graph() -> None:
     model = nn.Linear(3, 2)
-    Graph().begin([model], None)
+    fix = Graph()
+    fix.begin([model], None)
     with pytest.raises(TrainError, match="tensors alone"):
         model(input=torch.ones(4, 3))
+    fix.remove()
 
 
 def test_modules_with_weights_are_compiled_and_their_hooks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[Any] = []
 
-    def pretend(function: Any) -> Any:
-        compiled.append(function)
+    def pretend(function: Any, mode: str | None = None) -> Any:
+        compiled.append((function, mode))
         return function
 
     monkeypatch.setattr(torch, "compile", pretend)
     model = nn.Linear(3, 2)
     Compile().begin([model, nn.MSELoss()], None)
-    assert compiled == [model.forward]
+    assert compiled == [(nn.Linear.forward.__get__(model), None)]
+    Compile(1).begin([nn.Linear(3, 2)], None)
+    assert compiled[1][1] == "reduce-overhead"
     frozen = Compile()
     frozen.begin([nn.MSELoss()], None)
     assert not frozen.used

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.diagnose.findings import on_gpu
+from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose import trying
 from stoker.diagnose.finding import Step
 from stoker.diagnose.measurements import Stretch
-from stoker.diagnose.trying import Runs, compare, difference_of, judge, ratio_of, run_in_turn, run_once, try_with
+from stoker.diagnose.tries.running import Running
+from stoker.diagnose.tries.trial import Outcome
+from stoker.diagnose.trying import (
+    Compared,
+    Itself,
+    Trying,
+    compare,
+    difference_of,
+    judge,
+    ratio_of,
+    run_in_turn,
+    try_with,
+    value_of,
+)
 
 LOSSES = [1.0, 0.5, 0.25]
 
@@ -22,20 +36,71 @@ def steps(seconds: float, spread: float = 0.02) -> Stretch:
     return Stretch(seconds=[seconds * (1 + spread * (number % 5 - 2)) for number in range(40)])
 
 
-def runs(*seconds: float, losses: list[float] | None = None) -> Runs:
-    return Runs(seconds=[steps(one) for one in seconds], losses=[list(losses or LOSSES) for _ in seconds], peak_bytes=1000)
+class Fake:
+    """A process that takes so many seconds a step; `ends_after` stretches it comes to its end."""
+
+    def __init__(
+        self, name: str, seconds: float, order: list[str], *, ends_after: int = 1000, outcome: Outcome | None = None
+    ) -> None:
+        self.name, self.seconds, self.order, self.left = name, seconds, order, ends_after
+        self.outcome = outcome or Outcome(losses=LOSSES, peak_bytes=1000)
+
+    def is_ready(self) -> bool:
+        self.order.append(f"+{self.name}")
+        return self.outcome.error is None
+
+    def stretch(self, seconds: float) -> Stretch | None:
+        self.left -= 1
+        if self.left < 0:
+            return None
+        self.order.append(self.name)
+        return steps(self.seconds / 10)
+
+    def end(self) -> Outcome:
+        self.order.append(f"-{self.name}")
+        return self.outcome
 
 
-def test_a_ratio_is_taken_of_runs_next_to_each_other() -> None:
-    ratio, half = ratio_of([steps(1.0), steps(2.0), steps(4.0)], [steps(math.sqrt(2) / 3), steps(math.sqrt(8) / 3)])
+def tried_in_turn(
+    by_fix: dict[str, float | Outcome], names: list[str], *, together: int = 2, **options: Any
+) -> tuple[list[str], Itself, dict[str, Compared]]:
+    """Fixes with their seconds or with what goes wrong; `together` processes of the program can be there at once."""
+    order: list[str] = []
+
+    def start(fix: str | None, value: int | None) -> Trying:
+        there = sum(one[0] == "+" for one in order) - sum(one[0] == "-" for one in order)
+        given = by_fix.get(fix or "", 1.0)
+        outcome = given if isinstance(given, Outcome) else None
+        if there >= together:
+            outcome = Outcome(error="out of memory")
+        name = fix or "base"
+        return Fake(name, given if isinstance(given, float) else 1.0, order, outcome=outcome)
+
+    itself, compared = run_in_turn(names, {}, start, **options)
+    return order, itself, compared
+
+
+def test_a_ratio_is_that_of_pairs_whatever_the_machine_does_meanwhile() -> None:
+    base = [steps(1.0), steps(2.0), steps(4.0), steps(1.5)]
+    ratio, deviation = ratio_of(base, [steps(one.median / 3) for one in base])
     assert ratio == pytest.approx(3.0)
-    assert half > 0.5  # the program differs from itself, and the interval says so
+    assert deviation < 0.01
+    shifted = ratio_of(base, [steps(1 / 3)] * 4)[1]
+    assert shifted > 0.2  # the program differs from itself, and the interval says so
+    assert ratio_of([steps(2.0)] * 4, [steps(1.0)] * 2)[0] == pytest.approx(2.0)
 
 
 def test_the_interval_holds_what_steps_differ_by() -> None:
     narrow = ratio_of([steps(2.0)], [steps(1.0)])[1]
     wide = ratio_of([steps(2.0, 0.2)], [steps(1.0, 0.2)])[1]
-    assert 0 < narrow < 0.05 < wide
+    assert 0 < narrow < 0.025 < wide
+
+
+def test_the_interval_holds_what_two_processes_of_the_program_differ_by() -> None:
+    compared = Compared(base=[steps(2.0)] * 4, tried=[steps(1.0)] * 4, outcome=Outcome(losses=LOSSES))
+    narrow, wide = (judge("fused", Itself(difference=one, losses=[LOSSES]), compared) for one in (0.0, 0.1))
+    assert narrow.low > 1.95
+    assert wide.low == pytest.approx(2 * math.exp(-0.2), rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -64,52 +129,91 @@ def test_losses_that_are_no_numbers_in_both_are_the_same() -> None:
     assert difference_of([math.inf], [1.0]) == math.inf
 
 
-def test_the_program_runs_before_and_after_each_fix() -> None:
+def test_the_program_and_a_fix_have_their_turns_one_after_the_other() -> None:
+    order, itself, compared = tried_in_turn({"fused": 0.5}, ["fused"])
+    turns = ["base", "fused", "fused", "base"] * 2
+    assert order[:2] == ["+base", "+base"]
+    assert order[order.index("+fused") :] == ["+fused", *turns, "-fused", "-base"]
+    assert (itself.difference, itself.losses) == (0.0, [LOSSES, LOSSES])
+    tried = judge("fused", itself, compared["fused"])
+    assert tried.speedup == pytest.approx(2.0)
+    assert (tried.losses, tried.peak_bytes) == ("equal", 1000)
+
+
+def test_steps_that_are_long_have_fewer_turns() -> None:
+    order, _, _ = tried_in_turn({"fused": 2.0, "": 4.0}, ["fused"])
+    assert order.count("fused") == 2
+
+
+def test_processes_that_cannot_be_there_at_once_run_one_after_the_other() -> None:
+    order, itself, compared = tried_in_turn({"fused": 0.5, "feed": 0.25}, ["fused", "feed"], together=1)
+    assert [one for one in order if one[0] == "+"] == ["+base", "+base", "+base", "+fused", "+base", "+feed", "+base"]
+    assert judge("feed", itself, compared["feed"]).speedup == pytest.approx(4.0)
+    assert len(itself.losses) == 3
+
+
+def test_a_program_that_comes_to_its_end_is_started_anew() -> None:
     order: list[str] = []
 
-    def run(fix: str | None, value: int | None) -> Runs:
-        order.append(f"{fix}:{value}" if fix else "-")
-        return runs(1.0)
+    def start(fix: str | None, value: int | None) -> Trying:
+        return Fake(fix or "base", 0.1 if fix else 0.2, order, ends_after=8 if fix is None else 1000)
 
-    base, by_name = run_in_turn(["fused", "workers"], {"fused": None, "workers": 3}, run)
-    assert order == ["-", "fused:None", "workers:3", "-", "workers:3", "fused:None", "-"]
-    assert (len(base.seconds), len(by_name["fused"].seconds)) == (3, 2)
+    itself, compared = run_in_turn(["fused", "feed", "cached"], {}, start)
+    assert judge("fused", itself, compared["fused"]).speedup == pytest.approx(2.0)
+    assert "came to its end" in str(judge("feed", itself, compared["feed"]).error)
+    assert judge("cached", itself, compared["cached"]).speedup == pytest.approx(2.0)
+    assert order.count("+base") == 3  # two against each other, and one in place of the one that ended
 
 
-def test_a_fix_that_fails_or_changes_nothing_is_told_and_not_run_again() -> None:
-    order: list[str | None] = []
+def test_nothing_new_begins_when_time_is_up() -> None:
+    order, itself, compared = tried_in_turn({}, ["fused", "workers"], at_most=0.0)
+    assert "+fused" not in order
+    assert judge("fused", itself, compared["fused"]).error == trying.NO_TIME
 
-    def run(fix: str | None, value: int | None) -> Runs:
-        order.append(fix)
-        return {"compile": Runs(error="no compiler"), "fused": Runs(nothing="it is fused")}.get(fix or "", runs(1.0))
 
-    base, by_name = run_in_turn(["compile", "fused"], {}, run)
-    assert order == [None, "compile", "fused", None, None]
-    tried = judge("compile", base, by_name["compile"])
+def test_fixes_are_tried_with_the_number_that_is_advised() -> None:
+    measured = on_cpu(fewer_threads={"1": 0.003, "2": 0.0098})
+    assert value_of("threads", measured, "oversubscribed") == 1
+    assert value_of("threads", on_cpu(), "data") == 2
+    assert value_of("workers", measured, "data") == 1
+    assert (value_of("compile", measured, "launch"), value_of("compile", measured, "memory")) == (1, None)
+
+
+def test_a_fix_that_fails_or_changes_nothing_is_told() -> None:
+    by_fix: dict[str, float | Outcome] = {"compile": Outcome(error="no compiler"), "fused": Outcome(nothing="it is fused")}
+    order, itself, compared = tried_in_turn(by_fix, ["compile", "fused"])
+    assert "compile" not in order
+    tried = judge("compile", itself, compared["compile"])
     assert (tried.error, tried.losses) == ("no compiler", "not compared")
     assert math.isnan(tried.speedup)
-    assert judge("fused", base, by_name["fused"]).error == "it is fused"
+    assert judge("fused", itself, compared["fused"]).error == "it is fused"
 
 
 def test_a_program_that_cannot_be_measured_is_not_tried() -> None:
-    base, by_name = run_in_turn(["fused"], {}, lambda fix, value: Runs(error="raised ValueError"))
-    assert "raised ValueError" in str(judge("fused", base, by_name["fused"]).error)
+    order, itself, compared = tried_in_turn({"": Outcome(error="raised ValueError")}, ["fused"])
+    assert "raised ValueError" in str(judge("fused", itself, compared["fused"]).error)
+    assert order == ["+base", "-base"]
 
 
 def test_a_larger_batch_is_judged_by_samples() -> None:
-    tried = judge("batch", runs(1.0, 1.0), runs(1.25))
+    _, itself, compared = tried_in_turn({"batch": 1.25}, ["batch"])
+    tried = judge("batch", itself, compared["batch"])
     assert tried.speedup == pytest.approx(1.6)
     assert tried.losses == "not compared"
 
 
 def test_a_finding_gets_what_became_of_its_proposals() -> None:
-    finding = on_gpu()
     names = ["feed", "cached", "host", "workers"]
     finding = msgspec.structs.replace(
-        finding, next=[Step(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
+        on_gpu(), next=[Step(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
     )
-    by_fix = {"feed": runs(0.5), "cached": runs(0.4), "workers": runs(2.0, losses=[2.0]), "sdpa": runs(0.8), "cudnn": runs(1.0)}
-    after = try_with(finding, lambda fix, value: by_fix[fix] if fix else runs(1.0))
+    seconds = {"feed": 0.5, "cached": 0.4, "workers": 2.0, "sdpa": 0.8}
+
+    def start(fix: str | None, value: int | None) -> Trying:
+        outcome = Outcome(losses=[2.0]) if fix == "workers" else None
+        return Fake(fix or "base", seconds.get(fix or "", 1.0), [], outcome=outcome)
+
+    after = try_with(finding, start)
     by_name = {step.name: step for step in after.next}
     assert list(by_name) == [*names, "sdpa"]  # what was not proposed is told where it helps
     assert by_name["host"].tried is None
@@ -122,7 +226,7 @@ def test_a_finding_gets_what_became_of_its_proposals() -> None:
 
 def test_without_measurements_nothing_is_tried() -> None:
     finding = msgspec.structs.replace(on_gpu(), measurements=None)
-    assert try_with(finding, lambda fix, value: runs(1.0)) is finding
+    assert try_with(finding, lambda fix, value: Fake("base", 1.0, [])) is finding
 
 
 PROGRAM = """
@@ -146,15 +250,35 @@ def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    base, tried = (run_once(program, fix=fix, quiet=True, seconds=0.05) for fix in (None, "feed"))
-    assert (base.error, tried.error, tried.nothing) == (None, None, None)
-    assert len(base.seconds[0].seconds) >= 12
-    assert compare(base.losses, tried.losses, 1e-3) == ("equal", 0.0)
-    assert (base.peak_bytes or 0) > 0
+    base, tried = (Running(program, fix=fix, quiet=True, limit_seconds=60) for fix in (None, "feed"))
+    assert base.is_ready()
+    assert tried.is_ready()
+    for one in (base, tried, base):
+        stretch = one.stretch(0.01)
+        assert stretch is not None
+        assert len(stretch.seconds) >= 4
+    first, second = base.end(), tried.end()
+    assert (first.error, second.error, second.nothing) == (None, None, None)
+    assert compare([first.losses], [second.losses], 1e-3) == ("equal", 0.0)
+    assert len(first.losses) >= 6
+    assert (first.peak_bytes or 0) > 0
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
-    program.write_text(textwrap.dedent("raise ValueError('no data')"))
-    assert "raised ValueError: no data" in str(run_once(program, quiet=True, seconds=0.05).error)
+    program.write_text("raise ValueError('no data')")
+    running = Running(program, quiet=True, limit_seconds=60)
+    assert not running.is_ready()
+    assert running.stretch(0.01) is None
+    assert "raised ValueError: no data" in str(running.end().error)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"), [("import os; os._exit(3)", "ended with code 3"), ("import time; time.sleep(60)", "took more than 3 s")]
+)
+def test_a_process_that_says_nothing_is_told(text: str, told: str, tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(text)
+    running = Running(program, quiet=True, limit_seconds=3.0 if "sleep" in text else 60.0)
+    assert told in str(running.end().error)

@@ -10,7 +10,7 @@ import pytest
 from tests.diagnose.findings import on_cpu, on_gpu, without_verdict
 
 from stoker.diagnose import words
-from stoker.diagnose.finding import Losses, Tried, Verdict
+from stoker.diagnose.finding import Losses, Step, Tried, Verdict
 
 
 def test_every_verdict_has_a_title() -> None:
@@ -31,6 +31,14 @@ def test_percent(share: float, told: str) -> None:
 )
 def test_times(ratio: float, told: str) -> None:
     assert words.times(ratio) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "low", "high", "told"),
+    [(2.168, 2.1, 2.3, "2.17x"), (None, 1.2, 2.3, "1.20-2.30x"), (None, None, 7.27, "at most 7.27x"), (None, None, None, "")],
+)
+def test_what_is_predicted_may_be_a_range(number: float | None, low: float | None, high: float | None, told: str) -> None:
+    assert words.predicted(Step(name="a", sentence="a", predicted=number, predicted_low=low, predicted_high=high)) == told
 
 
 @pytest.mark.parametrize(

@@ -8,3 +8,4 @@ import time
 import stoker.clock
 
 stoker.clock.now_ns = time.process_time_ns
+stoker.clock._waited_ns = lambda: {"main": 0}  # that neighbours take cores is known here, and does not matter

@@ -5,6 +5,8 @@ import math
 from collections import Counter
 from pathlib import Path
 
+import torch
+
 
 class Nothing:
     def update(self, step, loss, out, y, model):
@@ -82,7 +84,35 @@ class Items:
                 self.norms[name] = parameter.grad.norm().item()
 
 
+class Finite:
+    """Stops as soon as the output of a layer, or a gradient, is no number."""
+
+    def __init__(self, detail):
+        self.watches = False
+
+    def check(self, module, inputs, out):
+        if isinstance(out, torch.Tensor) and not torch.isfinite(out).all():
+            raise FloatingPointError(type(module).__name__)
+
+    def update(self, step, loss, out, y, model):
+        if not self.watches:
+            for module in model.modules():
+                if not list(module.children()):
+                    module.register_forward_hook(self.check)
+            self.watches = True
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+                raise FloatingPointError(name)
+
+
 def build(args):
     """The metrics that the arguments ask for."""
-    kinds = {"confusion": Confusion, "journal": Journal, "quantiles": Quantiles, "histogram": Histogram, "items": Items}
+    kinds = {
+        "confusion": Confusion,
+        "journal": Journal,
+        "quantiles": Quantiles,
+        "histogram": Histogram,
+        "items": Items,
+        "finite": Finite,
+    }
     return kinds[args.metrics](args.detail) if args.metrics != "none" else Nothing()

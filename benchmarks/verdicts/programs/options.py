@@ -31,6 +31,8 @@ def parse():
     parser.add_argument("--metrics", default="none")
     parser.add_argument("--detail", type=int, default=1)
     parser.add_argument("--tf32", action="store_true")
+    parser.add_argument("--keeper", type=int, default=0)
+    parser.add_argument("--last-samples", default="")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -1,7 +1,8 @@
 """Advice: what to do next about the causes, each with the speed-up that the measurements predict, alone and from now.
 
-A prediction is a step without the part that a fix was measured to remove; where no stretch measured it, there is none. Nothing is
-advised that is predicted to gain less than two per cent.
+A prediction is a step of which a stretch measured what a fix leaves: steps with the fix switched on, batches that cost nothing,
+batches gathered at once. Where that is not sure to about ten per cent there is a range and no prediction, and where nothing was
+measured, neither. Nothing is advised that would gain less than two per cent.
 """
 
 from __future__ import annotations
@@ -11,17 +12,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.diagnose.finding import Cause, Step, Verdict
-from stoker.diagnose.measurements import Blame, Measurements, Place
-from stoker.diagnose.parts import Division, copies_seconds, scaled_phases, seconds_of
+from stoker.diagnose.measurements import Blame, Measurements, Place, Stretch, WhatIf
+from stoker.diagnose.parts import Division, seconds_of
 
 LEAST_GAIN = 1.02
-MOST = 50.0
-"""Times faster: beyond it, what was left over decides, and nobody measured that."""
+MOST = 1000.0
+"""Times faster: beyond it, noise decides."""
 ALSO = 0.10
 """Of a step: causes with less are not advised on, unless first."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
-GATHER_SECONDS = 1.2e-4
-"""Of a batch that is gathered at once, however small: the sampler, a call of the loader, an operation a tensor (bench_tries)."""
+RUN_TO_RUN = 0.01
+"""By which one process differs from the next, of a step: no stretch of one process shows it."""
+WIDEST = 1.25
+"""High over low of a prediction; what is less sure is told as a range."""
+WITH_DATA = ("threads",)
+"""Fixes that were measured on steps with their batches."""
+STRANGE = 0.12
+"""By which steps as they are may differ from stretch to stretch, as the logarithm of a ratio, before predictions become ranges."""
 HANDOVER_SECONDS = 2e-4
 """Of a batch from a worker process to the training."""
 MOST_WORKERS = 8
@@ -34,10 +41,58 @@ class Case:
     measured: Measurements
     division: Division
 
-    def without(self, seconds: float) -> float:
-        """The speed-up of a step that has lost so much of its time."""
-        step = self.division.step
-        return min(MOST, step / max(step - seconds, step / MOST))
+    def step(self, name: str, sentence: str, left: float | None = None, error: float = 0.0) -> Step:
+        """A thing to do that leaves so many seconds of a step, known to so many seconds (two standard errors)."""
+        now = self.division.step
+        if left is None or now <= 0:
+            return Step(name=name, sentence=sentence, predicted=None)
+        left = max(left, now / MOST)
+        error = math.hypot(error, left * 2 * RUN_TO_RUN, left * 2 * min(1.0, self.measured.loop.error))
+        low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
+        sure = high <= WIDEST * low
+        return Step(
+            name=name, sentence=sentence, predicted=min(MOST, now / left) if sure else None, predicted_low=low, predicted_high=high
+        )
+
+    def up_to(self, name: str, sentence: str, left: float) -> Step:
+        """A thing to do of which it is only known what it cannot leave less than."""
+        now = self.division.step
+        high = min(MOST, now / max(left, now / MOST)) if now > 0 else 1.0
+        return Step(name=name, sentence=sentence, predicted=None, predicted_high=max(1.0, high))
+
+    def switched_on(self, name: str, sentence: str) -> Step:
+        """A fix of which steps were measured in the program itself."""
+        what_if = self.measured.what_ifs.get(name)
+        if what_if is None:
+            return Step(name=name, sentence=sentence, predicted=None)
+        changed = self.division.step if name in WITH_DATA else self.without_data
+        left = self.division.step - changed * (1 - ratio_of(what_if))
+        if self.measured.loader.workers:  # which have no faster batches for a faster step
+            left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
+        return self.step(name, sentence, left, changed * error_of(what_if, changed))
+
+    @property
+    def without_data(self) -> float:
+        """C, as far as it is within T."""
+        cached = seconds_of(self.measured.cached)
+        return self.division.step if cached is None else min(cached, self.division.step)
+
+
+def ratio_of(what_if: WhatIf) -> float:
+    """What is left of a step, as a share: a machine that is slower now than it was before is so for both sides."""
+    before = what_if.as_it_is.median
+    return what_if.with_fix.median / before if before > 0 else 1.0
+
+
+def error_of(what_if: WhatIf, before: float) -> float:
+    """Two standard errors of it; more where steps as they are took another time than `before`, so that something else changed."""
+    away = abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
+    strange = away if away > STRANGE else 0.0
+    return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, strange)
+
+
+def _doubt(stretch: Stretch | None) -> float:
+    return 2 * stretch.error * stretch.median if stretch is not None and stretch.seconds else 0.0
 
 
 def advise(measured: Measurements, division: Division, causes: list[Cause]) -> list[Step]:
@@ -51,7 +106,13 @@ def advise(measured: Measurements, division: Division, causes: list[Cause]) -> l
     for step in (*_fused(case), *_threads(case)):
         if step.predicted is not None:
             steps.setdefault(step.name, step)
-    return [step for step in steps.values() if step.predicted is None or step.predicted >= LEAST_GAIN]
+    return [step for step in steps.values() if _may_gain(step)]
+
+
+def _may_gain(step: Step) -> bool:
+    if step.predicted is not None:
+        return step.predicted >= LEAST_GAIN
+    return step.predicted_high is None or step.predicted_high >= LEAST_GAIN
 
 
 def workers_to_use(measured: Measurements, division: Division) -> int:
@@ -62,19 +123,17 @@ def workers_to_use(measured: Measurements, division: Division) -> int:
 
 
 def _data(case: Case) -> list[Step]:
-    measured, parts = case.measured, case.division.parts
-    used = measured.loader.bytes_used or 0.0
-    feed = Step(
-        name="feed",
-        sentence="pack the data to a store and let stoker.Feed make the batches",
-        predicted=case.without(parts.data - GATHER_SECONDS - 2 * used / measured.machine.memcpy_bytes),
-    )
-    in_loop = scaled_phases(measured, case.division.step).prepare
-    steps = [feed, *_workers(case)]
-    if measured.cached is not None:
-        kept = max(0.0, parts.data - in_loop) if measured.device == "cpu" else parts.data
+    cached, gathered = case.measured.cached, case.measured.what_ifs.get("feed")
+    steps, sentence = [], "pack the data to a store and let stoker.Feed make the batches"
+    if gathered is not None:
+        left = case.without_data
+        steps.append(case.step("feed", sentence, left * ratio_of(gathered), left * error_of(gathered, left)))
+    else:
+        steps.append(case.up_to("feed", sentence, case.division.step - case.division.parts.data))
+    steps += _workers(case)
+    if cached is not None:
         sentence = "make batches once and keep them, if they fit in memory and need not differ between epochs"
-        steps.append(Step(name="cached", sentence=sentence, predicted=case.without(kept)))
+        steps.append(case.step("cached", sentence, cached.median, _doubt(cached)))
     return steps
 
 
@@ -88,43 +147,42 @@ def _workers(case: Case) -> list[Step]:
     sentence = f"{wanted} worker {'process' if wanted == 1 else 'processes'} in place of {now} (num_workers={wanted})"
     alone = seconds_of(measured.loader_alone)
     busy = 1 if measured.device == "cuda" else measured.machine.threads
-    if alone is None or busy + wanted >= measured.machine.cores:
-        return [Step(name="workers", sentence=sentence, predicted=None)]  # they would share cores, and nobody measured how
+    if alone is None:
+        return [case.step("workers", sentence)]
     left = division.step - division.parts.data + HANDOVER_SECONDS
     behind = alone * max(1, now) / wanted
-    return [Step(name="workers", sentence=sentence, predicted=case.without(division.step - max(left, behind)))]
+    if busy + wanted >= measured.machine.cores:  # they would share cores, and nobody measured how
+        return [case.up_to("workers", sentence, max(left, behind))]
+    return [case.step("workers", sentence, max(left, behind), _doubt(measured.loader_alone) / wanted + HANDOVER_SECONDS)]
 
 
 def _transfer(case: Case) -> list[Step]:
-    measured, transfer = case.measured, case.division.parts.transfer
-    pageable, pinned = measured.machine.h2d_pageable_bytes, measured.machine.h2d_pinned_bytes
-    predicted = None
-    if pageable and pinned:
-        # On the device's own time after that, unless the device waits for the host anyway.
-        later = 0.0 if case.division.host_limits else copies_seconds(measured) * min(1.0, pageable / pinned)
-        predicted = case.without(max(0.0, transfer - later))
+    transfer = case.division.parts.transfer
     sentence = "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))"
-    return [
-        Step(name="pinned", sentence=sentence, predicted=predicted),
-        Step(name="feed", sentence="keep the columns on the GPU (stoker.Feed, device=...)", predicted=case.without(transfer)),
-    ]
+    resident = "keep the columns on the GPU (stoker.Feed, device=...)"
+    return [case.switched_on("pinned", sentence), case.step("resident", resident, case.division.step - transfer)]
 
 
 def _sync(case: Case) -> list[Step]:
     where = [f"{sync.place}" for sync in case.measured.syncs if sync.place is not None][:2]
     sentence = "keep metrics on the GPU and read them every 50 steps" + (f": {', '.join(where)}" if where else "")
-    return [Step(name="sync", sentence=sentence, predicted=case.without(case.division.parts.sync))]
+    return [case.step("sync", sentence, case.division.step - case.division.parts.sync)]
 
 
 def _host(case: Case) -> list[Step]:
     place = place_of("host", case.measured)
     sentence = f"do it less often or outside of the loop: {place}" if place else "do less in the loop besides the step"
-    return [Step(name="host", sentence=sentence, predicted=case.without(case.division.parts.host))]
+    return [case.step("host", sentence, case.division.step - case.division.parts.host)]
 
 
 def _launch(case: Case) -> list[Step]:
     sentence = "capture the step as a CUDA graph (stoker.Trainer does it)"
-    graph = Step(name="graph", sentence=sentence, predicted=case.without(case.division.parts.launch))
+    if "graph" in case.measured.what_ifs:
+        graph = case.switched_on(
+            "graph", "CUDA graphs of the model's passes, with a fused optimizer; more by one of the whole step (stoker.Trainer)"
+        )
+    else:
+        graph = case.up_to("graph", sentence, case.division.step - case.division.parts.launch)
     return [graph, _compile("compile the model (torch.compile, mode='reduce-overhead')"), _batch(case), *_fused(case)]
 
 
@@ -133,17 +191,13 @@ def _dispatch(case: Case) -> list[Step]:
 
 
 def _batch(case: Case) -> Step:
-    """Twice as large: what is paid for each sample doubles, what is paid for each step does not.
-
-    On a CPU nobody knows which operations are paid for by the sample: weights of a small batch are read all the same.
-    """
-    step, parts = case.division.step, case.division.parts
-    doubled = step - parts.sync - parts.host - parts.launch - parts.dispatch - parts.optimizer
-    if case.division.host_limits:  # the device has room until it takes as long as the host
-        doubled = parts.data + parts.transfer + max(0.0, doubled - parts.data - parts.transfer - parts.launch)
+    """Twice as large: batches cost twice as much, and steps what steps of two batches in one were measured to take."""
     sentence = "a batch twice as large, in samples a second (the training itself changes: look at the losses)"
-    predicted = 2 * step / (step + doubled) if case.measured.device == "cuda" else None
-    return Step(name="batch", sentence=sentence, predicted=predicted)
+    what_if = case.measured.what_ifs.get("batch")
+    if what_if is None:
+        return case.step("batch", sentence)
+    step, rest = case.division.step, case.without_data
+    return case.step("batch", sentence, step - rest * (1 - ratio_of(what_if) / 2), rest * error_of(what_if, rest) / 2)
 
 
 def _optimizer(case: Case) -> list[Step]:
@@ -151,27 +205,24 @@ def _optimizer(case: Case) -> list[Step]:
 
 
 def _fused(case: Case) -> list[Step]:
-    measured, ways = case.measured, case.measured.optimizer_ways
+    measured = case.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
-    predicted = None
-    if ways.get("now", 0.0) > 0 and "fused" in ways:
-        phases = scaled_phases(measured, case.division.step)
-        spent = phases.optimizer if measured.device == "cpu" or case.division.host_limits else case.division.parts.optimizer
-        predicted = case.without(spent * (1 - ways["fused"] / ways["now"]))
-    return [Step(name="fused", sentence=f"one kernel for all weights: {measured.optimizer}(..., fused=True)", predicted=predicted)]
+    return [case.switched_on("fused", f"one kernel for all weights: {measured.optimizer}(..., fused=True)")]
+
+
+def best_threads(measured: Measurements) -> int | None:
+    """The number of threads with the shortest steps, if it is another one than now."""
+    by_threads = measured.fewer_threads
+    best = min(by_threads, key=lambda number: by_threads[number], default=None)
+    return int(best) if best is not None and int(best) != measured.machine.threads else None
 
 
 def _threads(case: Case) -> list[Step]:
-    measured = case.measured
-    now = measured.fewer_threads.get(str(measured.machine.threads)) or seconds_of(measured.cached)
-    if not measured.fewer_threads or not now:
+    best, now = best_threads(case.measured), case.measured.machine.threads
+    if best is None:
         return []
-    best = min(measured.fewer_threads, key=lambda number: measured.fewer_threads[number])
-    if int(best) == measured.machine.threads:
-        return []
-    sentence = f"torch.set_num_threads({best}) in place of {measured.machine.threads}, or OMP_NUM_THREADS={best}"
-    return [Step(name="threads", sentence=sentence, predicted=case.without(now - measured.fewer_threads[best]))]
+    return [case.switched_on("threads", f"torch.set_num_threads({best}) in place of {now}, or OMP_NUM_THREADS={best}")]
 
 
 def _oversubscribed(case: Case) -> list[Step]:
@@ -179,22 +230,22 @@ def _oversubscribed(case: Case) -> list[Step]:
     workers, wanted = case.measured.loader.workers, workers_to_use(case.measured, case.division)
     if workers > wanted:
         sentence = f"{wanted} worker {'process' if wanted == 1 else 'processes'} in place of {workers} (num_workers={wanted})"
-        steps.append(Step(name="workers", sentence=sentence, predicted=None))
+        steps.append(case.step("workers", sentence))
     return steps
 
 
 def _precision(case: Case) -> list[Step]:
-    peaks, names = case.measured.machine.matmul_flops, []
+    peaks, steps = case.measured.machine.matmul_flops, []
     if peaks.get("tf32"):
-        names.append(Step(name="tf32", sentence="torch.set_float32_matmul_precision('high')", predicted=None))
-    return [*names, *_autocast(case)]
+        steps.append(case.switched_on("tf32", "torch.set_float32_matmul_precision('high')"))
+    return [*steps, *_autocast(case)]
 
 
 def _autocast(case: Case) -> list[Step]:
     peaks, precision = case.measured.machine.matmul_flops, case.measured.precision
     if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < 1.3 * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
-    return [Step(name="autocast", sentence="compute in bfloat16 (torch.autocast)", predicted=None)]
+    return [case.switched_on("autocast", "compute in bfloat16 (torch.autocast)")]
 
 
 def _compute(case: Case) -> list[Step]:
@@ -217,6 +268,17 @@ def _nothing(case: Case) -> list[Step]:
     return []
 
 
+def _straggler(case: Case) -> list[Step]:
+    slowest = max(case.measured.ranks, key=lambda one: one.apart_seconds).rank
+    sentence = f"see what rank {slowest} does more than the others, or give it less: `stoker diagnose` of that process alone tells"
+    return [case.up_to("balance", sentence, case.division.step - case.division.parts.straggler)]
+
+
+def _communication(case: Case) -> list[Step]:
+    sentence = "exchange less: gradients of several batches at once (no_sync), in bfloat16 (a hook of DDP), or larger batches"
+    return [case.up_to("exchange", sentence, case.division.step - case.division.parts.communication)]
+
+
 _ADVISERS: dict[Verdict, Callable[[Case], list[Step]]] = {
     "data": _data,
     "transfer": _transfer,
@@ -230,8 +292,8 @@ _ADVISERS: dict[Verdict, Callable[[Case], list[Step]]] = {
     "compute": _compute,
     "memory": _memory,
     "kernel": _kernel,
-    "straggler": _nothing,
-    "communication": _nothing,
+    "straggler": _straggler,
+    "communication": _communication,
     "none": _nothing,
 }
 _PHASES: dict[Verdict, tuple[str, ...]] = {

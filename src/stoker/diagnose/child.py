@@ -1,8 +1,8 @@
 """The child: the process in which the user's program runs, watched, until enough is known.
 
 It is started with a file descriptor and a request. The program is the main module of this process, with its own arguments and its
-own folder. What was measured goes through the file descriptor as one message of JSON, and the process ends at once: nothing of the
-program runs after that, and no checkpoint is written.
+own folder. What was measured goes through the file descriptor as one message, and the process ends at once: nothing of the program
+runs after that, and no checkpoint is written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from functools import partial
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,12 +41,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A folder for what the program writes."""
     seconds: float | None = None
     """How long measuring may take, from the first measured step on."""
+    check_seconds: float = 0.0
+    """How long may be looked for what is wrong with the batches, when all is measured."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What comes back: measurements, or one line that says why there are none."""
 
     measurements: Measurements | None = None
+    wrong: list[str] = []
+    """What is wrong with the batches."""
     error: str | None = None
 
 
@@ -77,7 +82,10 @@ class Child:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
             failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {_one_line(error)}"
-            if not isinstance(error, StokerError):
+            if self.session.what_if is not None:  # a fix that was switched on; all that the verdict is made of is there
+                self.session.ledger.notes.append(f"what {self.session.what_if} would give could not be measured: {failure}.")
+                failure = None
+            elif not isinstance(error, StokerError):
                 traceback.print_exception(error)
         if os.getpid() != self._pid:  # a fork of the program, which came to its end
             os._exit(0)
@@ -111,23 +119,43 @@ class Child:
     def _end(self, failure: str | None) -> NoReturn:
         session = self.session
         try:
-            self._scratch.remove()
             session.remove()
             if session.failure is not None:
                 raise session.failure
-            measured = session.ledger.measurements(session.sources, session.boundaries, session.device)
+            measured = self._measured()
+            wrong = self._look_for_faults(measured)
             notes = [*measured.notes, *self._scratch.notes()]
             if failure is not None:
                 notes.append(f"{failure}; what was measured before is all there is.")
-            answer = Answer(measurements=msgspec.structs.replace(measured, notes=notes))
+            answer = Answer(measurements=msgspec.structs.replace(measured, notes=notes), wrong=wrong)
         except StokerError as error:
             answer = Answer(error=failure or f"{self._request.program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
             answer = Answer(error=f"{self._request.program} could not be measured: {type(error).__name__}: {_one_line(error)}")
-        self._connection.send_bytes(msgspec.json.encode(answer))
+        self._scratch.remove()
+        # Not JSON: a loss may be no number.
+        self._connection.send_bytes(msgspec.msgpack.encode(answer))
         self._connection.close()
         _leave()
+
+    def _measured(self) -> Measurements:
+        session = self.session
+        measure = partial(session.ledger.measurements, session.sources, session.boundaries, session.device)
+        ranks = session.ranks
+        found = session.ledger.of_rank(ranks.rank) if ranks is not None else None
+        if ranks is None or found is None:
+            return measure()
+        ranks.tell(found)
+        measured: Measurements = ranks.take_turns(measure)
+        return msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
+
+    def _look_for_faults(self, measured: Measurements) -> list[str]:
+        if not self._request.check_seconds:
+            return []
+        from stoker.diagnose.correctness import wrong_in
+
+        return wrong_in(self.session.sources, measured.losses, seconds=self._request.check_seconds)
 
 
 def _leave() -> NoReturn:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from stoker.diagnose.advice import advise, place_of
 from stoker.diagnose.finding import Cause, Confidence, Finding, Verdict
 from stoker.diagnose.ladder import climb
-from stoker.diagnose.measurements import Measurements, Place
+from stoker.diagnose.measurements import Measurements, Place, Rank
 from stoker.diagnose.parts import Division, copies_seconds, divide, flops_seconds, scaled_phases, seconds_of
-from stoker.diagnose.rule import LARGEST_RESIDUAL, WASTE, doubt, rank
+from stoker.diagnose.rule import LARGEST_RESIDUAL, OF_RANKS, WASTE, doubt, rank
 from stoker.diagnose.words import percent
 from stoker.units import readable_bytes, readable_seconds
 
@@ -23,7 +23,7 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     reason = doubt(measured, division)
     causes = rank(measured, division) if reason is None else []
     verdict: Verdict = causes[0].verdict if causes else "none"
-    place = place_of(verdict, measured) if causes else None
+    place = place_of(verdict, measured) if causes and verdict not in OF_RANKS else None
     return Finding(
         verdict=verdict,
         confidence=_confidence(measured, division, causes) if causes else "low",
@@ -59,6 +59,8 @@ def _why(verdict: Verdict, place: Place | None, measured: Measurements, division
         "oversubscribed": _why_oversubscribed,
         "launch": _why_launch,
         "dispatch": _why_dispatch,
+        "straggler": _why_ranks,
+        "communication": _why_ranks,
         "optimizer": _why_optimizer,
     }.get(verdict, _why_work)(measured, division)
     at = f"{place}: " if place is not None else ""
@@ -123,6 +125,15 @@ def _why_launch(measured: Measurements, division: Division) -> str:
     kernels = f"{work.kernels:,.0f} kernels" if work is not None and work.kernels else "the kernels"
     told = f"the host takes {_time(issue if issue is not None else division.step)} to issue {kernels} of a step"
     return f"{told}, and the GPU {_time(_device(measured))} to run them"
+
+
+def _why_ranks(measured: Measurements, division: Division) -> str:
+    own = ", ".join(f"rank {one.rank} {_time(one.apart_seconds)}" for one in sorted(measured.ranks, key=_slowest)[:4])
+    return f"a step takes {_time(division.step)} in all processes, and without the exchange between them: {own}"
+
+
+def _slowest(rank: Rank) -> float:
+    return -rank.apart_seconds
 
 
 def _why_dispatch(measured: Measurements, division: Division) -> str:

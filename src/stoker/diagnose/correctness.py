@@ -1,22 +1,25 @@
 """Correctness: what is wrong with the batches of a training, beside its speed, found within a given time.
 
 The audit of `stoker.feed` does the looking: it reads the loader as a training would, and knows samples by their content. Here is
-decided how much of it there is time for. The law: the loader, its epoch and all random numbers are afterwards as they were, and a
-loader that can be read only once is not read at all.
+decided how much of it there is time for. It comes when all times are taken, so it can disturb none. The law: the loader, its epoch
+and all random numbers are afterwards as they were, and a loader that can be read only once is not read at all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from stoker.clock import now_ns
+from stoker.diagnose.apart import comparable, in_process, loaders_apart
+from stoker.diagnose.watched import Sources
 from stoker.errors import OptionError, StokerError
 from stoker.feed.audit import Audit, check
 from stoker.feed.auditing.claims import claims_of
@@ -61,6 +64,35 @@ class _First:
         return itertools.islice(self._loader, self._num_batches)
 
 
+class _Together:
+    """Loaders one after the other."""
+
+    def __init__(self, loaders: Sequence[Iterable[Any]]) -> None:
+        self._loaders = loaders
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self._loaders)
+
+
+def wrong_in(sources: Sources, losses: Sequence[float], *, seconds: float) -> list[str]:
+    """What is wrong with the batches of a program whose training loop is known, and with its losses."""
+    source = sources.found
+    loader = None if source is None else source.loader if source.loader is not None else source.iterable
+    wrong = wrong_losses(losses)
+    if source is None or loader is None or not source.gives_batches:
+        return wrong
+    others = [in_process(other) for other in loaders_apart(loader, sources)]
+    loader = in_process(loader)
+    others = comparable(loader, others)
+    return [*find_wrong(loader, _Together(others) if others else None, seconds=seconds), *wrong]
+
+
+def wrong_losses(losses: Sequence[float]) -> list[str]:
+    """Losses of the first steps that are no numbers."""
+    bad = sum(not math.isfinite(loss) for loss in losses)
+    return [f"losses that are not finite: {bad:,} of the first {len(losses):,}."] if bad else []
+
+
 def find_wrong(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None = None, *, seconds: float = SECONDS) -> list[str]:
     """What is wrong with the batches of a training, one sentence each; empty where nothing was found.
 
@@ -70,23 +102,37 @@ def find_wrong(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None =
         raise OptionError(f"seconds is {seconds!r}; expected more than 0.")
     if isinstance(train_loader, Iterator):
         return []
+    valid_loader = None if isinstance(valid_loader, Iterator) else valid_loader
     try:
         with _as_it_was(train_loader), _as_it_was(valid_loader):
-            audit = _audit(train_loader, None if isinstance(valid_loader, Iterator) else valid_loader, seconds)
-    except (OptionError, _TimeUp):  # batches that hold nothing to compare, or that take too long: nothing is known of them
-        return []
+            audit = _audit(train_loader, valid_loader, seconds)
+    except OptionError:  # batches that hold nothing to compare
+        return find_wrong(train_loader, seconds=seconds) if valid_loader is not None else []
+    except _TimeUp:
+        return _said(train_loader)
     except StokerError:
         raise
     except Exception as error:  # the user's: what reads the samples one by one found one that cannot be read
+        if getattr(train_loader, "num_workers", 0):  # perhaps because the dataset needs to be in a worker
+            return []
         return [f"samples that cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"]
     num_batches = _declared_length(train_loader)
     whole = num_batches is None or audit.num_batches >= num_batches
     aside = "" if whole else f" ({audit.num_batches:,} of {num_batches:,} batches were looked at.)"
-    wrong = [f"{TITLES[found.kind]}: {found.text}{aside}" for found in audit.checks if _is_wrong(found)]
+    given = isinstance(train_loader, list | tuple)  # what stands there twice was put there twice
+    wrong = [
+        f"{TITLES[found.kind]}: {_reworded(found)}{aside}"
+        for found in audit.checks
+        if _is_wrong(found) and not (given and found.kind in ("seen twice", "reused memory"))
+    ]
     unjudged = any(found.kind == "order" and found.severity == "unchecked" for found in audit.checks)
-    if unjudged and claims_of(train_loader).shuffled is False:
-        wrong.append(f"{TITLES['order']}: the loader says that it takes samples in order.")
-    return wrong
+    return [*wrong, *_said(train_loader)] if unjudged else wrong
+
+
+def _said(loader: Any) -> list[str]:
+    """What need not be looked at to be known."""
+    in_order = claims_of(loader).shuffled is False
+    return [f"{TITLES['order']}: the loader says that it takes samples in order."] if in_order else []
 
 
 def _is_wrong(found: Finding) -> bool:
@@ -95,6 +141,12 @@ def _is_wrong(found: Finding) -> bool:
     # An order that is not shuffled, as its loader says, is right for validation, but seldom for a training.
     unshuffled = found.kind == "order" and found.text.startswith("Not shuffled")
     return found.severity == "fault" or unshuffled or (found.kind in ("not finite", "same order") and found.severity == "note")
+
+
+def _reworded(found: Finding) -> str:
+    if found.kind == "shared samples":
+        return found.text.replace("in apart_from", "in the validation data")
+    return found.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
 
 
 def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> Audit:

@@ -113,7 +113,7 @@ class Waits:
         shown = warnings.showwarning
 
         def show(message: Any, *args: Any, **kwargs: Any) -> None:
-            if "synchroniz" not in str(message):
+            if "called a synchronizing" not in str(message):  # torch also warns of this mode itself
                 shown(message, *args, **kwargs)
                 return
             frame = own_frame(sys._getframe(1))

@@ -58,7 +58,10 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """Short, fixed: feed, workers, pinned, fused, autocast, tf32, compile, graph, threads, batch, cached, …"""
     sentence: str
     predicted: float | None
-    """How many times faster; None where nothing can be said."""
+    """How many times faster; None where that cannot be said to about ten per cent."""
+    predicted_low: float | None = None
+    """The lower end of what is predicted; None where only the upper one is known."""
+    predicted_high: float | None = None
     tried: Tried | None = None
 
 
@@ -85,6 +88,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def second(self) -> Cause | None:
         """The second cause."""
         return self.causes[1] if len(self.causes) > 1 else None
+
+    def __str__(self) -> str:
+        from stoker.diagnose.show import text
+
+        return text(self)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON form: the fields, and `second` as a verdict's name."""

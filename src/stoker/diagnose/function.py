@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from stoker.diagnose.finding import Finding
 
 
-def step(train_step: Callable[[Any], object], batches: Iterable[Any]) -> Finding:
+def step(train_step: Callable[[Any], object], batches: Iterable[Any], *, valid_batches: Iterable[Any] | None = None) -> Finding:
     """Call `train_step(batch)` until it is known what holds it back; `batches` are gone through as often as needed.
 
-    The model is trained meanwhile: pass a step that works on a copy where that matters.
+    The model is trained meanwhile: pass a step that works on a copy where that matters. `valid_batches` are looked at only for
+    samples that are trained on, too.
     """
     from stoker.diagnose.conclude import conclude
+    from stoker.diagnose.correctness import find_wrong, wrong_losses
+    from stoker.diagnose.scripts import CHECK_SECONDS
 
-    return conclude(measure_step(train_step, batches))
+    measured = measure_step(train_step, batches)
+    wrong = [*find_wrong(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
+    return conclude(measured, correctness=wrong)
 
 
 def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *, pace: float = 1.0) -> Measurements:

@@ -11,7 +11,7 @@ from stoker.diagnose.parts import Division, flops_seconds
 
 RUNGS: dict[str, tuple[str, ...]] = {
     "data_free": ("data", "transfer"),
-    "sync_free": ("sync", "host", "oversubscribed"),
+    "sync_free": ("sync", "host", "oversubscribed", "straggler", "communication"),
     "launch_free": ("launch", "dispatch"),
 }
 SHORTEST = 1e-4

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
+from stoker.clock import Waiting, now_ns
 from stoker.diagnose.boundaries import NAMES, NEXT, PREPARE, Boundaries, Times, compiled
 from stoker.diagnose.cuda import Asleep
+from stoker.diagnose.levels import at_one_level, split
 from stoker.diagnose.machine import measure_machine
-from stoker.diagnose.measurements import Blame, Device, Loader, Measurements, Phases, Stretch, Sync, Work
+from stoker.diagnose.measurements import Blame, Device, Loader, Machine, Measurements, Phases, Rank, Stretch, Sync, WhatIf, Work
 from stoker.diagnose.stages import Profile
 from stoker.diagnose.watched import Source, Sources
 from stoker.errors import TrainError
@@ -26,8 +28,14 @@ class Ledger:
 
     early: list[Times] = field(default_factory=list)
     """Steps of the warm-up: all there is of a program that ends in it."""
+    phased: list[Times] = field(default_factory=list)
+    """Steps whose phases were told apart, where that cannot be done within T."""
     loop: list[Times] = field(default_factory=list)
     cached: list[Times] = field(default_factory=list)
+    apart: list[Times] = field(default_factory=list)
+    """Steps without the exchange with other processes."""
+    exchanged: list[float] = field(default_factory=list)
+    """Seconds a step of these in collectives that the program called itself, by stretch."""
     on_device: dict[int, list[float]] = field(default_factory=dict)
     """Seconds between marks on a GPU's timeline, by the list (its id) that holds the host's times of the same steps."""
     host_issue: list[float] = field(default_factory=list)
@@ -36,6 +44,8 @@ class Ledger:
     """Seconds a batch."""
     loader_alone: list[float] = field(default_factory=list)
     """Seconds a batch."""
+    starts: dict[int, list[int]] = field(default_factory=dict)
+    """Where stretches begin, by the list (its id) that they are written to."""
     batches_a_step: list[int] = field(default_factory=list)
     batch_bytes: list[int] = field(default_factory=list)
     batch_rows: int | None = None
@@ -44,50 +54,85 @@ class Ledger:
     syncs: list[Sync] = field(default_factory=list)
     profile: Profile | None = None
     work: Work | None = None
-    optimizer_ways: dict[str, float] = field(default_factory=dict)
+    what_ifs: dict[str, WhatIf] = field(default_factory=dict)
+    waited_ns: int = 0
+    """Of `looped_ns`, the time of the stretches of T and C: some thread was ready to run, and others had its core."""
+    looped_ns: int = 0
     notes: list[str] = field(default_factory=list)
+    first_ns: int = 0
+    """When the first step had ended."""
     seconds: float = 0.0
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
-    def measurements(self, sources: Sources, boundaries: Boundaries, device: Device) -> Measurements:
-        """All that is known; raises where that is nothing."""
-        measured = self.loop or self.early[1:]  # the first one has the time before it in it
+    def measurements(
+        self, sources: Sources, boundaries: Boundaries, device: Device, machine: Machine | None = None
+    ) -> Measurements:
+        """All that is known; raises where that is nothing. The machine is measured unless one is given."""
+        measured = self.loop or self.phased or self.early[1:]  # the first one has the time before it in it
         if not measured:
             raise TrainError(_too_early(boundaries.steps))
         source = sources.found
         together = self._steps_together(source)
-        loop = in_groups(measured, together)
+        phased = in_groups(self.phased or measured, together)
+        loop = self._pieces(measured, together)
         batches = statistics.median(self.batches_a_step) if any(self.batches_a_step) else 1
         optimizer = boundaries.optimizer
+        machine = machine or measure_machine(device)
         return Measurements(
             device=device,
             steps_seen=boundaries.steps,
-            loop=Stretch(seconds=self._on_device(self.loop, together) or [one.seconds for one in loop]),
-            phases=Phases(**{name: _phase(loop, number) for number, name in enumerate(NAMES)}),
-            cached=_stretch(
-                self._on_device(self.cached, together) or [one.without_data for one in in_groups(self.cached, together)]
-            ),
+            loop=_in_pieces(loop),
+            phases=Phases(**{name: _phase(phased, number) for number, name in enumerate(NAMES)}),
+            cached=_in_pieces(at_one_level(self._pieces(self.cached, together, with_data=False), loop)) if self.cached else None,
             copies_alone=_stretch([one * batches for one in self.copies]),
             host_issue=_stretch(self.host_issue),
             device_alone=_stretch([one.seconds for one in self.sleeps]),
             device_phases=_device_phases(self.sleeps),
             blocked_under_sleep=sum(one.blocked for one in self.sleeps) > len(self.sleeps) / 2 if self.sleeps else None,
-            loader_alone=self._alone(source, loop, batches, together),
+            loader_alone=self._alone(source, phased, batches, together, loop),
+            waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
             blames=self.blames,
             loader=self._loader(source, batches),
             work=self.work,
-            machine=measure_machine(device),
+            machine=machine,
+            measuring_seconds=(now_ns() - self.first_ns) / 1e9 if self.first_ns else 0.0,
             precision=boundaries.precision or "fp32",
             optimizer=type(optimizer).__name__ if optimizer is not None else None,
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
-            optimizer_ways=self.optimizer_ways,
+            what_ifs=self.what_ifs,
             compiled=compiled(),
             slow_steps=_slow(measured),
             notes=self.notes,
             losses=[float(one) for one in boundaries.losses],
         )
+
+    def add_waiting(self, waiting: Waiting) -> None:
+        """Take in what a stretch waited for cores."""
+        waited_ns, looped_ns = waiting.end()
+        if waited_ns is not None:
+            self.waited_ns += waited_ns
+            self.looped_ns += looped_ns
+
+    def of_rank(self, rank: int) -> Rank | None:
+        """What the steps of this process of several take; None where nothing was measured without the others."""
+        loop, apart = self._pieces(self.loop, 1), self._pieces(self.apart, 1)
+        if not self.loop or not self.apart:
+            return None
+        own = [[max(0.0, one - less) for one in piece] for piece, less in zip(apart, self.exchanged, strict=False)]
+        step = statistics.median(one for piece in loop for one in piece)
+        return Rank(rank=rank, step_seconds=step, apart_seconds=_in_pieces(at_one_level(own, loop)).median)
+
+    def begin(self, into: list[Any]) -> None:
+        """What is written to a list from here on is another stretch of the same kind."""
+        self.starts.setdefault(id(into), []).append(len(into))
+
+    def _pieces(self, steps: list[Times], together: int, *, with_data: bool = True) -> list[list[float]]:
+        """Seconds of steps, stretch by stretch."""
+        seconds = self.on_device.get(id(steps)) or [one.seconds if with_data else one.without_data for one in steps]
+        pieces = split(seconds, self.starts.get(id(steps), []))
+        return [[statistics.fmean(part) for part in _groups(piece, together)] for piece in pieces]
 
     def _on_device(self, steps: list[Times], together: int) -> list[float]:
         return [statistics.fmean(part) for part in _groups(self.on_device.get(id(steps), []), together)]
@@ -100,16 +145,19 @@ class Ledger:
             wanted *= 4
         return max(1, min(wanted, len(self.loop) // LEAST_GROUPS))
 
-    def _alone(self, source: Source | None, loop: list[Times], batches: float, together: int) -> Stretch | None:
+    def _alone(
+        self, source: Source | None, phased: list[Times], batches: float, together: int, loop: list[list[float]]
+    ) -> Stretch | None:
         """The loader's own time: alone, or within the loop where that took longer because caches were cold."""
-        waits = [one.phases_ns[NEXT] / 1e9 for one in loop]
+        waits = [one.phases_ns[NEXT] / 1e9 for one in phased]
         if source is None or not source.gives_batches:  # batches are made in the loop itself
-            return Stretch(seconds=[one.phases_ns[NEXT] / 1e9 + one.phases_ns[PREPARE] / 1e9 for one in loop])
+            return Stretch(seconds=[one.phases_ns[NEXT] / 1e9 + one.phases_ns[PREPARE] / 1e9 for one in phased])
         if not self.loader_alone:
             return None
-        size = max(1, min(together, len(self.loader_alone) // 4))
-        alone = [statistics.fmean(part) * batches for part in _groups(self.loader_alone, size)]
-        return Stretch(seconds=max(alone, waits, key=statistics.median))
+        rounds = split(self.loader_alone, self.starts.get(id(self.loader_alone), []))
+        size = max(1, min(together, min(map(len, rounds)) // 2))
+        alone = at_one_level([[statistics.fmean(part) * batches for part in _groups(one, size)] for one in rounds], loop)
+        return max(_in_pieces(alone), Stretch(seconds=waits), key=lambda one: one.median)
 
     def _loader(self, source: Source | None, batches: float) -> Loader:
         if source is None or not source.gives_batches:
@@ -153,6 +201,10 @@ def _phase(steps: list[Times], number: int) -> float:
     return statistics.median(one.phases_ns[number] for one in steps) / 1e9
 
 
+def _in_pieces(pieces: list[list[float]]) -> Stretch:
+    return Stretch(seconds=[one for piece in pieces for one in piece], pieces=[len(piece) for piece in pieces])
+
+
 def _stretch(seconds: list[float]) -> Stretch | None:
     return Stretch(seconds=seconds) if seconds else None
 
@@ -173,5 +225,5 @@ def _seconds(nanoseconds: int | None) -> float | None:
 
 def _too_early(steps: int) -> str:
     if not steps:
-        return "no optimizer of torch made a step. Nothing was trained, or not by torch.optim."
+        return "no optimizer of torch made a step. Nothing was trained, or not by torch.optim, or in other processes."
     return "the training ended after one step, before anything could be measured. Let it train for at least 30."

@@ -6,18 +6,23 @@ batches, H the host's issue time, G the device alone.
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Literal
 
 import msgspec
 
 Device = Literal["cpu", "cuda"]
+SE_OF_MEDIAN = 1.2533 / 0.6745
+"""The standard error of a median, in half distances of quartiles over the root of the number of steps, were they normal."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of the steps of one stretch."""
+    """Times of the steps of one stretch, or of several of its kind."""
 
     seconds: list[float]
+    pieces: list[int] = []
+    """How many of them were measured in a row; between pieces the machine may have changed its speed. Empty: all."""
 
     @property
     def median(self) -> float:
@@ -26,11 +31,32 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, as a share of the median."""
-        if len(self.seconds) < 4:
+        """Half the distance of the quartiles, as a share of the median; each step against those measured in a row with it."""
+        if len(self.seconds) < 4 or not self.median:
             return float("inf")
-        low, _, high = statistics.quantiles(self.seconds, n=4)
-        return (high - low) / 2 / self.median if self.median else float("inf")
+        relative = [seconds / middle for piece, middle in self._by_piece() for seconds in piece if middle]
+        low, _, high = statistics.quantiles(relative, n=4)
+        return (high - low) / 2
+
+    @property
+    def drift(self) -> float:
+        """How much faster the fastest piece is than the slowest, as a share."""
+        medians = [middle for piece, middle in self._by_piece() if len(piece) > 1]
+        return max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
+
+    def _by_piece(self) -> list[tuple[list[float], float]]:
+        begin, found = 0, []
+        for number in self.pieces or [len(self.seconds)]:
+            piece = self.seconds[begin : begin + number]
+            begin += number
+            if piece:
+                found.append((piece, statistics.median(piece)))
+        return found
+
+    @property
+    def error(self) -> float:
+        """The standard error of the median, as a share of it, were times normal."""
+        return SE_OF_MEDIAN * min(1.0, self.spread) / math.sqrt(max(1, len(self.seconds)))
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +154,28 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     """Of device memory."""
     shares: dict[str, float] = {}
-    """Of the time of operations (CPU) or kernels (GPU): gemm, elementwise, reduce, copy, optimizer, other."""
+    """Of the time of operations (CPU) or kernels (GPU): gemm, elementwise, reduce, copy, optimizer, python, other."""
+    device_seconds: float | None = None
+    """The GPU was busy for so long, uploads left out: G where a step cannot be issued while the GPU sleeps."""
+
+
+class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps with a fix switched on, in turn with steps without it; batches cost nothing in both, where they can be replaced.
+
+    With another number of threads they cost what they cost; and `feed` has batches gathered at once against such that cost nothing.
+    """
+
+    as_it_is: Stretch
+    with_fix: Stretch
+
+
+class Rank(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of several that train together: seconds of its steps."""
+
+    rank: int
+    step_seconds: float
+    apart_seconds: float
+    """Without the exchange with the others: what it takes by itself."""
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,8 +212,14 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """In which most products were computed: fp32, tf32, bf16, fp16."""
     optimizer: str | None = None
     optimizer_fused: bool | None = None
-    optimizer_ways: dict[str, float] = {}
-    """Seconds of the optimizer's step alone, `now` and `fused`; empty where there is no such choice."""
+    what_ifs: dict[str, WhatIf] = {}
+    """By the name of a fix that can be switched on and off while the program runs."""
+    measuring_seconds: float = 0.0
+    """From the end of the first step until all this was known."""
+    ranks: list[Rank] = []
+    """The processes of a training of several, the one that all else was measured of being the first; empty where it is one."""
+    waited_for_cores: float | None = None
+    """Of the time of T: some thread was ready to run, and others had its core; None where the system does not tell."""
     compiled: bool = False
     slow_steps: int = 0
     """Steps that took more than three times the median (collections of garbage, logging, checkpoints)."""

@@ -13,15 +13,16 @@ GEMM = frozenset(
     "_trilinear grouped_mm _grouped_mm cdist _cdist_forward _cdist_backward linalg_solve linalg_inv".split()
 )
 REDUCE = frozenset(
-    "sum mean var std var_mean std_mean norm linalg_vector_norm _foreach_norm amax amin aminmax max min argmax argmin prod all any "
-    "cumsum cumprod logcumsumexp logsumexp median quantile sort topk unique _unique2 searchsorted bincount histc kthvalue mode "
-    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm native_layer_norm_backward "
-    "native_group_norm native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit "
-    "cudnn_batch_norm cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward rms_norm nll_loss_forward "
-    "nll_loss_backward nll_loss2d_forward nll_loss2d_backward max_pool2d_with_indices max_pool2d_with_indices_backward "
-    "avg_pool2d avg_pool2d_backward mse_loss smooth_l1_loss binary_cross_entropy binary_cross_entropy_with_logits "
-    "_fft_r2c _fft_c2r _fft_c2c nonzero count_nonzero".split()
+    "sum mean var std var_mean std_mean norm linalg_vector_norm _foreach_norm amax amin aminmax max min argmax argmin prod all "
+    "any cumsum cumprod logcumsumexp logsumexp _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data "
+    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm "
+    "native_batch_norm_backward _native_batch_norm_legit cudnn_batch_norm cudnn_batch_norm_backward _fused_rms_norm "
+    "_fused_rms_norm_backward rms_norm nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
+    "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward mse_loss smooth_l1_loss "
+    "binary_cross_entropy binary_cross_entropy_with_logits _fft_r2c _fft_c2r _fft_c2c count_nonzero".split()
 )
+SEARCH = frozenset("median nanmedian quantile sort topk unique _unique2 searchsorted bincount histc kthvalue mode nonzero".split())
+"""Of values by their order: they go through memory many times, and on a GPU far from its speed."""
 COPY = frozenset(
     "copy_ _to_copy clone cat stack index index_put_ _index_put_impl_ index_select index_add_ index_copy_ gather scatter scatter_ "
     "scatter_add scatter_add_ embedding embedding_dense_backward _embedding_bag _embedding_bag_backward masked_select "
@@ -43,13 +44,13 @@ VIEWS = frozenset(
 
 
 def class_of(name: str) -> str | None:
-    """gemm, reduce, copy or elementwise; None for what does no work itself, and for what is no operation of torch's."""
+    """gemm, reduce, search, copy or elementwise; None for what does no work itself, and for what is no operation of torch's."""
     space, _, operation = name.rpartition("::")
     if space != "aten":
         return None
     if operation in VIEWS:
         return None
-    for kind, names in (("gemm", GEMM), ("reduce", REDUCE), ("copy", COPY)):
+    for kind, names in (("gemm", GEMM), ("reduce", REDUCE), ("search", SEARCH), ("copy", COPY)):
         if operation in names:
             return kind
     return "elementwise"

@@ -8,7 +8,10 @@ the step. What a cause can be given is capped by its own clean measurement: nois
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, fields
+
+import msgspec
 
 from stoker.diagnose.measurements import Measurements, Phases, Stretch
 
@@ -18,8 +21,8 @@ COPIES_IN_LOOP = 1.6
 """Copies of batches that have just been made, against the same buffers again and again (4.98 ms alone, 7.8 in the loop)."""
 NO_FORWARD = 0.02
 """With less of a step in modules than this, the model is made of functions, and its forward pass lies in `prepare`."""
-PYTHON_AN_OPERATION = 5.0
-"""Python around an operation, in dispatch costs: more than that is the user's own work (3.5 in small transformers)."""
+SHORTEST = 1e-4
+"""Of a step, so that nothing is divided by nothing."""
 THREADS_GAIN = 0.05
 """A gain by fewer threads below this is noise."""
 IN_PEAK = 0.35
@@ -28,6 +31,8 @@ MOSTLY = 0.6
 SHORTER = 2.0
 """So much faster must a shorter type be for its absence to be a cause."""
 LONG_KERNEL = 20e-6
+QUEUE = 800
+"""Kernels that can wait for a GPU (about a thousand): a step with more blocks behind a sleep, though nothing in it waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +44,8 @@ class Parts:
     sync: float = 0.0
     host: float = 0.0
     oversubscribed: float = 0.0
+    straggler: float = 0.0
+    communication: float = 0.0
     launch: float = 0.0
     dispatch: float = 0.0
     optimizer: float = 0.0
@@ -75,7 +82,25 @@ def divide(measured: Measurements) -> Division:
     step = measured.loop.median
     if not (math.isfinite(step) and step > 0):
         return Division(step=0.0, parts=Parts(), residual=0.0, host_limits=False)
+    if measured.ranks:
+        return _of_ranks(measured, step)
     return _on_cuda(measured, step) if measured.device == "cuda" else _on_cpu(measured, step)
+
+
+def _of_ranks(measured: Measurements, step: float) -> Division:
+    """Of a training of several processes: what they lose to each other, and the rest as the first one has it by itself."""
+    apart = [min(step, rank.apart_seconds) for rank in measured.ranks]
+    own, slowest = max(apart[0], SHORTEST * step), max(apart)
+    straggler, communication = slowest - statistics.median_low(apart), step - slowest
+    phases = scaled_phases(measured, step)
+    phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - own)))  # gradients are exchanged there
+    # Batches that are kept make the others faster, too, so that C says nothing of this one.
+    alone = msgspec.structs.replace(measured, ranks=[], loop=Stretch(seconds=[own]), cached=None, phases=phases)
+    inner = divide(alone)
+    factor = (step - straggler - communication) / own
+    parts = {field.name: factor * getattr(inner.parts, field.name) for field in fields(Parts)}
+    parts |= {"straggler": straggler, "communication": communication}
+    return Division(step=step, parts=Parts(**parts), residual=factor * inner.residual, host_limits=inner.host_limits)
 
 
 def seconds_of(stretch: Stretch | None) -> float | None:
@@ -118,8 +143,7 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     busy = step - data - oversubscribed - host
     optimizer = min(phases.optimizer, busy)
     core = busy - optimizer
-    python = _python_within(measured, step, phases, making)
-    python = min(python, core)
+    python = min(core, work.shares.get("python", 0.0) * (cached or step)) if work is not None else 0.0
     host, core = host + python, core - python
     gain = _threads_gain(measured)
     oversubscribed += gain * (core + optimizer)
@@ -129,7 +153,7 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
         return Division(step=step, parts=parts, residual=residual, host_limits=False)
     # Operations of the optimizer are dispatched too, but what they cost is the optimizer's.
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
-    around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making - python
+    around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making
     dispatch = min(core, max(around * (1 - gain), work.ops * machine.dispatch_seconds * in_core))
     products, moving = _products(measured, core)
     left = core - dispatch
@@ -145,20 +169,17 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     return Division(step=step, parts=parts, residual=residual, host_limits=False)
 
 
-def _python_within(measured: Measurements, step: float, phases: Phases, making: float) -> float:
-    """Python between operations of a pass, beyond what torch itself needs around them."""
-    work = measured.work
-    if work is None or not work.shares:
-        return 0.0
-    whole = seconds_of(measured.cached) or step
-    around = PYTHON_AN_OPERATION * work.ops * measured.machine.dispatch_seconds
-    return max(0.0, work.shares.get("other", 0.0) * whole - phases.rest - making - around)
+def crowded(measured: Measurements) -> bool:
+    """Whether the training has more threads and workers than cores: it is in its own way."""
+    processes = max(1, len(measured.ranks))
+    exchanging = 1 if measured.ranks else 0  # a thread of theirs that sends and receives
+    return processes * (measured.machine.threads + measured.loader.workers) + exchanging > measured.machine.cores
 
 
 def _threads_gain(measured: Measurements) -> float:
     """What fewer threads save of a step without its data."""
     threads = measured.machine.threads
-    if threads + measured.loader.workers <= measured.machine.cores:
+    if not crowded(measured):
         return 0.0  # each has a core of its own: what one thread does better is no crowd, and a neighbour makes it look so
     now = measured.fewer_threads.get(str(threads)) or seconds_of(measured.cached)
     fewer = [seconds for number, seconds in measured.fewer_threads.items() if int(number) < threads]
@@ -173,7 +194,7 @@ def _products(measured: Measurements, seconds: float) -> tuple[float, float]:
     work = measured.work
     shares = work.shares if work is not None else {}
     products = shares.get("gemm", 0.0)
-    moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy"))
+    moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "search", "copy"))
     if products + moving > 0:  # shares of one profile stay the same under load, a rate reached does not
         products /= products + moving
     else:
@@ -193,19 +214,20 @@ def flops_seconds(measured: Measurements) -> float:
 
 def _on_cuda(measured: Measurements, step: float) -> Division:
     phases, cached = scaled_phases(measured, step), seconds_of(measured.cached)
-    issue, device = seconds_of(measured.host_issue), seconds_of(measured.device_alone)
+    issue, device = seconds_of(measured.host_issue), device_seconds(measured)
     data = _data(measured, phases, step)
     left = step - data
     transfer = min(left, COPIES_IN_LOOP * copies_seconds(measured), phases.prepare or max(0.0, left - (cached or left)))
     left -= transfer
     if device is None:
         return Division(step=step, parts=Parts(data=data, transfer=transfer, unknown=left), residual=0.0, host_limits=False)
+    behind = issue is not None and issue > device
     device = min(device, left)
     waits = _waits(measured, phases)
     waiting = max(0.0, sum(waits.values()) - transfer)
     in_loop = phases.forward > 0
     issue = left if issue is None else max(0.0, issue - (transfer if in_loop else 0.0) - waiting)
-    stalls = bool(measured.syncs) or bool(measured.blocked_under_sleep)
+    stalls = bool(measured.syncs) or (bool(measured.blocked_under_sleep) and not _fills_queue(measured))
     own = max(0.0, phases.rest - waits.get("rest", 0.0))
     if stalls and not waits:
         own = 0.0  # nobody saw where it waits, and that is mostly where a loss is read
@@ -214,12 +236,27 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     host = min(gap, own if stalls else max(own, left - (cached if cached is not None else left)))
     sync = gap - host if stalls else 0.0
     left -= host + sync
-    host_limits = issue - own > device or (issue > device and left > 1.1 * device)
-    residual = left - max(device, issue - own if host_limits else 0.0)
+    # Also where only copies make issuing longer than running: work that waits for its host is not what holds a step back.
+    host_limits = issue - own > device or (issue > device and left > 1.1 * device) or (behind and not stalls)
+    # Into an empty queue a step is issued more slowly than behind another one: what that takes longer is nobody's.
+    residual = left - max(device, min(issue - own, left) if host_limits else 0.0)
     launch = max(0.0, left - device) if host_limits else 0.0
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}
     return Division(step=step, parts=Parts(**parts), residual=residual, host_limits=host_limits)
+
+
+def device_seconds(measured: Measurements) -> float | None:
+    """G: behind a sleep; or, of a step that could not be issued meanwhile, what a profile saw running."""
+    work = measured.work
+    if measured.blocked_under_sleep and work is not None and work.device_seconds is not None:
+        return work.device_seconds
+    return seconds_of(measured.device_alone)
+
+
+def _fills_queue(measured: Measurements) -> bool:
+    work = measured.work
+    return work is not None and work.kernels is not None and work.kernels > QUEUE
 
 
 def copies_seconds(measured: Measurements) -> float:

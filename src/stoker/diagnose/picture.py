@@ -64,6 +64,8 @@ class Try:
 
     step: Step
     predicted: float | None
+    foreseen: str
+    """What is predicted, in words: a range where there is no number."""
     measured: float | None
     low: float
     high: float
@@ -164,6 +166,7 @@ def _try(step: Step, largest: float) -> Try:
     return Try(
         step=step,
         predicted=percent_of(step.predicted, largest) if step.predicted is not None else None,
+        foreseen=words.predicted(step),
         measured=percent_of(tried.speedup, largest) if tried else None,
         low=low,
         high=max(low, high),

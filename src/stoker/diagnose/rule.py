@@ -10,14 +10,25 @@ import math
 
 from stoker.diagnose.finding import Cause, Verdict
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.parts import Division, divide
+from stoker.diagnose.parts import Division, crowded, divide
 from stoker.diagnose.words import percent
 from stoker.units import readable_seconds
 
 FEWEST_STEPS = 12
 LARGEST_SPREAD = 0.10
+LARGEST_SPREAD_ON_CUDA = 0.15
+"""Thousands of kernels issued one by one jitter by themselves."""
+LARGEST_SPREAD_OF_RANKS = 0.20
+"""Processes that exchange something wait for each other, and steps of all have the jitter of each."""
 LARGEST_CACHED_SPREAD = 0.20
 LARGEST_RESIDUAL = 0.15
+LARGEST_WAIT = 0.04
+"""Of the time of T and C, for a core that another program has."""
+LARGEST_DRIFT, LARGEST_UNWATCHED_DRIFT = 1.0, 0.5
+"""Of the speed of the machine: where it is known that no other program had its cores, and where that cannot be told."""
+OWN_CROWD = 0.25
+"""Of a step, lost to more threads than cores: they make steps vary themselves."""
+QUIET = "run it again while nothing else uses the machine; if batches differ in size, give it some of one size"
 WASTE = 0.10
 """Of a step: less waste than this does not come before work."""
 OPTIMIZER = 0.40
@@ -25,7 +36,8 @@ OPTIMIZER = 0.40
 DISPATCH = 0.50
 """Of the work: with more, operations are too small."""
 LEAST = 0.005
-WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "oversubscribed")
+OF_RANKS: tuple[Verdict, ...] = ("straggler", "communication")
+WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "oversubscribed", *OF_RANKS)
 WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
 ON_CPU: tuple[Verdict, ...] = ("data", "host", "oversubscribed", "dispatch", "optimizer", "compute", "memory")
 ON_CUDA: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "optimizer", *WORK)
@@ -34,7 +46,7 @@ ON_CUDA: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "o
 def rank(measured: Measurements, division: Division | None = None) -> list[Cause]:
     """Causes, the first being the verdict; at least two, and none with less than half a per cent after those."""
     division = divide(measured) if division is None else division
-    names = ON_CUDA if measured.device == "cuda" else ON_CPU
+    names = (*(OF_RANKS if measured.ranks else ()), *(ON_CUDA if measured.device == "cuda" else ON_CPU))
     shares = {name: division.share(name) for name in names}
     first = _to_be_first(shares, division)
     last = WORK if division.host_limits else ()
@@ -62,31 +74,50 @@ def _to_be_first(shares: dict[Verdict, float], division: Division) -> set[Verdic
 
 def doubt(measured: Measurements, division: Division | None = None) -> str | None:
     """Why there can be no verdict; None where there can."""
-    steps, spread = measured.loop.seconds, measured.loop.spread
+    steps = measured.loop.seconds
     if len(steps) < FEWEST_STEPS:
         count = "one step was" if len(steps) == 1 else f"{len(steps)} steps were"
         return f"only {count} measured, and {FEWEST_STEPS} are needed: let the training run longer"
     if not all(math.isfinite(one) and one > 0 for one in steps):
         return "the clock of this machine gave times that cannot be"
-    quiet = "run it again while nothing else uses the machine; if batches differ in size, give it some of one size"
-    if spread > LARGEST_SPREAD:
-        low, high = sorted(steps)[len(steps) // 4], sorted(steps)[len(steps) * 3 // 4]
-        return f"steps vary too much ({percent(spread)}, from {readable_seconds(low)} to {readable_seconds(high)}): {quiet}"
-    cached = measured.cached
-    if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD:
-        return f"steps on batches that are kept vary too much ({percent(cached.spread)}): {quiet}"
     division = divide(measured) if division is None else division
+    told = _unsteady(measured, division) if division.share("oversubscribed") < OWN_CROWD else None
+    if told is not None:
+        return told
     residual = division.residual / division.step
     if abs(residual) > LARGEST_RESIDUAL:
         side = "longer" if residual > 0 else "shorter"
-        return f"a step takes {percent(abs(residual))} {side} than its parts, measured one by one: {quiet}"
+        return f"a step takes {percent(abs(residual))} {side} than its parts, measured one by one: {QUIET}"
     if division.share("unknown") > 0.5 and not _to_be_first(_all_shares(division), division):
         return "the training ended before its work could be counted: let it run longer"
     return None
 
 
+def _unsteady(measured: Measurements, division: Division) -> str | None:
+    """What the machine did besides, or how it changed."""
+    loop, cached, waited = measured.loop, measured.cached, measured.waited_for_cores
+    by_host = measured.device == "cpu" or division.host_limits  # a GPU that is behind does not mind
+    if waited is not None and waited > LARGEST_WAIT and by_host and not crowded(measured):
+        return f"for {percent(waited)} of the time other programs had the cores: run it again while nothing else uses them"
+    if loop.spread > _largest_spread(measured):
+        ordered = sorted(loop.seconds)
+        low, high = (readable_seconds(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
+        return f"steps vary too much ({percent(loop.spread)}, from {low} to {high}): {QUIET}"
+    if loop.drift > (LARGEST_UNWATCHED_DRIFT if waited is None else LARGEST_DRIFT):
+        return f"the machine changed its speed by {percent(loop.drift)} meanwhile: {QUIET}"
+    if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD:
+        return f"steps on batches that are kept vary too much ({percent(cached.spread)}): {QUIET}"
+    return None
+
+
+def _largest_spread(measured: Measurements) -> float:
+    if measured.ranks:
+        return LARGEST_SPREAD_OF_RANKS
+    return LARGEST_SPREAD_ON_CUDA if measured.device == "cuda" else LARGEST_SPREAD
+
+
 def _all_shares(division: Division) -> dict[Verdict, float]:
-    return {name: division.share(name) for name in {*ON_CPU, *ON_CUDA}}
+    return {name: division.share(name) for name in {*ON_CPU, *ON_CUDA, *OF_RANKS}}
 
 
 def _sentence(name: Verdict, share: float, measured: Measurements) -> str:
@@ -96,7 +127,10 @@ def _sentence(name: Verdict, share: float, measured: Measurements) -> str:
     kernels = f"{work.kernels:,.0f}" if work is not None and work.kernels else "its"
     workers = f" and {measured.loader.workers} workers" if measured.loader.workers else ""
     waits = sum(sync.count for sync in measured.syncs)
+    slowest = max(measured.ranks, key=lambda one: one.apart_seconds).rank if measured.ranks else 0
     sentences: dict[Verdict, str] = {
+        "straggler": f"{told} the other processes wait for rank {slowest}",
+        "communication": f"{told} exchanges gradients between {len(measured.ranks)} processes",
         "data": f"{told} {'makes its batch' if measured.loader.kind == 'loop' else 'waits for the loader'}",
         "transfer": f"{told} copies batches to the GPU",
         "sync": f"{told} is lost to waits of the host for the GPU" + (f", {waits:,.0f} a step" if waits else ""),

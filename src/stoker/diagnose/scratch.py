@@ -1,8 +1,8 @@
 """Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away; no file of the user's is changed.
 
-Python's own ways to write are led there: `open`, `torch.save`, safetensors; and what renames or removes files follows. A file that
-the program has written is found again under its own name by the same ways. What libraries write by other means is not seen;
-folders are made where the program wants them, and go again if they stay empty.
+Python's own ways to write are led there: `open`, `os.open`, `torch.save`, safetensors; and what renames, moves or removes follows.
+A file that the program has written is found again under its own name by the same ways. What libraries write by other means is not
+seen; folders are made where the program wants them, and go again if they stay empty.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 
 from stoker import files
 
+_open = open
 APART = ("/dev", "/proc", "/sys", "/run")
 MAX_NAMED = 3
 
@@ -31,8 +32,6 @@ class Scratch:
         """Where a file is that the program has written, by the name that the program has for it."""
         self._kept: set[str] = set()
         """Files of the user's that the program wanted to remove."""
-        self._begin = 0.0
-        """When the folder was made, by the clock of the file system."""
         self._here = str(Path.cwd())
         self._spared = (*APART, str(folder))
         self._temporary = os.environ.get("TMPDIR", "/tmp")
@@ -66,17 +65,19 @@ class Scratch:
     def install(self) -> None:
         """Lead writes to the folder."""
         files.make_folder(self._folder)
-        self._begin = self._folder.stat().st_mtime
         opened = self._opening(builtins.open)
         self._replace(builtins, "open", opened)
         self._replace(io, "open", opened)
+        self._replace(os, "open", self._opening_low(os.open))
         for owner, name in ((os, "replace"), (os, "rename"), (shutil, "move")):
             self._replace(owner, name, self._moving(getattr(owner, name)))
-        for owner, name in ((os, "remove"), (os, "unlink"), (shutil, "rmtree")):
+        for owner, name in ((os, "remove"), (os, "unlink"), (os, "rmdir"), (shutil, "rmtree")):
             self._replace(owner, name, self._removing(getattr(owner, name)))
         self._replace(os, "mkdir", self._making(os.mkdir))
         for owner, name in ((os.path, "exists"), (os.path, "isfile"), (os.path, "getsize"), (os, "stat")):
             self._replace(owner, name, self._finding(getattr(owner, name)))
+        for name in ("utime", "chmod"):
+            self._replace(os, name, self._marking(getattr(os, name)))
         self._install_torch()
 
     def _install_torch(self) -> None:
@@ -122,28 +123,64 @@ class Scratch:
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
             if not set(mode) & set("wax+"):
                 return original(self.to_read(file), mode, *args, **kwargs)
+            if "x" in mode and _name(file) is not None and _exists(file):
+                return original(file, mode, *args, **kwargs)  # the error that the program would have seen
             known = _name(file) in self._moved
             target = self.to_write(file)
             if target is not file and not known and ("a" in mode or "r" in mode) and _exists(file):
-                with original(file, "rb") as old:  # it is continued, in the scratch folder
-                    files.copy_file(old, Path(target))
+                self._continue(file, target)
             if target is not file and "w" in mode and not _parent_exists(file):
-                return original(file, mode, *args, **kwargs)  # the error that the program would have seen
+                return original(file, mode, *args, **kwargs)
             return original(target, mode, *args, **kwargs)
 
         return opened
 
+    def _opening_low(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("dir_fd") is not None or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC):
+                return original(self.to_read(path), flags, *args, **kwargs)
+            known, there = _name(path) in self._moved, _name(path) is not None and _exists(path)
+            if (flags & os.O_EXCL and there) or not (known or there or _parent_exists(path)):
+                return original(path, flags, *args, **kwargs)
+            target = self.to_write(path)
+            if target is not path and there and not known:
+                flags |= os.O_CREAT
+                if not flags & os.O_TRUNC:
+                    self._continue(path, target)
+            return original(target, flags, *args, **kwargs)
+
+        return opened
+
+    def _continue(self, path: Any, target: str) -> None:
+        """Copy a file of the user's: it is continued in the scratch folder."""
+        with _open(path, "rb") as old:
+            files.copy_file(old, Path(target))
+
     def _moving(self, original: Any) -> Any:
+        into_folders = original is shutil.move
+
         @functools.wraps(original)
         def moved(source: Any, target: Any, *args: Any, **kwargs: Any) -> Any:
             name, goal = _name(source), _name(target)
-            if name in self._moved and goal is not None:
+            if name is None or goal is None or any(kwargs.get(one) is not None for one in ("src_dir_fd", "dst_dir_fd")):
+                return original(source, target, *args, **kwargs)
+            if into_folders and Path(goal).is_dir():
+                goal = str(Path(goal, Path(name).name))
+            if name in self._moved:
                 self._moved[goal] = self._moved.pop(name)
-                return target
-            if self._is_users(source) or self._is_users(target):
-                self._kept.add(str(source))
-                return target
-            return original(source, target, *args, **kwargs)
+            elif self._is_users(name):
+                self._kept.add(name)
+                if Path(name).is_file():
+                    self._continue(name, self.to_write(goal))
+            elif Path(name).is_dir():
+                original(source, target, *args, **kwargs)
+                self._made.append(Path(goal))
+                for one in [one for one in self._moved if _is_below(one, name)]:
+                    self._moved[goal + one[len(name) :]] = self._moved.pop(one)
+            else:
+                original(source, self.to_write(goal), *args, **kwargs)
+            return target
 
         return moved
 
@@ -151,11 +188,15 @@ class Scratch:
         @functools.wraps(original)
         def removed(path: Any, *args: Any, **kwargs: Any) -> Any:
             name = _name(path)
+            if name is None or kwargs.get("dir_fd") is not None:
+                return original(path, *args, **kwargs)
             if name in self._moved:
                 return original(self._moved.pop(name), *args, **kwargs)
-            if self._is_users(path):
-                self._kept.add(str(path))
+            if self._is_users(name):
+                self._kept.add(name)
                 return None
+            for one in [one for one in self._moved if _is_below(one, name)]:
+                del self._moved[one]
             return original(path, *args, **kwargs)
 
         return removed
@@ -170,6 +211,16 @@ class Scratch:
 
         return made
 
+    def _marking(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def marked(path: Any, *args: Any, **kwargs: Any) -> Any:
+            name = _name(path)
+            if name is not None and kwargs.get("dir_fd") is None and name not in self._moved and self._is_users(name):
+                return None
+            return original(self.to_read(path), *args, **kwargs)
+
+        return marked
+
     def _finding(self, original: Any) -> Any:
         @functools.wraps(original)
         def found(path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -177,12 +228,12 @@ class Scratch:
 
         return found
 
-    def _is_users(self, path: Any) -> bool:
-        """Whether a file or folder was there before the program."""
-        name = _name(path)
-        if name is None or self._is_apart(name) or not _exists(name):
+    def _is_users(self, name: str) -> bool:
+        """Whether a file or folder is there that may have been before the program."""
+        if self._is_apart(name) or not _exists(name):
             return False
-        return Path(name).stat().st_mtime < self._begin
+        # Told by where it is, not by its age: a folder of the user's is as new as what was last made in it.
+        return not any(_is_below(name, str(one)) for one in self._made)
 
     def notes(self) -> list[str]:
         """What the user should know of it."""

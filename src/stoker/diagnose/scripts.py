@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from stoker.diagnose.finding import Finding
 
 T = TypeVar("T", bound=msgspec.Struct)
+CHECK_SECONDS = 3.0
+"""How long is looked for what is wrong with the batches, beside speed."""
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
@@ -37,7 +39,9 @@ def script(
     """Run a script (or, with `module`, a module by its name) until it is known what holds its training back."""
     from stoker.diagnose.conclude import conclude
 
-    return conclude(measure_script(program, arguments, module=module, quiet=quiet, seconds=seconds))
+    check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
+    answer = _measure(program, arguments, module=module, quiet=quiet, seconds=seconds, check_seconds=check_seconds)
+    return conclude(_known(answer, program), correctness=answer.wrong)
 
 
 def measure_script(
@@ -54,10 +58,19 @@ def measure_script(
     `pace` is the length of stretches as a share of what they usually are: less is sooner, and less sure.
     After `seconds` of measuring, stretches that have not begun are left out.
     """
+    return _known(_measure(program, arguments, module=module, quiet=quiet, pace=pace, seconds=seconds), program)
+
+
+def _measure(
+    program: str | Path, arguments: Sequence[str], *, module: bool, quiet: bool, seconds: float | None, **options: float
+) -> Answer:
     words = [str(one) for one in arguments]
     with scratch_for(program, module=module) as folder:
-        request = Request(program=str(program), module=module, arguments=words, pace=pace, scratch=str(folder), seconds=seconds)
-        answer = ask(request, Answer, quiet=quiet)
+        request = Request(program=str(program), module=module, arguments=words, scratch=str(folder), seconds=seconds, **options)
+        return ask(request, Answer, quiet=quiet)
+
+
+def _known(answer: Answer, program: str | Path) -> Measurements:
     if answer.measurements is None:
         raise TrainError(answer.error or f"{program} gave no answer.")
     return answer.measurements
@@ -75,20 +88,22 @@ def scratch_for(program: str | Path, *, module: bool) -> Iterator[Path]:
         files.remove_folder(folder)
 
 
-def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START, limit_seconds: float | None = None) -> T:
+def start_child(request: Request, start: str, end: int, *, quiet: bool) -> subprocess.Popen[bytes]:
+    """A process that runs `start` with a file descriptor and a request."""
+    command = [sys.executable, "-c", start, str(end), msgspec.json.encode(request).decode()]
+    # torch's profiler would write of itself; and sets go through their strings in the same order each time
+    variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
+    target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
+    return subprocess.Popen(command, pass_fds=[end], stdout=target, stderr=target, env=variables)
+
+
+def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
     """Start a child, and wait for its answer; raises where none comes."""
     reading, writing = Pipe(duplex=False)
     with reading:
         with writing:
-            command = [sys.executable, "-c", start, str(writing.fileno()), msgspec.json.encode(request).decode()]
-            # torch's profiler would write of itself; and sets go through their strings in the same order each time
-            variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
-            target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
-            child = subprocess.Popen(command, pass_fds=[writing.fileno()], stdout=target, stderr=target, env=variables)
+            child = start_child(request, start, writing.fileno(), quiet=quiet)
         try:
-            if limit_seconds is not None and not reading.poll(limit_seconds):
-                child.kill()
-                raise TrainError(f"{request.program} took more than {limit_seconds:,.0f} s and was stopped.")
             data = reading.recv_bytes()
         except EOFError:
             code = child.wait()
@@ -98,4 +113,4 @@ def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START, lim
             raise
         finally:
             child.wait()
-    return msgspec.json.decode(data, type=kind)
+    return msgspec.msgpack.decode(data, type=kind)

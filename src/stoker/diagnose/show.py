@@ -135,7 +135,7 @@ def _next(steps: list[Step], room: int | None) -> Iterator[Line]:
 
 
 def _numbers(step: Step) -> str:
-    told = [f"predicted {words.times(step.predicted)}"] if step.predicted is not None else []
+    told = [f"predicted {words.predicted(step)}"] if words.predicted(step) else []
     if step.tried is not None:
         told.append(words.outcome(step.tried))
     return "   ".join(told)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stoker.diagnose import words
-from stoker.diagnose.measurements import Loader, Machine, Measurements, Stretch, Work
+from stoker.diagnose.measurements import Loader, Machine, Measurements, Stretch, WhatIf, Work
 from stoker.diagnose.picture import PHASE_TITLES
 
 YES_NO = {True: "yes", False: "no", None: words.UNKNOWN}
@@ -53,6 +54,16 @@ def of_measurements(measured: Measurements) -> list[Table]:
             title="A cached step by the number of threads",
             heads=("threads", "a step"),
             rows=[(threads, words.duration(seconds)) for threads, seconds in measured.fewer_threads.items()],
+        ),
+        Table(
+            title="Steps with a fix switched on, in turn with steps as they are",
+            heads=("fix", "as it is", "with it", "times faster"),
+            rows=[(name, *_what_if(one)) for name, one in measured.what_ifs.items()],
+        ),
+        Table(
+            title="The processes that train together",
+            heads=("rank", "a step", "without the others"),
+            rows=[(f"{one.rank}", words.duration(one.step_seconds), words.duration(one.apart_seconds)) for one in measured.ranks],
         ),
     ]
     return [table for table in tables if table.rows]
@@ -120,10 +131,17 @@ def _stretches(measured: Measurements) -> list[tuple[str, ...]]:
     ]
 
 
+def _what_if(found: WhatIf) -> tuple[str, str, str]:
+    before, after = found.as_it_is.median, found.with_fix.median
+    return words.duration(before), words.duration(after), words.times(before / after if after else math.nan)
+
+
 def _program(measured: Measurements) -> Iterator[tuple[str, str]]:
     yield "device", measured.device
     yield "steps seen", f"{measured.steps_seen:,}"
     yield "steps over three times the median", f"{measured.slow_steps:,}"
+    if measured.waited_for_cores is not None:
+        yield "time in which other programs had its cores", words.percent(measured.waited_for_cores)
     yield "precision of most products", measured.precision
     if measured.optimizer is not None:
         yield "optimizer", measured.optimizer

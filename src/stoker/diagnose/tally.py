@@ -86,7 +86,7 @@ class Tally(Child):
         except Exception as error:
             traceback.print_exception(error)
             answer = TallyAnswer(error=f"{self._request.program} could not be counted: {type(error).__name__}: {_one_line(error)}")
-        self._connection.send_bytes(msgspec.json.encode(answer))
+        self._connection.send_bytes(msgspec.msgpack.encode(answer))
         self._connection.close()
         _leave()
 

@@ -1,8 +1,8 @@
-"""Trying: what is proposed next, each in fresh processes with the same seed, against the program as it is, measured in turn.
+"""Trying: what is proposed next, each in a fresh process with the same seed, against the program as it is, measured in turn.
 
 The last station of `--try`: a finding comes in, and goes out with what became of each proposal. The law: a speed-up is a ratio of
-runs next to each other in time, with an interval that also holds what such runs differ by among themselves; and losses are
-compared step by step with those of the program as it is, which must first agree with itself.
+stretches next to each other in time, with an interval that also holds what two processes of the same program differ by; and losses
+are compared step by step with those of the program as it is, which must first agree with itself.
 """
 
 from __future__ import annotations
@@ -12,25 +12,30 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from stoker.clock import now_ns
-from stoker.diagnose.advice import workers_to_use
+from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.finding import Finding, Losses, Step, Tried, Verdict
 from stoker.diagnose.measurements import Measurements, Stretch
 from stoker.diagnose.parts import divide
-from stoker.errors import StokerError, TrainError
+
+if TYPE_CHECKING:
+    from stoker.diagnose.tries.trial import Outcome
 
 NOTHING = float("nan")
 MOST_TRIES = 8
-QUICK_SECONDS = 15.0
-"""A run that takes longer is made once, not twice."""
+ROUNDS = 4
+LONG_STEP = 0.3
+"""Seconds of a step from which on two rounds must do."""
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
-SE_OF_MEDIAN = 1.2533 / 0.6745
-"""The standard error of a median, in half distances of quartiles over the root of the number of steps, were they normal."""
+MEDIAN_OF_FEW = 1.2533
+"""The standard error of a median, in that of a mean, were values normal."""
 WORTH_TELLING = 1.02
+NO_TIME = "there was no time left to try it"
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
     "precision": ("cudnn",),
@@ -48,19 +53,38 @@ BOUND = " (tried as a bound: batches that cost nothing)"
 
 
 @dataclass(kw_only=True)
-class Runs:
-    """What came of the runs of one fix, or of the program as it is."""
+class Compared:
+    """Stretches of a fix, and of the program as it is next to them; and what came of the fix."""
 
-    seconds: list[Stretch] = field(default_factory=list)
+    base: list[Stretch] = field(default_factory=list)
+    tried: list[Stretch] = field(default_factory=list)
+    outcome: Outcome
+
+
+@dataclass(kw_only=True)
+class Itself:
+    """The program as it is, twice."""
+
+    difference: float = 0.0
+    """Of two processes of it, as the logarithm of a ratio."""
     losses: list[list[float]] = field(default_factory=list)
-    peak_bytes: int | None = None
-    device: str = "cpu"
-    nothing: str | None = None
-    error: str | None = None
 
 
-Run = Callable[[str | None, int | None], Runs]
-"""Runs the program once, with a fix of this name and number, or as it is."""
+class Trying(Protocol):
+    """A process that runs the program: `stoker.diagnose.tries.running`, or what a test has in its place."""
+
+    def is_ready(self) -> bool:
+        """Wait until it has warmed up; False where it has ended."""
+
+    def stretch(self, seconds: float) -> Stretch | None:
+        """Some steps; None where it has ended."""
+
+    def end(self) -> Outcome:
+        """End it, and tell what came of it."""
+
+
+Start = Callable[[str | None, int | None], Trying]
+"""Starts the program with a fix of this name and number, or as it is."""
 
 
 def try_next(
@@ -71,18 +95,24 @@ def try_next(
     module: bool = False,
     quiet: bool = False,
     seconds: float = 1.5,
+    at_most: float | None = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Finding:
-    """The finding with what became of its proposals; `seconds` is the length of a measured stretch."""
+    """The finding with what became of its proposals.
 
-    def run(fix: str | None, value: int | None) -> Runs:
+    `seconds` is how long steps of each are measured; after `at_most` seconds no try begins.
+    """
+    from stoker.diagnose.tries.running import Running
+
+    def start(fix: str | None, value: int | None) -> Trying:
         tell(f"trying {fix}" if fix is not None else "the program as it is")
-        return run_once(program, arguments, fix=fix, value=value, module=module, quiet=quiet, seconds=seconds)
+        limit = LIMIT_SECONDS + 20 * seconds + (COMPILE_SECONDS if fix in ("compile", "graph") else 0.0)
+        return Running(program, arguments, fix=fix, value=value, module=module, quiet=quiet, limit_seconds=limit)
 
-    return try_with(finding, run)
+    return try_with(finding, start, seconds=seconds, at_most=at_most)
 
 
-def try_with(finding: Finding, run: Run) -> Finding:
+def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: float | None = None) -> Finding:
     """The same with any way to run the program."""
     from stoker.diagnose.tries import FIXES, fix_named
 
@@ -93,8 +123,9 @@ def try_with(finding: Finding, run: Run) -> Finding:
     also = [name for name in ALSO.get(finding.verdict, ()) if name not in told]
     device = measured.device
     names = [name for name in [*told, *also] if name in FIXES and (device == "cuda" or not fix_named(name).cuda_only)][:MOST_TRIES]
-    base, by_name = run_in_turn(names, {name: value_of(name, measured) for name in names}, run)
-    tried = {name: judge(name, base, runs) for name, runs in by_name.items()}
+    values = {name: value_of(name, measured, finding.verdict) for name in names}
+    itself, by_name = run_in_turn(names, values, start, seconds=seconds, at_most=at_most)
+    tried = {name: judge(name, itself, compared) for name, compared in by_name.items()}
     steps = [_with(step, tried.get(step.name)) for step in finding.next]
     for name in also:
         one = tried.get(name)
@@ -110,87 +141,127 @@ def _with(step: Step, tried: Tried | None) -> Step:
     return msgspec.structs.replace(step, sentence=sentence, tried=tried)
 
 
-def value_of(name: str, measured: Measurements) -> int | None:
-    """The number that a fix is tried with: the one that is advised."""
+def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
+    """The number that a fix is tried with: the one that is advised. Compiling has one where launches are to be saved."""
     if name == "workers":
         return workers_to_use(measured, divide(measured))
     if name == "threads":
-        by_threads = measured.fewer_threads
-        return int(min(by_threads, key=lambda number: by_threads[number])) if by_threads else 1
-    return None
+        return best_threads(measured) or measured.machine.threads
+    return 1 if name == "compile" and verdict == "launch" else None
 
 
-def run_in_turn(names: Sequence[str], values: dict[str, int | None], run: Run) -> tuple[Runs, dict[str, Runs]]:
-    """The program as it is, each fix, the program again; and, where that is quick, all fixes backwards and the program once more.
+def run_in_turn(
+    names: Sequence[str], values: dict[str, int | None], start: Start, *, seconds: float = 1.5, at_most: float | None = None
+) -> tuple[Itself, dict[str, Compared]]:
+    """The program as it is against itself, and with each fix against itself without.
 
-    So each fix has runs of the program before and after it, and what drifts evenly cancels out.
+    One process of it stays, and waits while the other has its turn. Where two cannot be there at once (each needs more than half of
+    the memory, or the same port), they run one after the other.
     """
+    if not names:
+        return Itself(), {}
     begin = now_ns()
-    base = run(None, None)
-    took = (now_ns() - begin) / 1e9
-    if base.error is not None:
-        return base, {name: Runs(error=f"the program as it is could not be measured: {base.error}") for name in names}
-    by_name = {name: run(name, values.get(name)) for name in names}
-    _join(base, run(None, None))
-    if took <= QUICK_SECONDS:
-        for name in reversed(names):
-            if by_name[name].error is None and by_name[name].nothing is None:
-                _join(by_name[name], run(name, values.get(name)))
-        _join(base, run(None, None))
-    return base, by_name
+    itself, by_name = Itself(), {}
+    base = start(None, None)
+    if not base.is_ready():
+        why = f"the program as it is could not be measured: {base.end().error}"
+        return itself, {name: _failed(why) for name in names}
+    again = alternate(base, start(None, None), seconds)
+    itself.losses.append(again.outcome.losses)
+    beside = again.outcome.error is None and bool(again.base) and bool(again.tried)
+    if beside:
+        itself.difference = abs(math.log(ratio_of(again.base, again.tried)[0]))
+    else:
+        itself.losses[:] = [base.end().losses]
+    before = [] if beside else alone(start(None, None), seconds).tried
+    for name in names:
+        if at_most is not None and now_ns() - begin > at_most * 1e9:
+            by_name[name] = _failed(NO_TIME)
+        elif beside:
+            by_name[name] = alternate(base, start(name, values.get(name)), seconds)
+            if len(by_name[name].base) < len(by_name[name].tried):  # the program has come to its end
+                itself.losses.append(base.end().losses)
+                base = start(None, None)
+                base.is_ready()
+        else:
+            by_name[name] = alone(start(name, values.get(name)), seconds)
+            after = alone(start(None, None), seconds)
+            by_name[name].base, before = [*before, *after.tried], after.tried
+            itself.losses.append(after.outcome.losses)
+    if beside:
+        itself.losses.append(base.end().losses)
+    return itself, by_name
 
 
-def _join(runs: Runs, more: Runs) -> None:
-    if more.error is not None or more.nothing is not None:
-        runs.error = runs.error or more.error
-        return
-    runs.seconds += more.seconds
-    runs.losses += more.losses
-    runs.peak_bytes = max(runs.peak_bytes or 0, more.peak_bytes or 0) or None
+def _failed(why: str) -> Compared:
+    from stoker.diagnose.tries.trial import Outcome
+
+    return Compared(outcome=Outcome(error=why))
 
 
-def judge(name: str, base: Runs, runs: Runs) -> Tried:
+def alternate(base: Trying, tried: Trying, seconds: float) -> Compared:
+    """Stretches of both in turn, each as often before the other as after it."""
+    before: list[Stretch] = []
+    after: list[Stretch] = []
+    sides = ((base, before), (tried, after))
+    for number in range(ROUNDS if tried.is_ready() else 0):
+        for side, into in sides if number % 2 == 0 else sides[::-1]:
+            stretch = side.stretch(seconds / ROUNDS)
+            if stretch is not None and stretch.seconds:
+                into.append(stretch)
+        if number == 1 and before and before[0].median > LONG_STEP:
+            break
+    return Compared(base=before, tried=after, outcome=tried.end())
+
+
+def alone(trying: Trying, seconds: float) -> Compared:
+    """Stretches of one."""
+    stretches = [trying.stretch(seconds / ROUNDS) for _ in range(ROUNDS)] if trying.is_ready() else []
+    return Compared(tried=[one for one in stretches if one is not None and one.seconds], outcome=trying.end())
+
+
+def judge(name: str, itself: Itself, compared: Compared) -> Tried:
     """What a fix came to."""
     from stoker.diagnose.tries import fix_named
 
-    fix = fix_named(name)
-    if runs.error is not None or runs.nothing is not None:
-        return Tried(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=runs.error or runs.nothing)
-    ratio, half = ratio_of(base.seconds, runs.seconds)
+    fix, outcome = fix_named(name), compared.outcome
+    error = outcome.error or outcome.nothing
+    if error is None and not (compared.base and compared.tried):
+        error = "the program came to its end before it could be compared"
+    if error is not None:
+        return Tried(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=error)
+    ratio, deviation = ratio_of(compared.base, compared.tried)
+    half = 2 * math.hypot(deviation, itself.difference)
     ratio *= fix.samples_a_step
-    losses, difference = compare(base.losses, runs.losses, fix.tolerance)
+    losses, difference = compare(itself.losses, [outcome.losses], fix.tolerance)
     return Tried(
         speedup=ratio,
         low=ratio * math.exp(-half),
         high=ratio * math.exp(half),
         losses=losses,
         largest_difference=difference,
-        peak_bytes=runs.peak_bytes,
+        peak_bytes=outcome.peak_bytes,
     )
 
 
 def ratio_of(base: list[Stretch], tried: list[Stretch]) -> tuple[float, float]:
-    """How many times faster, and twice the standard error of its logarithm.
-
-    Runs i of a fix stand between runs i and i + 1 of the program.
-    """
-    logs = []
-    for place, stretch in enumerate(tried):
-        around = base[place : place + 2] or base[-1:]
-        logs.append(statistics.fmean(math.log(one.median) for one in around) - math.log(stretch.median))
-    half = 2 * math.sqrt(_variance(base) + _variance(tried))
-    return math.exp(statistics.fmean(logs)), half
-
-
-def _variance(stretches: list[Stretch]) -> float:
-    """Of the mean of the logarithms of medians: by what steps differ within runs, or runs among themselves where that is more."""
-    within = statistics.fmean((SE_OF_MEDIAN * _spread(one)) ** 2 / len(one.seconds) for one in stretches)
-    between = statistics.variance([math.log(one.median) for one in stretches]) if len(stretches) > 1 else 0.0
-    return max(within, between) / len(stretches)
+    """How many times faster, and the standard error of its logarithm: by what pairs differ, or steps within stretches if more."""
+    if len(base) == len(tried):
+        logs = [math.log(one.median / other.median) for one, other in zip(base, tried, strict=True)]
+        between = MEDIAN_OF_FEW * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+        middle = statistics.median(logs)
+    else:
+        sides = [[math.log(one.median) for one in side] for side in (base, tried)]
+        between = math.hypot(*(statistics.stdev(side) / math.sqrt(len(side)) if len(side) > 1 else 0.0 for side in sides))
+        middle = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
+    within = math.hypot(*(_within(side) for side in (base, tried)))
+    return math.exp(middle), max(between, within)
 
 
-def _spread(stretch: Stretch) -> float:
-    return stretch.spread if math.isfinite(stretch.spread) else 1.0
+def _within(stretches: list[Stretch]) -> float:
+    """The standard error of the mean of medians, by what steps of a stretch differ; 0 where each has too few to say."""
+    errors = [one.error for one in stretches if math.isfinite(one.spread)]
+    return math.sqrt(statistics.fmean(error**2 for error in errors) / len(stretches)) if errors else 0.0
 
 
 def compare(base: list[list[float]], tried: list[list[float]], tolerance: float | None) -> tuple[Losses, float | None]:
@@ -218,39 +289,3 @@ def difference_of(a: list[float], b: list[float]) -> float:
         both = math.isfinite(x) and math.isfinite(y)
         largest = max(largest, abs(x - y) / max(abs(x), abs(y)) if both else math.inf)
     return largest
-
-
-def run_once(
-    program: str | Path,
-    arguments: Sequence[str] = (),
-    *,
-    fix: str | None = None,
-    value: int | None = None,
-    module: bool = False,
-    quiet: bool = False,
-    seconds: float = 1.5,
-) -> Runs:
-    """One run in a fresh process. What goes wrong there is told in the result, not raised."""
-    from stoker.diagnose.scripts import ask, scratch_for
-    from stoker.diagnose.tries.trial import START, Outcome, TrialRequest
-
-    limit = LIMIT_SECONDS + 20 * seconds + (COMPILE_SECONDS if fix in ("compile", "graph") else 0.0)
-    words = [str(one) for one in arguments]
-    with scratch_for(program, module=module) as folder:
-        request = TrialRequest(
-            program=str(program), module=module, arguments=words, scratch=str(folder), fix=fix, value=value, stretch_seconds=seconds
-        )
-        try:
-            outcome = ask(request, Outcome, quiet=quiet, start=START, limit_seconds=limit)
-        except TrainError as error:
-            return Runs(error=str(error))
-    if outcome.error is None and len(outcome.seconds) < 2:
-        raise StokerError(f"{program} was tried and gave {len(outcome.seconds)} times of steps; expected more.")
-    return Runs(
-        seconds=[Stretch(seconds=outcome.seconds)],
-        losses=[outcome.losses],
-        peak_bytes=outcome.peak_bytes,
-        device=outcome.device,
-        nothing=outcome.nothing,
-        error=outcome.error,
-    )

@@ -7,6 +7,7 @@ turns optimizer steps happen; until it is known all are watched, afterwards this
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -167,6 +168,12 @@ class Sources:
         """What gives the batches of the training loop, once it is known."""
         self.on_turn: Callable[[], None] = lambda: None
         """Called when a `while` loop that trains begins anew."""
+        self.stepless: list[Any] = []
+        """What other loops went through, in which nothing was trained."""
+        self.passed: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
+        """Loaders that others went through since the training loop is known."""
+        self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
+        """Loaders between whose batches there were steps."""
         self._loops: dict[Place, Source] = {}
         self._loaders: dict[int, Source] = {}
         self._passes: dict[Place, int] = {}
@@ -202,6 +209,7 @@ class Sources:
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
             if sources.settled and (sources.found is None or sources.found.iterable is not loader):
+                sources.passed.add(loader)
                 return _original_iter(loader)
             boundaries = sources.boundaries
             outer, started = boundaries.phase, now_ns()
@@ -241,6 +249,9 @@ class Sources:
     def take(self, source: Source) -> None:
         """This is the training loop."""
         self.found, self.settled = source, True
+        known = [*self._loops.values(), *self._loaders.values()]
+        self.stepless = [one.iterable for one in known if one.gives_batches and one.can_repeat and not one.steps_between]
+        self.trained.update(one.iterable for one in self._loaders.values() if one.steps_between)
         self._loops = {place: one for place, one in self._loops.items() if one is source}
         self._loaders = {key: one for key, one in self._loaders.items() if one is source or one.iterable is source.loader}
         source.last = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stoker.diagnose.finding import Finding, Tried
+from stoker.diagnose.finding import Finding, Step, Tried
 from stoker.diagnose.measurements import Place
 from stoker.units import readable_bytes, readable_seconds
 
@@ -105,6 +105,15 @@ def times(ratio: float) -> str:
     if not math.isfinite(ratio):
         return UNKNOWN
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
+
+
+def predicted(step: Step) -> str:
+    """What is predicted: a number, or a range where no number is sure enough; nothing where nothing is known."""
+    if step.predicted is not None:
+        return times(step.predicted)
+    if step.predicted_high is None:
+        return ""
+    return f"{f'{step.predicted_low:.2f}-' if step.predicted_low is not None else 'at most '}{times(step.predicted_high)}"
 
 
 def per_second(rate: float) -> str:

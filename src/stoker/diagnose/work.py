@@ -6,12 +6,11 @@ both slow a step down. A count does not depend on the machine's load, which is w
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -20,15 +19,22 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from stoker.clock import now_ns
+from stoker.diagnose.boundaries import FORWARD
 from stoker.diagnose.measurements import Work
 from stoker.diagnose.operations import class_of
 
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OPTIMIZER_RANGE = "Optimizer.step#"
 """How torch names what it records around the step of an optimizer."""
+STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"
+SHORT_PAUSE = 100.0
+"""Microseconds between operations that torch's modules need for themselves."""
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
 """Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
+RUNTIME = ("cuda", "cuLaunch", "cuMem")
+"""Calls of the CUDA runtime: torch numbers them apart from operations, and gives them kernels of whatever has the same number."""
+UPLOAD = "HtoD"
+"""In the name of a copy from the host: batches on their way are no work of a step."""
 aten: Any = torch.ops.aten
 _formulas: Any = flop_counter
 # The profiler of torch tells on stderr, which is the user's, when it starts and stops, unless its log is off when it is first used.
@@ -110,11 +116,15 @@ _FORMULAS: dict[Any, Callable[..., float]] = {
 class Profiling:
     """Divides a step by classes of operations: on a CPU its whole time, on a GPU that of its kernels."""
 
-    def __init__(self, device: str = "cpu", *, steps: int = 1) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         self._device = device
-        self._steps = steps
-        """That lie between entering and leaving."""
-        self._profile: Any = torch.autograd.profiler.profile(use_device="cuda" if device == "cuda" else None)
+        self._steps = 0
+        """That were told by `begin`."""
+        self._ranges: list[Any] = []
+        self._profile: Any = torch.autograd.profiler.profile(
+            use_device="cuda" if device == "cuda" else None,
+            use_kineto=True,  # otherwise operations are timed by events around each, and those within others count again
+        )
         self.shares: dict[str, float] = {}
         self.kernels: float | None = None
         self.device_seconds: float | None = None
@@ -129,33 +139,69 @@ class Profiling:
         events = self._profile.function_events or []
         if self._device == "cuda":
             kernels, self.shares = kernel_shares(events)
-            busy = busy_seconds(events)
-            self.kernels = kernels / self._steps
-            self.device_seconds = None if busy is None else busy / self._steps
+            busy, steps = busy_seconds(events), max(1, self._steps)
+            self.kernels = kernels / steps
+            self.device_seconds = None if busy is None else busy / steps
         else:
-            self.shares = step_shares(events, steps=self._steps)
+            self.shares = step_shares(events)
+
+    def begin(self) -> None:
+        """A step begins: its batch is there. The first one starts the profile."""
+        if self._steps == 0:
+            self.__enter__()
+        self._steps += 1
+        self._open(STEP_RANGE)
+
+    def edge(self, phase: int) -> None:
+        """A phase of the step begins."""
+        if phase == FORWARD and len(self._ranges) == 1:
+            self._open(FORWARD_RANGE)
+        elif phase != FORWARD and len(self._ranges) == 2:
+            self._close()
+
+    def end(self) -> None:
+        """It has ended; what comes until the next one is of no step."""
+        while self._ranges:
+            self._close()
+
+    def _open(self, name: str) -> None:
+        if self._device == "cpu":
+            self._ranges.append(torch.autograd.profiler.record_function(name))
+            self._ranges[-1].__enter__()
+
+    def _close(self) -> None:
+        self._ranges.pop().__exit__(None, None, None)
+
+    def close(self) -> None:
+        """All steps have ended."""
+        self.__exit__(None, None, None)
 
 
-def step_shares(events: Iterable[Any], *, steps: int = 1) -> dict[str, float]:
-    """Of a step's time on a CPU by class; `other` is what no operation took: Python, autograd, views.
+def step_shares(events: Iterable[Any]) -> dict[str, float]:
+    """Of a step's time on a CPU by class; `python` is what the forward pass does for long without any operation, and `other` is
+    all else that no operation took: torch's own Python, autograd, views.
 
     Each class has its median over the steps: one that was interrupted names nobody.
     """
     events = [event for event in events if event.device_type.name == "CPU"]
     if not events:
         return {}
-    ends = _step_ends(events, steps)
-    times: list[dict[str, float]] = [defaultdict(float) for _ in ends]
+    steps = _steps_of(events)
+    times: list[dict[str, float]] = [defaultdict(float) for _ in steps]
+    begins = [begin for begin, _ in steps]
     for event in events:
-        number = bisect_right(ends, event.time_range.start)
-        if number == len(ends):
-            continue  # after the last step
+        number = bisect_right(begins, event.time_range.start) - 1
+        if number < 0 or event.time_range.start >= steps[number][1]:
+            continue  # between steps
         if event.name.startswith(OPTIMIZER_RANGE):
             times[number]["optimizer"] += event.cpu_time_total
         elif (kind := class_of(event.name)) is not None and not _in_optimizer(event):
             times[number][kind] += event.self_cpu_time_total
-    begins = [min(event.time_range.start for event in events), *ends[:-1]]
-    spans = [end - begin for begin, end in zip(begins, ends, strict=True)]
+    for begin, pauses in _pauses(events):
+        number = bisect_right(begins, begin) - 1
+        if number >= 0:
+            times[number]["python"] += pauses
+    spans = [end - begin for begin, end in steps]
     if len(spans) > 2:  # the first has what starting costs
         times, spans = times[1:], spans[1:]
     medians = {kind: statistics.median(one.get(kind, 0.0) for one in times) for kind in {name for one in times for name in one}}
@@ -165,13 +211,29 @@ def step_shares(events: Iterable[Any], *, steps: int = 1) -> dict[str, float]:
     return {kind: time / whole for kind, time in medians.items()} | {"other": 1 - sum(medians.values()) / whole}
 
 
-def _step_ends(events: Iterable[Any], steps: int) -> list[float]:
-    """When each step ended: with the last of its optimizers, or with what was seen last."""
-    ends = sorted(event.time_range.end for event in events if event.name.startswith(OPTIMIZER_RANGE))
-    each, more = divmod(len(ends), steps)
-    if steps > 1 and each and not more:
-        return ends[each - 1 :: each]
-    return [max(event.time_range.end for event in events)]
+def _steps_of(events: Sequence[Any]) -> list[tuple[float, float]]:
+    """When each step began and ended; all is one where none were told apart."""
+    steps = sorted((event.time_range.start, event.time_range.end) for event in events if event.name == STEP_RANGE)
+    whole = min(event.time_range.start for event in events), max(event.time_range.end for event in events)
+    return steps or [whole]
+
+
+def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
+    """The begin of each forward pass, and the time that it spends in long pauses between operations."""
+    works = sorted(
+        (event.time_range.start, event.time_range.end) for event in events if event.name.startswith(("aten::", "autograd::"))
+    )
+    for forward in events:
+        if forward.name != FORWARD_RANGE:
+            continue
+        begin, end = forward.time_range.start, forward.time_range.end
+        last, pauses = begin, 0.0
+        for start, stop in works[bisect_left(works, (begin, begin)) :]:
+            if start >= end:
+                break
+            pauses += max(0.0, start - last - SHORT_PAUSE)
+            last = max(last, stop)
+        yield begin, pauses + max(0.0, end - last - SHORT_PAUSE)
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
@@ -179,7 +241,7 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
     times: dict[str, float] = defaultdict(float)
     count = 0
     for event in events:
-        if event.is_user_annotation or event.name.startswith(OPTIMIZER_RANGE) or not event.kernels:
+        if event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, *RUNTIME)) or not event.kernels:
             continue
         kind = "optimizer" if _in_optimizer(event) else class_of(event.name) or "other"
         for kernel in event.kernels:
@@ -190,17 +252,25 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
 
 
 def busy_seconds(events: Iterable[Any]) -> float | None:
-    """The union of what ran on the device; None where nothing did, or where activities cannot be told from annotations."""
+    """The union of what ran on the device, but for uploads; None where nothing did."""
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events
-        if event.device_type.name == "CUDA" and getattr(event, "activity_type", None) in GPU_WORK
+        if event.device_type.name == "CUDA" and _is_work(event) and UPLOAD not in event.name
     )
     busy, end = 0.0, float("-inf")
     for start, stop in spans:
         busy += max(0.0, stop - max(start, end))
         end = max(end, stop)
     return busy / 1e6 if spans else None
+
+
+def _is_work(event: Any) -> bool:
+    """Whether it runs, and does not merely annotate what runs."""
+    activity = getattr(event, "activity_type", None)  # not told by older torches
+    if activity is not None:
+        return activity in GPU_WORK
+    return not event.is_user_annotation and not event.name.startswith(OPTIMIZER_RANGE)
 
 
 def _in_optimizer(event: Any) -> bool:
@@ -223,65 +293,10 @@ def work_of(counted: Counting, profiled: Profiling | None = None, *, peak_bytes:
         h2d_copies=float(counted.h2d_copies),
         peak_bytes=peak_bytes,
         shares=profiled.shares if profiled is not None else {},
+        device_seconds=profiled.device_seconds if profiled is not None else None,
     )
 
 
 def main_precision(counted: Counting) -> str:
     """In which type most of the floating-point work was done."""
     return max(counted.flops_by_dtype, key=lambda kind: counted.flops_by_dtype[kind]) if counted.flops else "fp32"
-
-
-def optimizer_ways(optimizer: torch.optim.Optimizer, *, at_most: float = 0.5, largest_bytes: int = 1 << 30) -> dict[str, float]:
-    """Seconds of a step of the optimizer as it is (`now`) and `fused`, on tensors of the same shapes, taken in turn.
-
-    Empty where it has no fused way, is fused already, or its parameters are too large to have twice. The user's weights and states
-    are not touched, and no hook of theirs is called.
-    """
-    from stoker.train.optimizer import FUSED
-
-    groups = optimizer.param_groups
-    weights = [weight for group in groups for weight in group["params"] if weight.grad is not None]
-    plain = all(weight.is_floating_point() and not weight.is_sparse and not weight.grad.is_sparse for weight in weights)
-    if type(optimizer) not in FUSED or any(group.get("fused") for group in groups) or not weights or not plain:
-        return {}
-    if 8 * sum(weight.nbytes for weight in weights) > largest_bytes:
-        return {}
-    step: Any = type(optimizer).step
-    bare = getattr(step, "__wrapped__", step)
-    twins = {"now": _twin(optimizer), "fused": _twin(optimizer, fused=True, foreach=None)}
-    times: dict[str, list[float]] = {name: [] for name in twins}
-    begin = now_ns()
-    while now_ns() - begin < at_most * 1e9 or len(times["now"]) < 4:
-        for name, twin in twins.items():
-            times[name].append(_timed(lambda twin=twin: bare(twin), weights[0].device))  # type: ignore[misc]
-    return {name: min(taken[1:]) for name, taken in times.items()}  # whatever else the machine does, the least is the step's own
-
-
-def _twin(optimizer: torch.optim.Optimizer, **changes: Any) -> torch.optim.Optimizer:
-    """The same optimizer over zeros of the same shapes."""
-    groups = []
-    for group in optimizer.param_groups:
-        twins = []
-        for weight in group["params"]:
-            if weight.grad is not None:
-                twin = torch.zeros_like(weight, requires_grad=True)
-                twin.grad = torch.zeros_like(weight.grad)
-                twins.append(twin)
-        if twins:
-            rate = float(group["lr"])
-            groups.append({**group, **changes, "params": twins, "lr": rate})
-    kind: Any = type(optimizer)
-    with contextlib.suppress(KeyError):
-        for group in groups:
-            del group["initial_lr"]  # of a schedule, which the twin has not
-    return kind(groups)  # type: ignore[no-any-return]
-
-
-def _timed(run: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = now_ns()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (now_ns() - start) / 1e9

@@ -15,6 +15,7 @@ class Autocast(ModuleFix):
     """The forward pass under `torch.autocast`."""
 
     tolerance = REDUCED
+    may_fail = True
 
     def change(self, module: torch.nn.Module) -> None:
         """Wrap the forward pass."""
@@ -27,7 +28,7 @@ class Autocast(ModuleFix):
                 out = forward(*args, **kwargs)
             return tree_map(_widened, out)
 
-        module.forward = within
+        self.replace(module, "forward", within)
 
 
 def _widened(value: Any) -> Any:

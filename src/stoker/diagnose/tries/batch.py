@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.data import BatchSampler, DataLoader
 
 from stoker.diagnose.tries.loaders import LoaderFix
@@ -14,6 +17,7 @@ class Batch(LoaderFix):
 
     tolerance = None
     samples_a_step = 2.0
+    may_fail = True
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
@@ -34,7 +38,26 @@ class Batch(LoaderFix):
         else:
             self.nothing = "the program makes its batches itself"
 
+    def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
+        """Each batch with the one after it."""
+        twice = [doubled(one, other) for one, other in zip(batches, [*batches[1:], *batches[:1]], strict=True)]
+        kept = [one for one in twice if one is not None]
+        self.used = len(kept) == len(batches) > 0
+        return kept if self.used else batches
+
     def made(self, loader: DataLoader[Any]) -> None:
         """Remember the sampler of a loader that is twice as large."""
         if loader.batch_sampler is not None:
             self._doubled.append(loader.batch_sampler)
+
+
+def doubled(one: Any, other: Any) -> Any:
+    """The rows of two batches in one; None where they do not have a row a sample."""
+    (mine, form), (theirs, same) = tree_flatten(one), tree_flatten(other)
+    tensors = [*mine, *theirs]
+    if form != same or not tensors or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in tensors):
+        return None
+    shapes = {(len(a), a.shape[1:] == b.shape[1:]) for a, b in zip(mine, theirs, strict=True)}
+    if len(shapes) != 1 or not next(iter(shapes))[1]:
+        return None
+    return tree_unflatten([torch.cat(pair) for pair in zip(mine, theirs, strict=True)], form)

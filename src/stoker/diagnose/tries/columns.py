@@ -21,6 +21,8 @@ from stoker.clock import now_ns
 PROBES = 12
 LARGEST_BYTES = 1 << 30
 LONGEST_SECONDS = 30.0
+MODEL_BYTES = 256 << 20
+"""Of a column that is made up."""
 SEARCHED = 4096
 """Places at which the first sample is looked for."""
 CHUNK = 256
@@ -64,6 +66,26 @@ class Columns:
         """A batch."""
         wanted = torch.as_tensor(numbers)
         return tree_unflatten([column.gather(wanted) for column in self.columns], self.form)
+
+
+def columns_like(batches: Sequence[Any], rows: int) -> Columns | None:
+    """Columns of so many rows that give batches like these; None where a batch has other things than tensors with a row a sample.
+
+    What they hold is made up of the batches, again and again: gathering costs what it would cost, in memory of the same size.
+    """
+    flat = [tree_flatten(batch) for batch in batches]
+    leaves, form = flat[0]
+    if not leaves or any(other != form for _, other in flat):
+        return None
+    columns = []
+    for parts in zip(*(one for one, _ in flat), strict=True):
+        tensors = [part for part in parts if isinstance(part, torch.Tensor) and part.ndim and part.device.type == "cpu"]
+        if len(tensors) < len(parts) or len({part.shape[1:] for part in tensors}) > 1:
+            return None
+        whole = torch.cat(tensors)
+        times = max(1, min(rows, MODEL_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
+        columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
+    return Columns(columns=columns, form=form)
 
 
 def columns_of(dataset: Any, collate: Collate) -> Columns | str:

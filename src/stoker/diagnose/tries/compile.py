@@ -1,4 +1,7 @@
-"""Compile: the forward pass of the model through `torch.compile`, and its backward pass with it."""
+"""Compile: the forward pass of the model through `torch.compile`, and its backward pass with it.
+
+With a number it is compiled for few launches (`mode="reduce-overhead"`): where it can, torch then runs it as CUDA graphs.
+"""
 
 from __future__ import annotations
 
@@ -12,4 +15,5 @@ class Compile(ModuleFix):
 
     def change(self, module: torch.nn.Module) -> None:
         """Compile the forward pass at its next call."""
-        module.forward = torch.compile(module.forward)
+        compiled = torch.compile(module.forward, mode="reduce-overhead") if self.value else torch.compile(module.forward)
+        self.replace(module, "forward", compiled)

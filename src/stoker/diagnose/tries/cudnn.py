@@ -20,4 +20,5 @@ class Cudnn(Fix):
         kinds = (torch.nn.modules.conv._ConvNd,)
         convolves = any(isinstance(part, kinds) for module in roots for part in module.modules())
         self.used = convolves and not torch.backends.cudnn.benchmark
-        torch.backends.cudnn.benchmark = True
+        if self.used:
+            self.replace(torch.backends.cudnn, "benchmark", True)

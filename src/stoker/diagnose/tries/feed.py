@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any
 
-from torch.utils.data import BatchSampler, Dataset, default_collate
+from torch.utils.data import BatchSampler, DataLoader, Dataset, default_collate
 
-from stoker.diagnose.tries.columns import Collate, columns_of
+from stoker.diagnose.tries.columns import Collate, Columns, columns_like, columns_of
 from stoker.diagnose.tries.loaders import LoaderFix, is_map_style
 from stoker.diagnose.tries.seeds import kept_seeds
 
@@ -31,6 +33,33 @@ class Gathered(LoaderFix):
             options.update(dataset=columnar, collate_fn=columnar.collate, num_workers=0)
             for name in ("persistent_workers", "prefetch_factor", "worker_init_fn", "multiprocessing_context"):
                 options.pop(name, None)
+
+
+def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:
+    """Batches of so many samples like these, each gathered at once from columns of so many rows; None where there are none."""
+    columns = columns_like(batches, rows) if batches else None
+    count = min((len(column.values) for column in columns.columns), default=0) if columns is not None else 0
+    if columns is None or count < size:
+        return None
+    loader = DataLoader(_Gathering(columns, count), size, shuffle=True, drop_last=True, collate_fn=_as_it_is)
+    return chain.from_iterable(repeat(loader))
+
+
+class _Gathering(Dataset[Any]):
+    """A dataset of nothing but columns."""
+
+    def __init__(self, columns: Columns, count: int) -> None:
+        self._columns, self._count = columns, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitems__(self, numbers: list[int]) -> Any:
+        return self._columns.gather(numbers)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 class Columnar(Dataset[Any]):

@@ -1,4 +1,8 @@
-"""A fix: one change of a program, made from outside while it starts or after its first steps, and nothing else."""
+"""A fix: one change of a program, made from outside while it starts or after its first steps, and nothing else.
+
+A trial runs a program with one from the start. Some can also be switched on and off in a program that runs (`inside`): a diagnosis
+measures some steps with each, and predicts what it gives.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,10 @@ class Fix:
     """Whether the loop gets copies of earlier batches."""
     nothing = "it found nothing to change"
     """Told where the program never came to what is changed."""
+    may_fail = False
+    """Whether a program may raise an error with it."""
+    with_data = False
+    """Whether it changes what batches cost, too: then it is not measured on batches that cost nothing."""
 
     def __init__(self, value: int | None = None) -> None:
         self.value = value
@@ -36,16 +44,28 @@ class Fix:
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         """Change what is there after the first steps: the modules that the program calls, and its optimizer."""
 
+    def batch(self, value: Any) -> Any:
+        """What the loop gets in place of a batch."""
+        return value
+
+    def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
+        """Switch it on in a program that runs; gives the batches that it is to get."""
+        self.install()
+        self.begin(roots, optimizer)
+        return batches
+
     def remove(self) -> None:
-        """All is as before; modules of the program stay changed."""
+        """All is as before."""
         while self._undo:
             self._undo.pop()()
 
     def replace(self, owner: Any, name: str, by: Any) -> None:
         """Put something in place of an attribute, until `remove`."""
-        original = getattr(owner, name)
+        inherited, original = name not in vars(owner), getattr(owner, name)
         setattr(owner, name, by)
-        self._undo.append(lambda: setattr(owner, name, original))
+        # What an object had from its class is not left behind on the object itself; flags of torch are kept elsewhere.
+        shadows = inherited and name in vars(owner)
+        self._undo.append(lambda: delattr(owner, name) if shadows else setattr(owner, name, original))
 
 
 class ModuleFix(Fix):

@@ -14,9 +14,13 @@ class Tf32(Fix):
 
     tolerance = REDUCED
     cuda_only = True
+    nothing = "products of float32 may use TF32 already"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         """After the program has set its own."""
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.allow_tf32 = True
-        self.used = True
+        given = torch.get_float32_matmul_precision()
+        self.used = given == "highest" or not torch.backends.cudnn.allow_tf32
+        if self.used:
+            torch.set_float32_matmul_precision("high")
+            self._undo.append(lambda: torch.set_float32_matmul_precision(given))
+            self.replace(torch.backends.cudnn, "allow_tf32", True)

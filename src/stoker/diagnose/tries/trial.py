@@ -1,7 +1,8 @@
 """A trial: one run of the program in a fresh process, with a fix or as it is, until its steps have been measured.
 
-It is the child of a diagnosis with a shorter plan: warm up, one clean stretch of the loop as it is, end. Losses are kept as the
-program computes them, and read at the end, so that nothing waits for them.
+It is the child of a diagnosis with a shorter plan: warm up, then stretches of the loop as it is, each when it is asked for, so that
+another process can have its own in between. Losses are kept as the program computes them, and read at the end: nothing waits for
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import torch
@@ -18,15 +19,17 @@ import torch
 from stoker.clock import now_ns
 from stoker.diagnose.boundaries import Times
 from stoker.diagnose.child import Child, Request, _leave, _one_line
-from stoker.diagnose.session import CACHED, CLEAN_STEPS, TRUE, Plan, Session
+from stoker.diagnose.plan import CACHED, TRUE, Mode, Plan
+from stoker.diagnose.session import Session
 from stoker.diagnose.tries import fix_named
 from stoker.diagnose.tries.fix import Fix
 from stoker.diagnose.tries.seeds import set_seeds
+from stoker.diagnose.watched import Watched
 from stoker.diagnose.workers import wait_for_workers
-from stoker.errors import TrainError
 
 START = "import sys; from stoker.diagnose.tries.trial import main; main(sys.argv[1:])"
-CHUNKS = 8
+CHUNKS = 2
+LEAST_STEPS = 4
 
 
 class TrialRequest(Request, frozen=True, kw_only=True):
@@ -35,31 +38,37 @@ class TrialRequest(Request, frozen=True, kw_only=True):
     fix: str | None = None
     """None for the program as it is."""
     value: int | None = None
-    stretch_seconds: float = 1.5
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Steps of one stretch; none when the program has only warmed up. The trial now waits for what to do next."""
 
     seconds: list[float] = []
     """Of each step; of a step on average, several times, where a GPU is used."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What came of it: the last message of a trial."""
+
     losses: list[float] = []
     peak_bytes: int | None = None
     """Of the device's memory, or of the process where there is no device."""
-    device: str = "cpu"
     nothing: str | None = None
     """Why the fix changed nothing."""
     error: str | None = None
 
 
-class TrialSession(Session):
-    """A session whose only stretch is the loop as it is."""
+Turn = Callable[[list[float]], float]
+"""Tells the steps of a stretch, and waits until it is told how many seconds the next one takes; 0 where there is none."""
 
-    def __init__(self, *, on_done: Callable[[], None], fix: Fix | None, stretch_seconds: float) -> None:
+
+class TrialSession(Session):
+    """A session whose only stretches are the loop as it is, each when it is asked for."""
+
+    def __init__(self, *, on_done: Callable[[], None], fix: Fix | None, turn: Turn) -> None:
         super().__init__(on_done=on_done)
-        self.seconds: list[float] = []
         self._fix = fix
-        self._stretch_seconds = stretch_seconds
+        self._turn = turn
         self._taken = True  # epochs do not end, in any trial, so that all see the same batches
 
     def take_control(self) -> None:
@@ -68,39 +77,55 @@ class TrialSession(Session):
         if self._fix is not None:
             self._fix.begin(self.boundaries.roots, self.boundaries.optimizer)
 
+    def _next_true(self, watched: Watched) -> Any:
+        value = super()._next_true(watched)
+        return value if self._fix is None else self._fix.batch(value)
+
     def _stretches(self) -> Plan:
         yield from self._warm_up()
+        yield from self._phases()  # losses are seen here; from here on nothing is looked at that costs time
+        if self._light:
+            self.boundaries.silence()
         mode = TRUE
         if self._fix is not None and self._fix.caches and self._can_cache:
             self._collect()
             wait_for_workers(self._loader_iterator)
             self._fix.used, mode = True, CACHED
-            yield from self._settle(mode, 2)
-        if self.device == "cuda":
-            yield from self._chunks()
-            return
-        steps: list[Times] = []
-        yield from self._steps(mode, self._stretch_seconds, CLEAN_STEPS, steps)
-        self.seconds = [one.without_data if mode.cached else one.seconds for one in steps]
+        stretch = self._turn([])
+        while stretch > 0:
+            # Another process had the machine, and workers have filled their queue meanwhile.
+            yield from self._settle(mode, max(3, self._queue + 1))
+            times: list[float] = []
+            yield from self._chunks(mode, stretch, times) if self.device == "cuda" else self._each(mode, stretch, times)
+            stretch = self._turn(times)
 
-    def _chunks(self) -> Plan:
+    def _each(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
+        """Every step by itself."""
+        steps: list[Times] = []
+        yield from self._steps(mode, stretch, LEAST_STEPS, steps)
+        times += [one.without_data if mode.cached else one.seconds for one in steps]
+
+    def _chunks(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
         """Some steps between two waits for the device: the host runs ahead of it, so the time of one step says little."""
-        mode = CACHED if self._fix is not None and self._fix.used and self._fix.caches else TRUE
         torch.cuda.synchronize()
         begin = now_ns()
-        yield from self._settle(mode, 4)
+        yield from self._settle(mode, LEAST_STEPS)
         torch.cuda.synchronize()
-        one = max(1e-6, (now_ns() - begin) / 4e9)
-        length = max(3, int(self._stretch_seconds / CHUNKS / one))
+        one = max(1e-6, (now_ns() - begin) / 1e9 / LEAST_STEPS)
+        length = max(LEAST_STEPS, int(stretch / CHUNKS / one))
+        whole: list[float] = []
+        every: list[float] = []
         for _ in range(CHUNKS):
             broken = False
             begin = now_ns()
             for _ in range(length):
-                times = yield mode
-                broken |= times.broken
+                step = yield mode
+                broken |= step.broken
             torch.cuda.synchronize()
-            if not broken or not self.seconds:
-                self.seconds.append((now_ns() - begin) / 1e9 / length)
+            every.append((now_ns() - begin) / 1e9 / length)
+            if not broken:
+                whole.append(every[-1])
+        times += whole or every  # where epochs are short, their ends are part of all
 
 
 class Trial(Child):
@@ -109,7 +134,7 @@ class Trial(Child):
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
         super().__init__(request, connection)
         self._fix = fix_named(request.fix)(request.value) if request.fix is not None else None
-        self._trial = TrialSession(on_done=self._done, fix=self._fix, stretch_seconds=request.stretch_seconds)
+        self._trial = TrialSession(on_done=self._done, fix=self._fix, turn=self._take_turn)
         self.session = self._trial
 
     def run(self) -> NoReturn:
@@ -118,6 +143,11 @@ class Trial(Child):
         if self._fix is not None:
             self._fix.install()
         super().run()
+
+    def _take_turn(self, seconds: list[float]) -> float:
+        self._connection.send_bytes(msgspec.msgpack.encode(Measured(seconds=seconds)))
+        length: float = msgspec.msgpack.decode(self._connection.recv_bytes(), type=float)
+        return length
 
     def _end(self, failure: str | None) -> NoReturn:
         try:
@@ -130,20 +160,18 @@ class Trial(Child):
             traceback.print_exception(error)
             told = f"{self._request.program} could not be measured: {type(error).__name__}: {_one_line(error)}"
             outcome = Outcome(error=failure or told)
-        self._connection.send_bytes(msgspec.json.encode(outcome))
+        self._connection.send_bytes(msgspec.msgpack.encode(outcome))
         self._connection.close()
         _leave()
 
     def _outcome(self, failure: str | None) -> Outcome:
         trial, fix = self._trial, self._fix
         steps = trial.boundaries.steps
-        if failure is None and len(trial.seconds) < 4:
-            raise TrainError(f"the program ended after {steps:,} steps; expected more than {CLEAN_STEPS} to measure.")
+        if failure is None and not trial.done:
+            failure = f"the program ended after {steps:,} steps, before it could be compared; let it train for longer."
         return Outcome(
-            seconds=trial.seconds,
             losses=[float(loss) for loss in trial.boundaries.losses],
             peak_bytes=peak_bytes(trial.device),
-            device=trial.device,
             nothing=fix.nothing if fix is not None and not fix.used else None,
             error=failure,
         )
@@ -152,7 +180,7 @@ class Trial(Child):
 def peak_bytes(device: str) -> int | None:
     """The most memory so far: of the device, or of this process."""
     if device == "cuda":
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_reserved()  # what is kept for graphs is in no other number
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     found = [line.split() for line in lines if line.startswith("VmHWM:")]
     return int(found[0][1]) * 1024 if found else None
@@ -160,5 +188,5 @@ def peak_bytes(device: str) -> int | None:
 
 def main(arguments: list[str]) -> NoReturn:
     """Run the request that the command line holds."""
-    connection = Connection(int(arguments[0]), readable=False)
+    connection = Connection(int(arguments[0]))
     Trial(msgspec.json.decode(arguments[1], type=TrialRequest), connection).run()

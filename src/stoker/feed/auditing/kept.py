@@ -19,7 +19,7 @@ from stoker.feed.auditing.rows import Rows
 NUM_KEPT = 8
 AGES = (1, 2, 4, 8)
 """After how many further batches a batch is looked at again."""
-MAX_BYTES = 2**30
+MAX_BYTES = 2**28
 """Memory that kept batches may hold; at least one is always kept."""
 
 

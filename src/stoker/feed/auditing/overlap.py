@@ -13,12 +13,17 @@ from stoker.feed.auditing.recogniser import Recogniser
 from stoker.feed.auditing.reference import Reference
 
 NUM_EXAMPLES = 3
+FREQUENT = 8
+"""Times the usual number of a content, beyond which it is an exception that says nothing of the others."""
+BEYOND_CHANCE = 3.0
+"""Times what contents that repeat by themselves would share, from which samples are shared for another reason."""
 
 
 def judge_overlap(ledger: Ledger, recogniser: Recogniser, other: Reference) -> Finding:
     """Compare an epoch with other data: by number where samples have numbers, else by content.
 
-    A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out.
+    A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out. Nor do
+    contents that are equal no more often between both than within each (labels, categories, small whole numbers).
     """
     lacking = [name for name in recogniser.contents.entries if name in other.lacking]
     if lacking and recogniser.numbered is None:
@@ -43,6 +48,11 @@ def judge_overlap(ledger: Ledger, recogniser: Recogniser, other: Reference) -> F
     num_shared = len(ours) - num_frequent
     if not num_shared:
         return Finding(kind="shared samples", severity="passed", text=f"No sample is in apart_from, too.{aside}")
+    # Without a reference, samples that come again look like contents that repeat.
+    chance = _chance(counts) if recogniser.catalogue is not None else min(_chance(counts), _chance(their_counts))
+    if num_shared <= BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum()):
+        text = f"Contents are no more often equal in both than within each, so nothing can be said.{aside}"
+        return Finding(kind="shared samples", severity="unchecked", text=text)
     pairs = zip(distinct[ours[~frequent]].tolist(), other.numbers[first[theirs[~frequent]]].tolist(), strict=True)
     examples = [_example(identity, there, ledger, recogniser) for identity, there in itertools.islice(pairs, NUM_EXAMPLES)]
     text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in apart_from, too: {shown(examples, num_shared)}{aside}"
@@ -51,6 +61,12 @@ def judge_overlap(ledger: Ledger, recogniser: Recogniser, other: Reference) -> F
 
 def _usual(counts: Array) -> float:
     return float(np.median(counts)) if len(counts) else 0.0
+
+
+def _chance(counts: Array) -> float:
+    """How likely two samples of the same data have the same content."""
+    usual = counts[counts <= FREQUENT * _usual(counts)].astype(np.float64)
+    return float((usual * (usual - 1)).sum() / max(usual.sum() * (usual.sum() - 1), 1.0))
 
 
 def _example(identity: int, there: int, ledger: Ledger, recogniser: Recogniser) -> str:

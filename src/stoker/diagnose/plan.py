@@ -1,0 +1,20 @@
+"""A plan: what each step of a loop gets, told step by step by a generator that is sent the times of the step before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+from stoker.diagnose.boundaries import Times
+
+
+class Mode(NamedTuple):
+    """What a step gets."""
+
+    cached: bool = False
+    before: Callable[[], object] | None = None
+    """Called when the batch is there, outside of all times."""
+
+
+TRUE, CACHED = Mode(), Mode(cached=True)
+Plan = Generator[Mode, Times, None]

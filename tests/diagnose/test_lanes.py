@@ -1,0 +1,51 @@
+"""Lanes of the suite of verdicts: whose cores are whose, and which programs run where."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from benchmarks.verdicts.lanes import Lane, make_lanes, side_by_side, usable_cores
+from benchmarks.verdicts.table import PROGRAMS, Program
+
+CPU = [program for program in PROGRAMS if program.device == "cpu"][:4]
+CUDA = [program for program in PROGRAMS if program.device == "cuda"][:2]
+
+
+def test_no_core_is_in_two_lanes_and_the_gpu_has_one_of_its_own() -> None:
+    lanes = make_lanes(6, range(16), gpu=True)
+    assert [sorted(lane.cores) for lane in lanes] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11], [12, 13, 14, 15]]
+    assert [lane.devices for lane in lanes] == [frozenset(("cpu",))] * 6 + [frozenset(("cuda",))]
+
+
+def test_more_lanes_than_cores_are_refused() -> None:
+    with pytest.raises(SystemExit, match="need 8 cores, and there are 7"):
+        make_lanes(3, range(7), gpu=True)
+
+
+def test_without_lanes_all_run_in_one() -> None:
+    (lane,) = make_lanes(0, [0, 1], gpu=True)
+    assert lane == Lane(cores=frozenset((0, 1)), devices=frozenset(("cpu", "cuda")))
+
+
+def test_each_program_runs_once_on_the_cores_of_a_lane_of_its_device() -> None:
+    cores = usable_cores()
+    lanes = [
+        Lane(cores=frozenset(cores[:1]), devices=frozenset(("cpu",))),
+        Lane(cores=frozenset(cores[-1:]), devices=frozenset(("cuda",))),
+    ]
+    before = os.sched_getaffinity(0)
+    found = {
+        program.name: row["cores"]
+        for program, row in side_by_side(lanes, [*CPU, *CUDA], lambda program: {"cores": os.sched_getaffinity(0)})
+    }
+    assert found == {**{one.name: {cores[0]} for one in CPU}, **{one.name: {cores[-1]} for one in CUDA}}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_lane_that_fails_is_told() -> None:
+    def fail(program: Program) -> dict[str, object]:
+        raise RuntimeError(f"{program.name} cannot run")
+
+    with pytest.raises(RuntimeError, match="cannot run"):
+        list(side_by_side(make_lanes(0, usable_cores(), gpu=False), CPU, fail))

@@ -1,0 +1,51 @@
+"""Turns of a loop, by two looks at the clock each."""
+
+from __future__ import annotations
+
+from stoker.diagnose.boundaries import Times
+from stoker.diagnose.turns import Turns
+
+MS = 1_000_000
+
+
+def run(turns: Turns, number: int, *, wait: int = 2, work: int = 8, broken: tuple[int, ...] = ()) -> int:
+    """So many turns of ten milliseconds, as far as the stretch goes; returns how many there were."""
+    now = 5 * MS
+    for turn in range(number):
+        if turns.is_over(now):
+            turns.end(now)
+            return turn
+        turns.add(now, now + wait * MS)
+        if turn in broken:
+            turns.break_off()
+        now += (wait + work) * MS
+    return number
+
+
+def test_a_stretch_ends_after_its_time_and_its_number() -> None:
+    into: list[Times] = []
+    assert run(Turns(into, seconds=0.05, least=3, most=100, cached=False), 100) == 5
+    assert [(one.seconds, one.without_data) for one in into] == [(0.010, 0.008)] * 5
+    into.clear()
+    assert run(Turns(into, seconds=0.05, least=9, most=100, cached=False), 100) == 9
+    assert run(Turns(into, seconds=0.0, least=7, most=7, cached=False), 100) == 7
+
+
+def test_turns_at_which_an_epoch_ended_do_not_count() -> None:
+    into: list[Times] = []
+    assert run(Turns(into, seconds=0.0, least=4, most=100, cached=False), 100, broken=(1, 3)) == 6
+    assert len(into) == 4
+
+
+def test_where_nearly_all_turns_are_so_they_are_the_steps() -> None:
+    into: list[Times] = []
+    assert run(Turns(into, seconds=0.0, least=2, most=6, cached=False), 100, broken=(0, 1, 2, 3, 4, 5)) == 6
+    assert len(into) == 6
+
+
+def test_a_stretch_that_is_cut_short_keeps_the_turns_that_ended() -> None:
+    into: list[Times] = []
+    turns = Turns(into, seconds=9.0, least=3, most=100, cached=False)
+    assert run(turns, 4) == 4
+    assert turns.end() == 3  # the last has no end
+    assert len(into) == 3
