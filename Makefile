@@ -24,8 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-demo: $(STAMP) ## pack a small data set, train on it, stop and resume, find a planted bug
+demo: $(STAMP) ## diagnose a slow training, pack, train the recipe, compare; then kill, resume, break and find
 	@$(PY) examples/demo.py
+	@$(PY) examples/guarantees.py
 
 test: lint ## lint, then the quick tests
 	@$(PY) -m pytest -q -n 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -62,8 +63,8 @@ def ratio(numerator: list[float], denominator: list[float]) -> dict[str, float]:
     return spread([a / b for a, b in zip(numerator, denominator, strict=True)])
 
 
-def save(name: str, question: str, answer: Mapping[str, Any]) -> None:
-    """Write a result file, and show it."""
+def save(name: str, question: str, answer: Mapping[str, Any], *, path: Path | None = None, show: bool = True) -> None:
+    """Write a result file, by default that of the benchmark, and show it."""
     record = {
         "question": question,
         "command": f"python -m benchmarks.{name} {' '.join(sys.argv[1:])}".strip(),
@@ -72,12 +73,16 @@ def save(name: str, question: str, answer: Mapping[str, Any]) -> None:
         "when": time.strftime("%Y-%m-%d", time.gmtime()),
         **answer,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
+    path = RESULTS / f"{name}.json" if path is None else path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    if show:
+        print(json.dumps(record, indent=1))
 
 
 def _git(*words: str) -> str:
+    if shutil.which("git") is None:
+        return "?"
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 

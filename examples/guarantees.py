@@ -1,6 +1,6 @@
-"""The demo: makes a small market data set, packs it, breaks a copy and sees the damage found; encodes it; feeds a plain loop,
-stops in the middle of an epoch, goes on with another number of ranks; trains a run that is killed and goes on bit for bit; finds a
-bug that was planted in a loader.
+"""What is promised, shown: makes a small market data set, packs it, breaks a copy and sees the damage found; encodes it; feeds a
+plain loop, stops in the middle of an epoch, goes on with another number of ranks; trains a run that is killed and goes on bit for
+bit; finds a bug that was planted in a loader.
 
 Rows of each symbol are scattered over 60 daily files, as exchanges deliver them.
 """
@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from story import command, listing, say
 
 SYMBOLS = ["AAPL", "BHP", "CSL", "DTE", "ENI", "FDX", "GLE", "HPQ", "IBM", "JNJ", "KO", "LIN"]
 DAYS, MINUTES = 60, 240
@@ -95,20 +97,6 @@ def make_prices(folder: Path) -> int:
     return DAYS * MINUTES * len(SYMBOLS)
 
 
-def say(text: str) -> None:
-    """A line of the story."""
-    print(f"\n== {text}", flush=True)
-
-
-def command(folder: Path, *words: str, expect: int = 0) -> None:
-    """Show a command, run it, and insist on its exit code."""
-    shown = " ".join(f'"{word}"' if "*" in word else word for word in words)
-    print(f"\n$ stoker {shown}", flush=True)
-    done = subprocess.run([sys.executable, "-m", "stoker", *words], cwd=folder, check=False)
-    if done.returncode != expect:
-        sys.exit(f"the demo expected exit code {expect}, found {done.returncode}")
-
-
 def show_python(folder: Path) -> None:
     """The store from Python."""
     import stoker
@@ -142,7 +130,7 @@ def kill_and_go_on(folder: Path) -> None:
     same = stoker.open(folder / "again.stoker").digest == digest
     print(f"same digest as before: {same}")
     if not same:
-        sys.exit("the demo expected the same digest")
+        sys.exit("guarantees expected the same digest")
 
 
 def damage(folder: Path) -> None:
@@ -220,7 +208,7 @@ def train(folder: Path) -> tuple[dict[str, Any], list[int]]:
     print(f"{NUM_STEPS} steps in {seconds:.2f} s: loss {losses[0]:.3f} at the start, {sum(losses[-20:]) / 20:.3f} at the end")
     print(f"waited for data: {waited:.3f} s, {waited / seconds:.1%} of the time (feed.waits)")
     if not losses[-1] < losses[0] / 2:
-        sys.exit("the demo expected the loss to fall")
+        sys.exit("guarantees expected the loss to fall")
     return feed.state_dict(), seen
 
 
@@ -242,7 +230,7 @@ def go_on_elsewhere(folder: Path, state: dict[str, Any], before: list[int]) -> N
     )
     print(f"lost: {lost}, seen twice: {twice}")
     if lost or twice:
-        sys.exit("the demo expected every sample once")
+        sys.exit("guarantees expected every sample once")
 
 
 def run_and_kill(folder: Path) -> None:
@@ -264,7 +252,7 @@ def run_and_kill(folder: Path) -> None:
     weights = [newest_weights(folder / "runs" / name) for name in ("whole", "killed")]
     print(f"weights equal to those of the run that was never killed, bit for bit: {weights[0] == weights[1]}")
     if weights[0] != weights[1]:
-        sys.exit("the demo expected the same weights")
+        sys.exit("guarantees expected the same weights")
     command(folder, "runs", "runs")
     command(folder, "export", "runs/killed", "model.pt2")
 
@@ -285,7 +273,7 @@ def find_planted_bug(folder: Path) -> None:
     """A loader as it is often written: its two workers both yield everything."""
     say("A loader with a bug: each of its two workers yields everything")
     (folder / "train.py").write_text(SCRIPT)
-    print("".join(f"    {line}\n" if line else "\n" for line in SCRIPT.splitlines()))
+    listing(SCRIPT)
     command(folder, "check", "train.py:train_loader", expect=1)
     command(folder, "check", "train.py:feed")
 

@@ -6,7 +6,8 @@
 
 These are all the public names. Those that need NumPy or Arrow are imported when first used, so `import stoker` costs
 next to nothing. What makes numbers of raw values is in `stoker.encode`, what keeps parts of the data apart in `stoker.split`, what
-goes along with a trainer in `stoker.train`, and what helps with tests of one's own in `stoker.testing`.
+goes along with a trainer in `stoker.train`, whole workloads in `stoker.recipes`, and what helps with tests of one's own in
+`stoker.testing`.
 """
 
 from typing import TYPE_CHECKING
@@ -109,11 +110,12 @@ _LAZY = {
     "verify": "stoker.store.verify:verify",
 }
 
-_MODULES = ("diagnose", "encode", "split", "testing", "train")
+_MODULES = ("diagnose", "encode", "recipes", "split", "testing", "train")
 
 if TYPE_CHECKING:
     from stoker import diagnose as diagnose
     from stoker import encode as encode
+    from stoker import recipes as recipes
     from stoker import split as split
     from stoker import testing as testing
     from stoker import train as train

@@ -74,5 +74,6 @@ def test_a_run_that_is_asked_to_end_goes_on(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_a_thousand_kills_leave_no_trace(trainers: Zygote, whole: Any, tmp_path: Path, rng: np.random.Generator) -> None:
     assert check_kills(trainers, whole, tmp_path, rng, 1000, signal.SIGKILL) >= 1000

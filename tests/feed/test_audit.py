@@ -312,6 +312,23 @@ def test_frequent_contents_are_no_leak() -> None:
     assert "1 content that are frequent on either side were left out" in of(audit, "shared samples").text
 
 
+@pytest.mark.parametrize("kinds", [3, 10, 30], ids=str)
+def test_contents_that_repeat_by_themselves_are_no_leak(kinds: int) -> None:
+    """Small whole numbers, categories, labels: equal rows are to be expected in both."""
+    x = torch.randint(0, kinds, (NUM, 2), generator=torch.Generator().manual_seed(0))
+    train, valid = DataLoader(TensorDataset(x[:300]), batch_size=16), DataLoader(TensorDataset(x[300:]), batch_size=16)
+    found = of(check(train, apart_from=valid), "shared samples")
+    assert found.severity == "unchecked"
+    assert "no more often equal in both than within each" in found.text
+
+
+def test_negative_control_among_contents_that_seldom_repeat_a_leak_is_found() -> None:
+    x = torch.randint(0, 300, (NUM, 2), generator=torch.Generator().manual_seed(0))
+    for first, severity in ((300, ("passed", "unchecked")), (280, ("fault",))):
+        train, valid = DataLoader(TensorDataset(x[:300]), batch_size=16), DataLoader(TensorDataset(x[first:]), batch_size=16)
+        assert of(check(train, apart_from=valid), "shared samples").severity in severity
+
+
 def test_other_data_without_an_entry_cannot_be_compared() -> None:
     audit = check(batches_of(range(NUM)), apart_from=[(x,) for x, _ in batches_of(range(NUM))])
     assert of(audit, "shared samples").severity == "unchecked"
