@@ -38,7 +38,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ON_GPU = DEVICE == "cuda"
 PEAK = 790e12
 """Operations a second of a large bfloat16 product, measured on this GPU."""
-RATE = 3e-4
+RATE = 1e-4
 RECIPE = {"lr": RATE, "betas": (0.9, 0.95), "weight_decay": 0.1}
 PRECISIONS = ("bf16", "tf32") if ON_GPU else ("fp32",)
 
@@ -260,24 +260,35 @@ def curve(setting: Setting) -> dict[str, Any]:
         curves[f"recipe {precision}"] = kept.means
         print(precision, [round(loss, 4) for loss in kept.means], flush=True)
     precision = "bf16" if ON_GPU else "fp32"
-    losses = torch.stack(list(original_steps(setting, iter(feed), precision=precision, model=setting.original()))).tolist()
-    means = [float(np.mean(losses[i : i + 10])) for i in range(0, len(losses), 10)]
-    curves[f"original {precision}"] = means
-    print("original", [round(loss, 4) for loss in means], flush=True)
+    original = f"original {precision}"
+    # A choice between experts flips by the last bit, and then trainings part: how far, the original says against itself.
+    for name, model in ((original, setting.original()), (f"{original}, last bits of weights changed", nudged(setting.original()))):
+        losses = torch.stack(list(original_steps(setting, iter(feed), precision=precision, model=model))).tolist()
+        curves[name] = [float(np.mean(losses[i : i + 10])) for i in range(0, len(losses), 10)]
+        print(name, [round(loss, 4) for loss in curves[name]], flush=True)
+    means = curves[original]
     apart = {
-        name: [abs(a - b) / b for a, b in zip(found, means, strict=True)]
-        for name, found in curves.items()
-        if name.startswith("recipe")
+        name: [abs(a - b) / b for a, b in zip(found, means, strict=True)] for name, found in curves.items() if name != original
     }
     found = {
         "rows x points": f"{setting.curve_batch} x {setting.length}",
         "losses, means of 10 steps": {name: [round(loss, 5) for loss in values] for name, values in curves.items()},
         "apart from the original, share of the loss": {
-            name: {"mean": float(np.mean(values)), "max": max(values)} for name, values in apart.items()
+            name: {"first half": max(values[: len(values) // 2]), "mean": float(np.mean(values)), "max": max(values)}
+            for name, values in apart.items()
         },
     }
     print(found["apart from the original, share of the loss"], flush=True)
     return found
+
+
+def nudged(model: OriginalTimeMoe) -> OriginalTimeMoe:
+    """The same weights but for their last bits."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1 + 1e-7 * torch.randn_like(weight))
+    return model
 
 
 def profile(setting: Setting) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def device(measured: Measurements) -> list[Bar]:
                 value=words.duration(value),
                 share=words.percent(value / total) if total else words.UNKNOWN,
                 colour=_colour(name, number),
-                start=position,
+                start=min(position, 100.0),  # sums of shares round above it
                 length=length,
             )
         )
@@ -142,7 +142,7 @@ def row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | None = None
                 value="" if are_shares else words.duration(value),
                 share=words.percent(value / total),
                 colour=_colour(name, number),
-                start=position,
+                start=min(position, 100.0),
                 length=length,
             )
         )
