@@ -1,4 +1,4 @@
-"""Verdicts of what was once measured: programs of the suite with a known cause, on a quiet machine of 16 cores, two for each.
+"""Verdicts of what was once measured: programs of the suite with a known cause, on two cores, alone or beside noisy neighbours.
 
 The files of `kept` are those of `benchmarks.bench_verdicts --keep`, thinned out: a change of the rule is tested without a clock.
 """

@@ -22,10 +22,12 @@ LARGEST_SPREAD_OF_RANKS = 0.20
 """Processes that exchange something wait for each other, and steps of all have the jitter of each."""
 LARGEST_CACHED_SPREAD = 0.20
 LARGEST_RESIDUAL = 0.15
-LARGEST_WAIT = 0.04
-"""Of the time of T and C, for a core that another program has."""
-LARGEST_DRIFT, LARGEST_UNWATCHED_DRIFT = 1.0, 0.5
-"""Of the speed of the machine: where it is known that no other program had its cores, and where that cannot be told."""
+LARGEST_WAIT = 0.10
+"""Of the time of T and C, for a core that another program has: at most 0.05 where there is none, at least 0.28 beside noisy ones."""
+LARGEST_UNWATCHED_DRIFT = 0.5
+"""Of the speed of the machine, where it cannot be told whether other programs had its cores."""
+WATCHED = 2.5
+"""Where it can, and they had not, a program may vary by itself so much more."""
 OWN_CROWD = 0.25
 """Of a step, lost to more threads than cores: they make steps vary themselves."""
 QUIET = "run it again while nothing else uses the machine; if batches differ in size, give it some of one size"
@@ -103,9 +105,9 @@ def _unsteady(measured: Measurements, division: Division) -> str | None:
         ordered = sorted(loop.seconds)
         low, high = (readable_seconds(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
         return f"steps vary too much ({percent(loop.spread)}, from {low} to {high}): {QUIET}"
-    if loop.drift > (LARGEST_UNWATCHED_DRIFT if waited is None else LARGEST_DRIFT):
+    if waited is None and loop.drift > LARGEST_UNWATCHED_DRIFT:
         return f"the machine changed its speed by {percent(loop.drift)} meanwhile: {QUIET}"
-    if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD:
+    if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD * _slack(measured):
         return f"steps on batches that are kept vary too much ({percent(cached.spread)}): {QUIET}"
     return None
 
@@ -113,7 +115,11 @@ def _unsteady(measured: Measurements, division: Division) -> str | None:
 def _largest_spread(measured: Measurements) -> float:
     if measured.ranks:
         return LARGEST_SPREAD_OF_RANKS
-    return LARGEST_SPREAD_ON_CUDA if measured.device == "cuda" else LARGEST_SPREAD
+    return LARGEST_SPREAD_ON_CUDA if measured.device == "cuda" else LARGEST_SPREAD * _slack(measured)
+
+
+def _slack(measured: Measurements) -> float:
+    return WATCHED if measured.waited_for_cores is not None and measured.device == "cpu" and not measured.ranks else 1.0
 
 
 def _all_shares(division: Division) -> dict[Verdict, float]:

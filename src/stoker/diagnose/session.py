@@ -413,7 +413,7 @@ class Session:
         try:
             for number in (*wanted, *reversed(wanted)):  # once more backwards, because processors change their speed
                 known = self.ledger.by_threads
-                if number != given and known.get(number, 0.0) > FAR_SLOWER * min(known.values()):
+                if number != given and known.get(number, 0.0) > FAR_SLOWER * min(known.values(), default=0.0):
                     continue  # threads that wait for one that has no core can take a hundred times as long
                 torch.set_num_threads(number)
                 yield from self._settle(mode, 1)
