@@ -23,7 +23,7 @@ LARGEST_SPREAD_OF_RANKS = 0.20
 LARGEST_CACHED_SPREAD = 0.20
 LARGEST_RESIDUAL = 0.15
 LARGEST_WAIT = 0.10
-"""Of the time of T and C, for a core that another program has: 0.05 at most where there is none, 0.27 and more beside noisy ones."""
+"""Of the time of T and C, for a core that another program has: at most 0.05 alone, 0.27 and more beside noisy programs."""
 LARGEST_UNWATCHED_DRIFT = 0.5
 """Of the speed of the machine, where it cannot be told whether other programs had its cores."""
 WATCHED = 2.5
