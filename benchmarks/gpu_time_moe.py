@@ -30,6 +30,7 @@ from torch import Tensor, nn
 import stoker
 from benchmarks import record
 from benchmarks.before.time_moe_original import OriginalTimeMoe
+from benchmarks.gpu_trainer import Losses
 from stoker.recipes.time_moe import SIZES, Size, TimeMoe, time_moe_loss
 from stoker.recipes.time_moe.weights import taken_apart
 
@@ -130,20 +131,6 @@ def reset_memory() -> None:
 
 def peak_gib() -> float:
     return round(torch.cuda.max_memory_allocated() / 2**30, 2) if ON_GPU else 0.0
-
-
-class Losses:
-    """A writer that keeps what is logged."""
-
-    def __init__(self) -> None:
-        self.means: list[float] = []
-
-    def write(self, step: int, values: Any) -> None:
-        if "rate" in values:
-            self.means.append(values["loss"])
-
-    def close(self) -> None:
-        pass
 
 
 def trainer_of(
