@@ -134,7 +134,11 @@ def run_apart(program: Program, asked: argparse.Namespace, end: float) -> Row:
     words = ["--one", program.name, "--pace", str(asked.pace), "--seconds", str(asked.seconds), "--limit", str(asked.limit)]
     words += ["--all", asked.all] if asked.all else []
     words += ["--keep", str(asked.keep.resolve())] if asked.keep is not None else []
-    variables = {**os.environ, **program.environment, "PYTHONPATH": str(ROOT)}
+    variables = {
+        **os.environ,
+        **program.environment,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
     command = [sys.executable, "-m", "benchmarks.bench_tries", *words]
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -53,7 +53,7 @@ def diagnose(program: Program, *, processor_time: bool = False, keep: Path | Non
     variables = {**os.environ, **program.environment}
     clock = "processor" if processor_time and not waits(program) else "wall"
     if clock == "processor":
-        variables["PYTHONPATH"] = str(FOLDER.parent / "processor_time")
+        variables["PYTHONPATH"] = os.pathsep.join([str(FOLDER.parent / "processor_time"), variables.get("PYTHONPATH", "")])
     cores = len(os.sched_getaffinity(0))
     neighbours = noisy_neighbours(NEIGHBOURS_A_CORE * cores) if program.neighbour else nullcontext()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, neighbours:
