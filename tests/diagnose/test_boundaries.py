@@ -7,22 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.diagnose.clock import MS, Clock
 
 from stoker.diagnose import boundaries as module
 from stoker.diagnose.boundaries import NAMES, NEXT, PREPARE, Boundaries
-
-MS = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def tick(self, milliseconds: int) -> None:
-        self.now += milliseconds * MS
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.diagnose.clock import Clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -19,19 +20,7 @@ from stoker.diagnose.tries.feed import gathering
 from stoker.diagnose.tries.fused import Fused
 from stoker.diagnose.tries.inside import fix_inside, fixes_wanted
 
-MS = 1_000_000
 MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0
-
-    def __call__(self) -> int:
-        return self.now
-
-    def tick(self, milliseconds: int) -> None:
-        self.now += milliseconds * MS
 
 
 @pytest.fixture
