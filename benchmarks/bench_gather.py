@@ -7,6 +7,7 @@ that one core can bring a batch together. The feed is the whole of it: order, in
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,17 @@ def copying(flat: np.ndarray[Any, Any], batch_bytes: int, batches: int) -> Any:
     return run
 
 
+def taking(batches: Iterable[Any], number: int) -> Callable[[], None]:
+    """Go through the first batches."""
+
+    def run() -> None:
+        for count, _ in enumerate(batches, 1):
+            if count == number:
+                return
+
+    return run
+
+
 def measure(store: stoker.Store, view: Any, batch_size: int, rounds: int, batches: int) -> dict[str, Any]:
     """The feed, the kernel alone, and memcpy side by side, in CPU time of the process."""
     feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), last="drop", masks=False)
@@ -73,16 +85,11 @@ def measure(store: stoker.Store, view: Any, batch_size: int, rounds: int, batche
     places = np.arange(batch_size, dtype=np.int64) * view.span
     source = store.column("x").view(np.uint8)
 
-    def fed() -> None:
-        for number, _ in enumerate(feed, 1):
-            if number == batches:
-                return
-
     def gathered() -> None:
         for one in found:
             copy_spans(source, one.starts, one.counts, target, places, 4, width >= STREAMING_BYTES)
 
-    sides = {"memcpy": copying(store.column("x"), width, batches), "feed": fed, "kernel": gathered}
+    sides = {"memcpy": copying(store.column("x"), width, batches), "feed": taking(feed, batches), "kernel": gathered}
     seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)
     return {
         "share of memcpy, the whole feed": record.ratio(seconds["memcpy"], seconds["feed"]),
@@ -112,21 +119,13 @@ def bars(rng: np.random.Generator, rounds: int, small: bool) -> dict[str, Any]:
     store = stoker.Store.from_arrays(lengths=[rows], x=x)
     feed = stoker.Feed(store, stoker.Windows(48), batch_size=1024, order=stoker.Shuffle(0), last="drop")
     batches = min(40, len(feed))
-
-    def fed() -> None:
-        for number, _ in enumerate(feed, 1):
-            if number == batches:
-                return
-
     ends = rng.permutation(np.arange(48, rows)).tolist()
     windows = SeqWindows(x, y, length=48, start=48, end=rows, batch=1024, order=ends)
-
-    def looped() -> None:
-        for number, _ in enumerate(windows, 1):
-            if number == batches:
-                return
-
-    sides = {"memcpy": copying(x, 1024 * 48 * 55 * 4, batches), "feed": fed, "SeqWindows": looped}
+    sides = {
+        "memcpy": copying(x, 1024 * 48 * 55 * 4, batches),
+        "feed": taking(feed, batches),
+        "SeqWindows": taking(windows, batches),
+    }
     seconds = record.interleave(sides, rounds=rounds, clock=time.process_time)
     return {
         "share of memcpy": record.ratio(seconds["memcpy"], seconds["feed"]),

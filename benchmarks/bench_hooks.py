@@ -36,8 +36,8 @@ class Light(Session):
 
     def _stretches(self) -> Plan:
         yield TRUE
-        self.boundaries.silence()
-        yield from self._steps(TRUE, 1e3, 1, [])
+        self.training.boundaries.silence()
+        yield from self.steps.count(TRUE, 1e3, 1, [])
 
 
 class Training:
@@ -71,14 +71,14 @@ class Training:
         """The same under a session."""
         session, source = kind(on_done=lambda: None), Source(self.batches, None)
         source.gives_batches = True
-        session.boundaries.install()
-        session.boundaries.find_roots()
+        session.training.boundaries.install()
+        session.training.boundaries.find_roots()
         for batch in self.batches[:64]:
             self.step(batch)  # the losses that are kept, and the modules that are found
-        session.sources.take(source)
+        session.training.sources.take(source)
         session.take_control()
         try:
-            return self.timed(Watched(session.sources, source, source.fresh(), now_ns()))
+            return self.timed(Watched(session.training.sources, source, source.fresh(), now_ns()))
         finally:
             session.remove()
 

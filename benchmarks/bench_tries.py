@@ -200,13 +200,16 @@ def main() -> None:
     rows = {} if asked.small else _known(path)
     chosen = _chosen(SMALL if asked.small else asked.only or [""])
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
-    for program, row in side_by_side(lanes, chosen, partial(run_apart, asked=asked, end=end)):
-        if row["verdict"] == "not run":
-            continue
-        rows[program.name] = row
-        print(json.dumps(row), flush=True)
-        if not asked.small:
-            record.save("bench_tries", QUESTION, _answer(rows, asked), path=path, show=False)
+    try:
+        for program, row in side_by_side(lanes, chosen, partial(run_apart, asked=asked, end=end)):
+            if row["verdict"] == "not run":
+                continue
+            rows[program.name] = row
+            print(json.dumps(row), flush=True)
+            if not asked.small:
+                record.save("bench_tries", QUESTION, _answer(rows, asked), path=path, show=False)
+    except KeyboardInterrupt:
+        print("interrupted: what was found so far is kept")
     print(json.dumps(score(list(rows.values())), indent=1))
 
 

@@ -55,12 +55,32 @@ def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> Non
     lines = (folder / "f.csv").read_text().splitlines()
     assert lines[0] == "step,forecast,actual"
     assert [float(line.split(",")[1]) for line in lines[1:]] == found["forecast"]
+    assert [line.split(",")[0] for line in lines[1:]] == [str(step) for step in range(200, 209)], "steps of the series"
     assert all(10 < value < 60 for value in found["forecast"]), "in the units of the series"
     scored = json.loads(stoker(*call[:4], "--horizon", "12", "--context", "30", "--score", "--json", "--device", "cpu").out)
     assert scored["windows"] == 4 * ((48 - 12) // 12 + 1)
     table = stoker(*call[:4], "--series", "OT", "--horizon", "12", "--context", "30", "--score", "--device", "cpu").out
     assert "4 windows, 30 -> 12" in table
     assert "repeating the last point" in table
+
+
+def test_points_that_are_missing_or_have_not_come_do_not_count(stoker: Stoker, folder: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "official")
+    lines = ["a,b", *(f"{'' if i > 94 else i % 7},{'' if i >= 40 else i}" for i in range(100))]
+    (folder / "holes.csv").write_text("\n".join(lines) + "\n")
+    call = ("forecast", "official", "--data", "holes.csv", "--device", "cpu", "--series")
+    found = json.loads(stoker(*call, "a", "--at", "92", "--horizon", "16", "--json", "--csv", "f.csv", "--plot", "f.svg").out)
+    assert found["known"] == 3
+    assert found["actual"] == [1.0, 2.0, 3.0] + [None] * 13
+    apart = [one - other for one, other in zip(found["forecast"], found["actual"][:3], strict=False)]
+    assert found["mse"] == pytest.approx(sum(one**2 for one in apart) / 3)
+    assert (folder / "f.csv").read_text().splitlines()[-1].endswith(",")
+    shown = stoker(*call, "a", "--at", "92", "--horizon", "16").out
+    assert "over the 3 points that are known" in shown
+    assert "nan" not in shown
+    refused = stoker(*call, "b", "--context", "32")
+    assert (refused.code, refused.out) == (2, "")
+    assert "has no known point among its last 32" in refused.err
 
 
 def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
@@ -91,6 +111,10 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
         ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has ett.csv:HUFL"),
         ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; give a whole number from 1."),
         ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the ending '.gif'; expected .svg or .png."),
+        ("forecast gone --data ett.stoker --series OT --plot no/f.svg", "stoker: no/f.svg cannot be written: there is no folder"),
+        ("forecast gone --data ett.stoker --series OT --csv no/f.csv", "stoker: no/f.csv cannot be written: there is no folder"),
+        ("forecast gone --data ett.stoker --series OT --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or"),
+        ("train time-moe --data ett.stoker --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or 'cuda:N'"),
         ("forecast gone --data ett.stoker --score --plot f.svg", "--score is over many forecasts"),
         ("bench time-moe --size 51m", "stoker: --size is '51m'; expected one of 50m, 200m, tiny."),
         ("bench time-moe --length 5000", "positions."),

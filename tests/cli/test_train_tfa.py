@@ -27,7 +27,7 @@ def test_from_a_yaml_to_a_bundle_that_proves_itself(stoker: Stoker, folder: Path
     assert (done.code, done.err) == (0, "")
     words = [line.split(" ")[0] for line in done.out.splitlines()]
     assert words[:6] == ["bars", "features", "labels", "train", "validation", "score"]
-    assert words.count("checked") == 7
+    assert words.count("checked") == 8
     assert "verdict    " in done.out
     assert done.out.endswith("run        run   next: stoker export run bundle/\n")
     done = stoker("export", "run", "bundle")

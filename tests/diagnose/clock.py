@@ -1,8 +1,16 @@
-"""A clock that ticks only when a test says so."""
+"""A clock that ticks only when a test says so, for a whole diagnosis."""
 
 from __future__ import annotations
 
+import pytest
+
+from stoker.diagnose import boundaries, function, ledger, session, steps, watched, workers
+from stoker.diagnose.measurements import Machine
+from stoker.diagnose.stretches import loader
+from stoker.diagnose.tries import inside
+
 MS = 1_000_000
+MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
 
 
 class Clock:
@@ -16,3 +24,12 @@ class Clock:
 
     def tick(self, milliseconds: int) -> None:
         self.now += milliseconds * MS
+
+
+def install_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """All of a diagnosis looks at this clock, on a machine that is known."""
+    clock = Clock()
+    for module in (boundaries, function, inside, loader, session, steps, watched, workers):
+        monkeypatch.setattr(module, "now_ns", clock)
+    monkeypatch.setattr(ledger, "measure_machine", lambda device: MACHINE)
+    return clock

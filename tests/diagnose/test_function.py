@@ -7,26 +7,19 @@ from typing import Any
 
 import pytest
 import torch
-from tests.diagnose.clock import Clock
+from tests.diagnose.clock import Clock, install_clock
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.diagnose import boundaries, function, ledger, session, watched, workers
 from stoker.diagnose.function import measure_step, step
-from stoker.diagnose.measurements import Machine
+from stoker.diagnose.stretches.loop import CLEAN_STEPS
 from stoker.errors import BatchesInvalid, OptionError
 
 pytestmark = pytest.mark.slow  # a whole diagnosis for each
 
-MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (boundaries, function, session, watched, workers):
-        monkeypatch.setattr(module, "now_ns", clock)
-    monkeypatch.setattr(ledger, "measure_machine", lambda device: MACHINE)
-    return clock
+    return install_clock(monkeypatch)
 
 
 class Rows(Dataset[torch.Tensor]):
@@ -69,7 +62,7 @@ def test_each_number_comes_from_a_stretch_of_its_own(clock: Clock) -> None:
     assert measured.phases.prepare == 0.003
     assert measured.phases.forward == 0.020
     assert measured.phases.rest == 0.007
-    assert len(measured.loop.seconds) >= session.CLEAN_STEPS
+    assert len(measured.loop.seconds) >= CLEAN_STEPS
     assert measured.loader.kind == "DataLoader"
     assert measured.loader.dataset == "Rows"
     assert measured.loader.batch_size == 5

@@ -7,30 +7,24 @@ from typing import Any
 
 import pytest
 import torch
-from tests.diagnose.clock import Clock
+from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose import boundaries, function, ledger, session, watched, workers
 from stoker.diagnose.child import Child, Request
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.function import measure_step
-from stoker.diagnose.measurements import Machine, Measurements
+from stoker.diagnose.ledger import Ledger
+from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.tries.feed import gathering
 from stoker.diagnose.tries.fused import Fused
 from stoker.diagnose.tries.inside import fix_inside, fixes_wanted
 
-MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
-
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (boundaries, function, session, watched, workers):
-        monkeypatch.setattr(module, "now_ns", clock)
-    monkeypatch.setattr(ledger, "measure_machine", lambda device: MACHINE)
-    monkeypatch.setattr(ledger.Ledger, "add_waiting", lambda self, waiting: None)  # a busy machine is another matter
-    return clock
+    monkeypatch.setattr(Ledger, "add_waiting", lambda self, waiting: None)  # a busy machine is another matter
+    return install_clock(monkeypatch)
 
 
 def measured_with(clock: Clock, optimizer_ticks: Callable[[Any], int], data_ticks: int = 0) -> Measurements:
@@ -103,14 +97,14 @@ def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypat
     monkeypatch.setattr(child, "_end", ends.append)
     try:
         child.run()
-        child.session.what_if = "batch"
+        child.session.training.what_if = "batch"
         child.run()
     finally:
         child.session.remove()
         child.session.remove()
     assert str(ends[0]).endswith("raised ValueError: a batch has 8 rows")  # without the guard
     assert ends[1] is None
-    assert child.session.ledger.notes[0].startswith("what batch would give could not be measured: train.py")
+    assert child.session.training.ledger.notes[0].startswith("what batch would give could not be measured: train.py")
 
 
 def test_only_what_would_be_advised_is_looked_at() -> None:

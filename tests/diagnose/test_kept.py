@@ -1,4 +1,5 @@
-"""Verdicts of what was once measured: programs of the suite with a known cause, on two cores, alone or beside noisy neighbours.
+"""Verdicts of what was once measured: programs of the suite with a known cause, on two cores, alone or beside noisy neighbours,
+and on an H200.
 
 The files of `kept` are those of `benchmarks.bench_verdicts --keep`, thinned out: a change of the rule is tested without a clock.
 """
@@ -28,6 +29,10 @@ def test_there_is_one_of_each_cause_of_a_cpu() -> None:
     assert {"data", "host", "optimizer", "compute", "memory", "dispatch", "oversubscribed", "none"} <= verdicts
 
 
+def test_all_programs_of_a_gpu_are_there() -> None:
+    assert {program.name for program in PROGRAMS if program.device == "cuda"} <= set(NAMES)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program_gets_the_verdict_that_was_put_in(name: str) -> None:
     program, finding = BY_NAME[name], conclude(measured(name))
@@ -42,6 +47,7 @@ def test_the_same_program_beside_others_or_after_a_few_steps_gets_none(name: str
     of_program = measured(name)
     few = msgspec.structs.replace(of_program, loop=Stretch(seconds=of_program.loop.seconds[:5]))
     assert conclude(few).verdict == "none"
-    if BY_NAME[name].verdict != "oversubscribed":  # which is in its own way
+    # A crowd is in its own way, and a GPU that is behind does not mind who has the cores.
+    if BY_NAME[name].verdict != "oversubscribed" and BY_NAME[name].device == "cpu":
         beside = msgspec.structs.replace(of_program, waited_for_cores=0.2)
         assert conclude(beside).verdict == "none"

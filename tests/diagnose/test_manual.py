@@ -65,7 +65,8 @@ def test_the_limits_are_those_of_the_rule() -> None:
         f"fewer than {rule.FEWEST_STEPS} clean steps, other programs on the cores for over {rule.LARGEST_WAIT:.0%} of the time",
         f"a spread of T over {rule.LARGEST_SPREAD * rule.WATCHED:.0%} "
         f"({rule.LARGEST_SPREAD:.0%} where it cannot be told who had the cores; "
-        f"GPU: {rule.LARGEST_SPREAD_ON_CUDA:.0%}, several processes: {rule.LARGEST_SPREAD_OF_RANKS:.0%})",
+        f"GPU: {rule.LARGEST_SPREAD_ON_CUDA:.0%}, several processes: {rule.LARGEST_SPREAD_OF_RANKS * rule.WATCHED:.0%} "
+        f"and {rule.LARGEST_SPREAD_OF_RANKS:.0%})",
         f"parts that miss T by over {rule.LARGEST_RESIDUAL:.0%}",
     ):
         assert told.replace("%", " %") in PAGE, told

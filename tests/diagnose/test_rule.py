@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 
-from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Stretch, Sync
+from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Stretch, Sync, Work
 from stoker.diagnose.parts import divide
 from stoker.diagnose.rule import WORK, doubt, rank
 
@@ -162,6 +162,35 @@ def test_kernels_far_from_any_peak_are_a_cause_of_their_own() -> None:
     assert rank(msgspec.structs.replace(measured, work=work))[0].verdict == "kernel"
     moving = msgspec.structs.replace(work, shares=MOVING)
     assert rank(msgspec.structs.replace(measured, work=moving))[0].verdict == "memory"
+
+
+@pytest.mark.parametrize(("moved_ms", "verdict"), [(8.0, "memory"), (1.0, "kernel")])
+def test_kernels_that_move_little_memory_in_much_time_are_far_from_any_peak(moved_ms: float, verdict: str) -> None:
+    measured = on_gpu(10.0, cached=10.0, issue=2.0, device=10.0, kernels=400)
+    work = msgspec.structs.replace(measured.work, shares=MOVING, moved_bytes=moved_ms * MS * H200.memcpy_bytes)
+    causes = rank(msgspec.structs.replace(measured, work=work))
+    assert causes[0].verdict == verdict
+    assert {cause.verdict for cause in causes[:2]} == {"memory", "kernel"}
+
+
+def test_waits_within_a_step_are_not_taken_for_issuing() -> None:
+    """Each layer is looked at on the host: issuing a step takes as long as the step, and most of that is waiting."""
+    phases = Phases(next=0.0, prepare=0.0, forward=0.007, backward=0.005, optimizer=0.001, rest=0.005)
+    work = Work(ops=900, kernels=700, flops=1e11, device_seconds=0.008, shares=COMPUTING)
+    waiting = msgspec.structs.replace(
+        on_gpu(18.0, cached=18.0, issue=20.0, device=21.0, kernels=700, syncs=80, work=work),
+        phases=phases,
+        blames={"forward": [Blame(place=LOG, share=0.5)], "rest": [Blame(place=LOG, share=0.9)]},
+    )
+    first, second = rank(waiting)[:2]
+    assert (first.verdict, second.verdict) == ("sync", "launch")
+    assert first.share == pytest.approx((0.5 * 7 + 0.9 * 5) / 18, abs=0.01)
+
+
+def test_a_cause_with_next_to_nothing_is_not_the_second() -> None:
+    work = Work(ops=900, kernels=700, flops=1e9, shares={"search": 0.8, "elementwise": 0.2})
+    measured = on_gpu(10.0, cached=10.0, issue=10.0, device=6.0, kernels=700, optimizer=0.001, work=work)
+    assert [cause.verdict for cause in rank(measured)[:2]] == ["launch", "kernel"]
 
 
 def test_products_in_a_short_type_are_not_blamed_for_their_type() -> None:

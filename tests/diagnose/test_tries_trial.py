@@ -90,7 +90,7 @@ def test_steps_of_a_gpu_in_which_an_epoch_ends_are_left_out_unless_all_do(
 def test_a_trial_gives_a_stretch_when_it_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[list[float]] = []
     session = session_of(turns)
-    monkeypatch.setattr(session, "_light", False)
+    monkeypatch.setattr(session.training, "light", False)
     plan = session._stretches()
     next(plan)
     step = Times((10_000_000,) * 6, False)

@@ -38,6 +38,7 @@ def test_the_table_the_record_and_the_picture_say_the_same() -> None:
     assert "a &amp; b" in picture
     assert "&lt;points&gt;" in picture
     assert "<points>" not in picture
+    assert "longer bars are faster" in picture
 
 
 def test_numbers_are_short() -> None:

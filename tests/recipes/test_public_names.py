@@ -16,7 +16,7 @@ PUBLIC = {
     "stoker.train", "stoker.train.config",
 }  # fmt: skip
 """Packages whose `__init__` says what is public."""
-GROUND = {"clock", "errors", "files", "kernel", "lazy", "memory", "printable", "units"}
+GROUND = {"clock", "devices", "errors", "files", "kernel", "lazy", "memory", "printable", "units"}
 """What everything in stoker stands on."""
 
 

@@ -190,7 +190,8 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
         ({"guard": "warn"}, "guard is 'warn'; expected 'stop' or 'skip'"),
         ({"max_seconds": 0}, "max_seconds is 0"),
         ({"log_every": 0}, "log_every is 0"),
-        ({"device": "cuda"}, "there is no GPU"),
+        ({"device": "cuda"}, "sees no GPU here"),
+        ({"device": "gpu"}, "expected 'cpu', 'cuda' or 'cuda:N'"),
     ],
     ids=str,
 )

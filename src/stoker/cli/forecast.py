@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.progress import progress
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -63,6 +65,8 @@ def command(
 
     if plot is not None:
         check_picture(plot)
+    if csv_path is not None and not Path(csv_path).absolute().parent.is_dir():
+        raise OptionError(f"{csv_path} cannot be written: there is no folder {Path(csv_path).parent}. Make it first.")
     for name, given in (("--horizon", horizon), ("--context", context), ("--stride", stride)):
         if given is not None and given < 1:
             raise click.UsageError(f"{name} is {given}; give a whole number from 1.")
@@ -79,7 +83,8 @@ def command(
     values = corpus.series(number or 0)
     end = len(values) if at is None else at
     if not 1 <= end <= len(values):
-        raise OptionError(f"--at is {end:,}, but series {corpus.series_name(number or 0)!r} has {len(values):,} points.")
+        name = corpus.series_name(number or 0)
+        raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, as many as points of series {name!r}.")
     _forecast(loaded, corpus, number or 0, end, horizon=horizon, context=context, plot=plot, csv_path=csv_path, as_json=as_json)
 
 
@@ -117,21 +122,24 @@ def _forecast(
     values = corpus.series(number)
     known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
     found = forecasting.forecast(loaded, known[None], horizon)[0]
-    actual = np.asarray(values[end : end + horizon], dtype=np.float64)
-    whole = actual if len(actual) == horizon else None
+    came = np.asarray(values[end : end + horizon], dtype=np.float64)
+    # Steps that have not come yet are as unknown as those that are missing.
+    actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
     name = corpus.series_name(number)
     if csv_path is not None:
-        files.write_file(Path(csv_path), forecasting.as_csv(found, whole).encode(), durable=False)
+        files.write_file(Path(csv_path), forecasting.as_csv(found, actual, first=end).encode(), durable=False)
     if plot is not None:
-        plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual if len(actual) else None, title=name)
-    errors = {} if whole is None else {"mse": float(np.mean((found - whole) ** 2)), "mae": float(np.mean(np.abs(found - whole)))}
+        plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
+    mse, mae, count = (0.0, 0.0, 0) if actual is None else forecasting.errors_of(found, actual)
     if as_json:
-        told: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon, **errors}
-        click.echo(forecasting.as_json(found, whole, **told))
+        told: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon}
+        told |= {"mse": mse, "mae": mae, "known": count} if count else {}
+        click.echo(forecasting.as_json(found, actual, **told))
         return
-    _table(name, loaded.source, end, found, whole)
-    if errors:
-        click.echo(f"MSE {errors['mse']:.6g}, MAE {errors['mae']:.6g} in the units of the series")
+    _table(name, loaded.source, end, found, actual)
+    if count:
+        partly = f", over the {count:,} points that are known" if count < horizon else ""
+        click.echo(f"MSE {mse:.6g}, MAE {mae:.6g} in the units of the series{partly}")
     for path in (plot, csv_path):
         if path is not None:
             click.echo(f"written: {printable(path)}")
@@ -146,7 +154,9 @@ def _table(name: str, source: str, end: int, found: Any, actual: Any) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("step", "forecast", *(["what came"] if actual is not None else [])):
         table.add_column(title, justify="right")
-    rows = [(f"{end + i:,}", f"{found[i]:.6g}", *([f"{actual[i]:.6g}"] if actual is not None else [])) for i in range(len(found))]
+    rows: list[tuple[str, ...]] = [(f"{end + i:,}", f"{found[i]:.6g}") for i in range(len(found))]
+    if actual is not None:
+        rows = [(*row, f"{value:.6g}" if math.isfinite(value) else "") for row, value in zip(rows, actual.tolist(), strict=True)]
     if len(rows) > SHOWN_ROWS:
         half = SHOWN_ROWS // 2
         rows = [*rows[:half], tuple("…" for _ in rows[0]), *rows[-half:]]
@@ -169,7 +179,15 @@ def _score(
         corpus = corpus.only(number)
     longest = loaded.model.size.max_position - horizon
     looked = context or max(1, min(loaded.length, 512, longest))
-    score = evaluate(loaded, corpus, context=looked, horizon=horizon, stride=stride or horizon)
+    with progress(unit="windows", enabled=not as_json) as show:
+        score = evaluate(
+            loaded,
+            corpus,
+            context=looked,
+            horizon=horizon,
+            stride=stride or horizon,
+            report=lambda done, total: show("scoring", done / total, done),
+        )
     if as_json:
         click.echo(json.dumps({"model": loaded.source, "context": looked, "horizon": horizon, **asdict(score)}))
         return

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.errors import OptionError
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -50,10 +49,6 @@ def command(config: str | None, assignments: tuple[str, ...], resume: str | None
     else:
         settings = read_settings(Path(config or ""), assignments=assignments)
         folder = Path(settings.out_dir or "")
-        if (folder / "run.json").exists() or (folder / "checkpoints").exists():
-            raise OptionError(
-                f"{folder} has a run already. Go on with it (stoker train --resume {folder}), or choose another (--set out_dir=…)."
-            )
     shows = not quiet and not as_json
 
     def say(word: str, sentence: str) -> None:

@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import sys
 import traceback
-from functools import partial
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,7 +69,7 @@ class Child:
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is known."""
         self.session.install()
-        rewrite_imports(self.session.sources)
+        rewrite_imports(self.session.training.sources)
         self._scratch.install()
         failure: str | None = None
         try:
@@ -81,9 +80,10 @@ class Child:
         except KeyboardInterrupt:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
-            failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {_one_line(error)}"
-            if self.session.what_if is not None:  # a fix that was switched on; all that the verdict is made of is there
-                self.session.ledger.notes.append(f"what {self.session.what_if} would give could not be measured: {failure}.")
+            failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {one_line(error)}"
+            training = self.session.training
+            if training.what_if is not None:  # a fix that was switched on; all that the verdict is made of is there
+                training.ledger.notes.append(f"what {training.what_if} would give could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
                 traceback.print_exception(error)
@@ -92,7 +92,7 @@ class Child:
         self._end(failure)
 
     def _run_program(self) -> None:
-        request, watch = self._request, self.session.sources
+        request, watch = self._request, self.session.training.sources
         if request.module:
             spec = _find(request.program)
             sys.path[0] = str(Path.cwd())
@@ -132,22 +132,30 @@ class Child:
             answer = Answer(error=failure or f"{self._request.program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
-            answer = Answer(error=f"{self._request.program} could not be measured: {type(error).__name__}: {_one_line(error)}")
+            answer = Answer(error=f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}")
         self._scratch.remove()
+        self._leave_with(answer)
+
+    def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
+        """Say this last, and end this process and its workers, without running anything more of the program."""
         # Not JSON: a loss may be no number.
         self._connection.send_bytes(msgspec.msgpack.encode(answer))
         self._connection.close()
-        _leave()
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+        os._exit(0)
 
     def _measured(self) -> Measurements:
-        session = self.session
-        measure = partial(session.ledger.measurements, session.sources, session.boundaries, session.device)
-        ranks = session.ranks
-        found = session.ledger.of_rank(ranks.rank) if ranks is not None else None
+        training = self.session.training
+        ranks = training.ranks
+        found = training.ledger.of_rank(ranks.rank) if ranks is not None else None
         if ranks is None or found is None:
-            return measure()
+            return training.measurements()
         ranks.tell(found)
-        measured: Measurements = ranks.take_turns(measure)
+        measured: Measurements = ranks.take_turns(training.measurements)
         return msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
 
     def _look_for_faults(self, measured: Measurements) -> list[str]:
@@ -155,17 +163,7 @@ class Child:
             return []
         from stoker.diagnose.correctness import wrong_in
 
-        return wrong_in(self.session.sources, measured.losses, seconds=self._request.check_seconds)
-
-
-def _leave() -> NoReturn:
-    """End this process and its workers, without running anything more of the program."""
-    for worker in multiprocessing.active_children():
-        worker.terminate()
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not stream.closed:
-            stream.flush()
-    os._exit(0)
+        return wrong_in(self.session.training.sources, measured.losses, seconds=self._request.check_seconds)
 
 
 def _find(name: str) -> ModuleSpec:
@@ -189,7 +187,8 @@ def _line_of(error: BaseException) -> str:
     return f" ({shown(lines[-1].filename)}:{lines[-1].lineno})" if lines else ""
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error says, in a line."""
     lines = str(error).strip().splitlines() or ["(no message)"]
     return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from stoker.clock import now_ns
 from stoker.diagnose.apart import comparable, in_process, loaders_apart
+from stoker.diagnose.tries.seeds import kept_seeds
 from stoker.diagnose.watched import Sources
 from stoker.errors import OptionError, StokerError
 from stoker.feed.audit import Audit, check
@@ -187,22 +186,19 @@ def _affordable(loader: Any, seconds: float) -> int:
 @contextlib.contextmanager
 def _as_it_was(loader: Any) -> Iterator[None]:
     """Put random numbers, and where the loader is, back to what they were."""
-    plain, array, tensor = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    sampler = getattr(loader, "sampler", None)
-    owners = [getattr(place, "generator", None) for place in (loader, sampler)]
-    generators = [(one, one.get_state()) for one in owners if isinstance(one, torch.Generator)]
-    resumes = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
-    state = loader.state_dict() if resumes else None
-    try:
-        yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(array)
-        torch.set_rng_state(tensor)
-        for generator, before in generators:
-            generator.set_state(before)
-        if resumes:
-            loader.load_state_dict(state)
+    with kept_seeds():
+        sampler = getattr(loader, "sampler", None)
+        owners = [getattr(place, "generator", None) for place in (loader, sampler)]
+        generators = [(one, one.get_state()) for one in owners if isinstance(one, torch.Generator)]
+        resumes = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+        state = loader.state_dict() if resumes else None
+        try:
+            yield
+        finally:
+            for generator, before in generators:
+                generator.set_state(before)
+            if resumes:
+                loader.load_state_dict(state)
 
 
 def _declared_length(loader: Any) -> int | None:

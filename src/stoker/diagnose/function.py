@@ -42,19 +42,20 @@ def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *,
     if not hasattr(batches, "__iter__"):
         raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
     session = Session(on_done=lambda: None, every_turn=True, pace=pace)
+    training = session.training
     frame = own_frame(sys._getframe(1))
     source = Source(batches, place_of(frame) if frame is not None else None)
-    session.boundaries.install()
-    session.boundaries.find_roots()
+    training.boundaries.install()
+    training.boundaries.find_roots()
     try:
-        watched = Watched(session.sources, source, source.fresh(), now_ns())
+        watched = Watched(training.sources, source, source.fresh(), now_ns())
         for number, batch in enumerate(watched):
             train_step(batch)
             if number == 1:
                 source.gives_batches = next(leaves(batch), None) is not None
-                session.sources.take(source)
+                training.sources.take(source)
                 session.take_control()
-        while not session.done and source.can_repeat and source.nexts + session.boundaries.steps:
+        while not session.done and source.can_repeat and source.nexts + training.boundaries.steps:
             watched.restart()
             for batch in watched:
                 train_step(batch)
@@ -62,6 +63,6 @@ def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *,
             raise session.failure
         if not source.nexts:
             raise BatchesInvalid("batches has none; expected an iterable that gives at least one.")
-        return session.ledger.measurements(session.sources, session.boundaries, session.device)
+        return training.measurements()
     finally:
         session.remove()

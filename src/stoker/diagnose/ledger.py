@@ -36,6 +36,10 @@ class Ledger:
     """Steps without the exchange with other processes."""
     exchanged: list[float] = field(default_factory=list)
     """Seconds a step of these in collectives that the program called itself, by stretch."""
+    waited_apart: list[float] = field(default_factory=list)
+    """Of their time: ready to run, and others had the core; by stretch."""
+    exchanges: list[float] = field(default_factory=list)
+    """Seconds a step that the exchange adds where all begin it at the same time, by stretch."""
     on_device: dict[int, list[float]] = field(default_factory=dict)
     """Seconds between marks on a GPU's timeline, by the list (its id) that holds the host's times of the same steps."""
     host_issue: list[float] = field(default_factory=list)
@@ -61,7 +65,6 @@ class Ledger:
     notes: list[str] = field(default_factory=list)
     first_ns: int = 0
     """When the first step had ended."""
-    seconds: float = 0.0
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     def measurements(
@@ -121,8 +124,14 @@ class Ledger:
         if not self.loop or not self.apart:
             return None
         own = [[max(0.0, one - less) for one in piece] for piece, less in zip(apart, self.exchanged, strict=False)]
-        step = statistics.median(one for piece in loop for one in piece)
-        return Rank(rank=rank, step_seconds=step, apart_seconds=_in_pieces(at_one_level(own, loop)).median)
+        exchanges = [[one] for one in self.exchanges] if len(self.exchanges) == len(apart) else []
+        return Rank(
+            rank=rank,
+            step_seconds=statistics.median(one for piece in loop for one in piece),
+            apart_seconds=_in_pieces(at_one_level(own, loop)).median,
+            exchange_seconds=_in_pieces(at_one_level(exchanges, loop)).median if exchanges else None,
+            waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
+        )
 
     def begin(self, into: list[Any]) -> None:
         """What is written to a list from here on is another stretch of the same kind."""

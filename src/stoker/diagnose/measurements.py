@@ -151,6 +151,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     flops_by_dtype: dict[str, float] = {}
     h2d_bytes: float = 0.0
     h2d_copies: float = 0.0
+    moved_bytes: float | None = None
+    """Of tensors that elementwise operations, reductions and copies read and wrote, those of the optimizer left out."""
     peak_bytes: int | None = None
     """Of device memory."""
     shares: dict[str, float] = {}
@@ -176,6 +178,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     step_seconds: float
     apart_seconds: float
     """Without the exchange with the others: what it takes by itself."""
+    exchange_seconds: float | None = None
+    """What the exchange adds where all begin it at the same time; None where they could not be made to."""
+    waited_for_cores: float | None = None
+    """Of the time of these steps without the exchange: ready to run, and others had its core. None where it cannot be told."""
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):

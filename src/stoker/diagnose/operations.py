@@ -30,6 +30,8 @@ COPY = frozenset(
     "repeat_interleave tril triu take put_ narrow_copy im2col col2im pixel_shuffle pin_memory _pin_memory "
     "arange eye one_hot unfold_backward _foreach_zero_ _foreach_copy_".split()
 )
+LOOKUPS = frozenset("index index_select gather embedding take masked_select slice_backward select_backward".split())
+"""Copies of, or into, a small part of their largest tensor: only the other one is moved."""
 VIEWS = frozenset(
     "empty empty_like empty_strided new_empty new_empty_strided new_zeros view _unsafe_view reshape _reshape_alias as_strided t "
     "transpose permute expand expand_as squeeze unsqueeze select slice narrow split split_with_sizes chunk unbind detach detach_ "

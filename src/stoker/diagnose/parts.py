@@ -31,6 +31,10 @@ MOSTLY = 0.6
 SHORTER = 2.0
 """So much faster must a shorter type be for its absence to be a cause."""
 LONG_KERNEL = 20e-6
+IDLE = 1.02
+"""Of the time of its kernels: a GPU whose step takes no longer is busy all the time, however slowly it is fed."""
+ISSUING = 10.0
+"""Times what it costs to issue a kernel: an operation of a training, its backward and its module included, takes up to three."""
 QUEUE = 800
 """Kernels that can wait for a GPU (about a thousand): a step with more blocks behind a sleep, though nothing in it waits."""
 
@@ -91,7 +95,7 @@ def _of_ranks(measured: Measurements, step: float) -> Division:
     """Of a training of several processes: what they lose to each other, and the rest as the first one has it by itself."""
     apart = [min(step, rank.apart_seconds) for rank in measured.ranks]
     own, slowest = max(apart[0], SHORTEST * step), max(apart)
-    straggler, communication = slowest - statistics.median_low(apart), step - slowest
+    straggler, communication = _between_ranks(measured, step, slowest - statistics.median_low(apart), step - slowest)
     phases = scaled_phases(measured, step)
     phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - own)))  # gradients are exchanged there
     # Batches that are kept make the others faster, too, so that C says nothing of this one.
@@ -101,6 +105,18 @@ def _of_ranks(measured: Measurements, step: float) -> Division:
     parts = {field.name: factor * getattr(inner.parts, field.name) for field in fields(Parts)}
     parts |= {"straggler": straggler, "communication": communication}
     return Division(step=step, parts=Parts(**parts), residual=factor * inner.residual, host_limits=inner.host_limits)
+
+
+def _between_ranks(measured: Measurements, step: float, late: float, rest: float) -> tuple[float, float]:
+    """What processes lose because one is `late` by so much, and what to the exchange, of which there is at most the `rest`."""
+    exchanges = [rank.exchange_seconds for rank in measured.ranks if rank.exchange_seconds is not None]
+    if len(exchanges) < len(measured.ranks):
+        return late, rest
+    # Who is slower than others within the exchange waits least in it.
+    exchange = min(*exchanges, rest)
+    # The exchange takes longer where some have slept until the last one came: that is due to both, as far as each is there.
+    longer = (rest - exchange) / max(late + exchange, SHORTEST * step)
+    return late * (1 + longer), rest - late * longer
 
 
 def seconds_of(stretch: Stretch | None) -> float | None:
@@ -169,11 +185,11 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     return Division(step=step, parts=parts, residual=residual, host_limits=False)
 
 
-def crowded(measured: Measurements) -> bool:
+def crowded(measured: Measurements, *, exchanging: bool = True) -> bool:
     """Whether the training has more threads and workers than cores: it is in its own way."""
     processes = max(1, len(measured.ranks))
-    exchanging = 1 if measured.ranks else 0  # a thread of theirs that sends and receives
-    return processes * (measured.machine.threads + measured.loader.workers) + exchanging > measured.machine.cores
+    more = 1 if measured.ranks and exchanging else 0  # a thread of theirs that sends and receives
+    return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 
 def _threads_gain(measured: Measurements) -> float:
@@ -226,7 +242,10 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     waits = _waits(measured, phases)
     waiting = max(0.0, sum(waits.values()) - transfer)
     in_loop = phases.forward > 0
-    issue = left if issue is None else max(0.0, issue - (transfer if in_loop else 0.0) - waiting)
+    issue = left if issue is None else issue - (transfer if in_loop else 0.0)
+    if waiting > 0:  # issuing ends when the device does, and takes no longer than the loop but for its waits
+        issue = min(issue, left) - waiting
+    issue = max(0.0, issue)
     stalls = bool(measured.syncs) or (bool(measured.blocked_under_sleep) and not _fills_queue(measured))
     own = max(0.0, phases.rest - waits.get("rest", 0.0))
     if stalls and not waits:
@@ -238,9 +257,12 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     left -= host + sync
     # Also where only copies make issuing longer than running: work that waits for its host is not what holds a step back.
     host_limits = issue - own > device or (issue > device and left > 1.1 * device) or (behind and not stalls)
+    host_limits = host_limits and left > IDLE * device
     # Into an empty queue a step is issued more slowly than behind another one: what that takes longer is nobody's.
     residual = left - max(device, min(issue - own, left) if host_limits else 0.0)
     launch = max(0.0, left - device) if host_limits else 0.0
+    python = max(0.0, launch - _issuing_at_most(measured))
+    host, launch, left = host + python, launch - python, left - python
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}
     return Division(step=step, parts=Parts(**parts), residual=residual, host_limits=host_limits)
@@ -252,6 +274,13 @@ def device_seconds(measured: Measurements) -> float | None:
     if measured.blocked_under_sleep and work is not None and work.device_seconds is not None:
         return work.device_seconds
     return seconds_of(measured.device_alone)
+
+
+def _issuing_at_most(measured: Measurements) -> float:
+    """Seconds that a host can need for the operations of a step; what is more is Python between them."""
+    work, launch = measured.work, measured.machine.launch_seconds
+    count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
+    return ISSUING * launch * count if launch and count else math.inf
 
 
 def _fills_queue(measured: Measurements) -> bool:
@@ -295,6 +324,7 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
         moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy")) / total
         if reached < IN_PEAK and products < MOSTLY:
             products = min(products, reached)  # products far from the peak: their shapes are small or ragged
+        moving *= _moved(measured, device * moving)
     elif reached >= IN_PEAK:
         products, moving = 1.0, 0.0
     else:
@@ -309,6 +339,15 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
         "memory": seconds * moving,
         "kernel": max(0.0, seconds * (1 - products - moving)),
     }
+
+
+def _moved(measured: Measurements, seconds: float) -> float:
+    """How much of the time that kernels took to move memory it needs; all of it where they are fast, or nobody counted bytes."""
+    work, rate = measured.work, measured.machine.memcpy_bytes
+    if work is None or work.moved_bytes is None or seconds <= 0:
+        return 1.0
+    reached = work.moved_bytes / rate / seconds
+    return 1.0 if reached >= IN_PEAK else reached
 
 
 def _in_shorter_type(measured: Measurements) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from stoker.diagnose.boundaries import Times
+from stoker.diagnose.turns import Turns
 
 
 class Mode(NamedTuple):
@@ -14,6 +15,8 @@ class Mode(NamedTuple):
     cached: bool = False
     before: Callable[[], object] | None = None
     """Called when the batch is there, outside of all times."""
+    turns: Turns | None = None
+    """What takes the times of the steps behind this one, until it is over; they get batches of the same kind."""
 
 
 TRUE, CACHED = Mode(), Mode(cached=True)

@@ -2,7 +2,9 @@
 
 Each process has a session of its own. What they must do alike, such as the number of steps of a stretch, the first decides and
 tells the others through the store that torch's processes share; nothing is added to their collectives. A stretch of steps without
-the exchange of gradients shows what each process takes by itself: who is slow, and what the exchange costs. The first concludes.
+the exchange of gradients shows what each process takes by itself, and so who is slow. One in which all meet before each exchange
+shows what that costs when nobody is late: who has slept until the last one came is slow to wake, which is no cost of exchanging.
+The first concludes.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch.distributed
 
 from stoker.clock import now_ns
 from stoker.diagnose.measurements import Rank
+from stoker.diagnose.meeting import Meeting
 
 PATIENCE = timedelta(seconds=60)
 COLLECTIVES = (
@@ -34,10 +37,11 @@ class Ranks:
         self.number = number
         self._store = store
         self._asked = 0
+        self._meetings = 0
         self._alone: list[Any] = []
         self._undo: list[Callable[[], Any]] = []
         self.exchanged_ns = 0
-        """Spent in collectives that the program called itself, while it was apart."""
+        """Spent in collectives that the program called itself, from `part` or `meet` on until `join`."""
 
     def agree(self, value: float) -> float:
         """What the first process says; all must ask at the same step."""
@@ -53,12 +57,35 @@ class Ranks:
 
     def part(self, modules: list[torch.nn.Module]) -> None:
         """From the next step on, gradients stay where they are, and what is exchanged by hand is timed."""
-        for module in modules:
-            if isinstance(module, torch.nn.parallel.DistributedDataParallel) and module.require_backward_grad_sync:
+        for module in _parallel(modules):
+            if module.require_backward_grad_sync:
                 module.require_backward_grad_sync = False
                 self._alone.append(module)
         for name in COLLECTIVES:
             self._time(name)
+
+    def meet(self, modules: list[torch.nn.Module]) -> Meeting:
+        """From the next step on, all begin to exchange gradients at the same time, and what is exchanged by hand is timed.
+
+        Gradients of parallel modules are exchanged within the backward pass, those that a program exchanges by hand after it.
+        """
+        self._meetings += 1
+        meeting = Meeting(self._store, self.number, name=f"met/{self._meetings}")
+        parallel, original = _parallel(modules), torch.autograd.backward
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            if any(module.require_backward_grad_sync for module in parallel):
+                meeting.wait()
+            original(*args, **kwargs)
+            if not parallel:
+                meeting.wait()
+
+        setattr(torch.autograd, "backward", backward)  # noqa: B010
+        self._undo.append(lambda: setattr(torch.autograd, "backward", original))
+        for name in COLLECTIVES:
+            self._time(name)
+        return meeting
 
     def join(self) -> None:
         """As before."""
@@ -105,6 +132,10 @@ class Ranks:
         finally:
             if self.rank == 0:
                 self._store.set("measured", "1")
+
+
+def _parallel(modules: list[torch.nn.Module]) -> list[Any]:
+    return [module for module in modules if isinstance(module, torch.nn.parallel.DistributedDataParallel)]
 
 
 def find_ranks() -> Ranks | None:

@@ -19,7 +19,8 @@ LARGEST_SPREAD = 0.10
 LARGEST_SPREAD_ON_CUDA = 0.15
 """Thousands of kernels issued one by one jitter by themselves."""
 LARGEST_SPREAD_OF_RANKS = 0.20
-"""Processes that exchange something wait for each other, and steps of all have the jitter of each."""
+"""Processes that exchange something wait for each other, and steps of all have the jitter of each. Who is woken up where another
+thread runs waits for the scheduler's next tick: 4 ms on some systems, though nothing else runs."""
 LARGEST_CACHED_SPREAD = 0.20
 LARGEST_RESIDUAL = 0.15
 LARGEST_WAIT = 0.10
@@ -52,8 +53,9 @@ def rank(measured: Measurements, division: Division | None = None) -> list[Cause
     shares = {name: division.share(name) for name in names}
     first = _to_be_first(shares, division)
     last = WORK if division.host_limits else ()
+    tiny = {name for name in names if shares[name] < LEAST and not (name == "launch" and division.host_limits)}
     # The order of the names decides between equal shares: what hides others comes first.
-    order = sorted(names, key=lambda name: (name in last, name not in first, -shares[name], names.index(name)))
+    order = sorted(names, key=lambda name: (name in tiny, name in last, name not in first, -shares[name], names.index(name)))
     return [
         Cause(verdict=name, share=shares[name], sentence=_sentence(name, shares[name], measured))
         for place, name in enumerate(order)
@@ -90,31 +92,51 @@ def doubt(measured: Measurements, division: Division | None = None) -> str | Non
     if abs(residual) > LARGEST_RESIDUAL:
         side = "longer" if residual > 0 else "shorter"
         return f"a step takes {percent(abs(residual))} {side} than its parts, measured one by one: {QUIET}"
+    if _slow_or_exchanging(measured, division):
+        return "a slow process cannot be told from a slow exchange, which they did not begin together: measure one alone, too"
     if division.share("unknown") > 0.5 and not _to_be_first(_all_shares(division), division):
         return "the training ended before its work could be counted: let it run longer"
     return None
 
 
+def _slow_or_exchanging(measured: Measurements, division: Division) -> bool:
+    """Whether both have a part, and nobody knows what the exchange takes by itself."""
+    unknown = any(rank.exchange_seconds is None for rank in measured.ranks) and measured.device == "cpu"
+    return unknown and all(division.share(name) >= WASTE for name in OF_RANKS)
+
+
 def _unsteady(measured: Measurements, division: Division) -> str | None:
     """What the machine did besides, or how it changed."""
-    loop, cached, waited = measured.loop, measured.cached, measured.waited_for_cores
+    loop, waited = measured.loop, _waited(measured)
+    cached = measured.cached if not measured.ranks else None  # nothing follows from it where processes wait for each other
     by_host = measured.device == "cpu" or division.host_limits  # a GPU that is behind does not mind
-    if waited is not None and waited > LARGEST_WAIT and by_host and not crowded(measured):
+    if waited is not None and waited > LARGEST_WAIT and by_host:
         return f"for {percent(waited)} of the time other programs had the cores: run it again while nothing else uses them"
     if loop.spread > _largest_spread(measured):
         ordered = sorted(loop.seconds)
         low, high = (readable_seconds(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
         return f"steps vary too much ({percent(loop.spread)}, from {low} to {high}): {QUIET}"
-    if waited is None and loop.drift > LARGEST_UNWATCHED_DRIFT:
+    if measured.waited_for_cores is None and loop.drift > LARGEST_UNWATCHED_DRIFT:
         return f"the machine changed its speed by {percent(loop.drift)} meanwhile: {QUIET}"
     if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD * _slack(measured):
         return f"steps on batches that are kept vary too much ({percent(cached.spread)}): {QUIET}"
     return None
 
 
+def _waited(measured: Measurements) -> float | None:
+    """Of the time, ready to run while others had the core; None where these may have been threads of the training itself."""
+    if not crowded(measured):
+        return measured.waited_for_cores
+    if crowded(measured, exchanging=False):
+        return None
+    # It is threads that send and receive that make the crowd: without the exchange they sleep.
+    apart = [rank.waited_for_cores for rank in measured.ranks if rank.waited_for_cores is not None]
+    return max(apart) if apart and len(apart) == len(measured.ranks) else None
+
+
 def _largest_spread(measured: Measurements) -> float:
     if measured.ranks:
-        return LARGEST_SPREAD_OF_RANKS
+        return LARGEST_SPREAD_OF_RANKS * (WATCHED if measured.device == "cpu" and _waited(measured) is not None else 1.0)
     return LARGEST_SPREAD_ON_CUDA if measured.device == "cuda" else LARGEST_SPREAD * _slack(measured)
 
 

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from stoker.diagnose.budget import usual_of
-from stoker.diagnose.child import Child, _leave, _one_line
+from stoker.diagnose.child import Child, one_line
 from stoker.diagnose.counts import Counts, StepCounter
 from stoker.diagnose.gate import TallyAnswer, TallyRequest
 from stoker.diagnose.session import Session
@@ -35,8 +35,8 @@ class TallySession(Session):
 
     def install(self) -> None:
         """Begin to listen to the program."""
-        self.boundaries.install()
-        self.boundaries.on_step = self._count
+        self.training.boundaries.install()
+        self.training.boundaries.on_step = self._count
 
     def remove(self) -> None:
         """Leave the program alone."""
@@ -44,7 +44,7 @@ class TallySession(Session):
         super().remove()
 
     def _count(self) -> None:
-        boundaries = self.boundaries
+        boundaries = self.training.boundaries
         if self.counter is None:
             if boundaries.steps < self._warmup:
                 return
@@ -85,10 +85,8 @@ class Tally(Child):
             answer = TallyAnswer(error=f"{self._request.program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
-            answer = TallyAnswer(error=f"{self._request.program} could not be counted: {type(error).__name__}: {_one_line(error)}")
-        self._connection.send_bytes(msgspec.msgpack.encode(answer))
-        self._connection.close()
-        _leave()
+            answer = TallyAnswer(error=f"{self._request.program} could not be counted: {type(error).__name__}: {one_line(error)}")
+        self._leave_with(answer)
 
 
 def main(arguments: list[str]) -> NoReturn:

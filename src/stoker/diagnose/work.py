@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 
 from stoker.diagnose.boundaries import FORWARD
 from stoker.diagnose.measurements import Work
-from stoker.diagnose.operations import class_of
+from stoker.diagnose.operations import LOOKUPS, class_of
 
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OPTIMIZER_RANGE = "Optimizer.step#"
@@ -33,6 +33,8 @@ GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
 """Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
 RUNTIME = ("cuda", "cuLaunch", "cuMem")
 """Calls of the CUDA runtime: torch numbers them apart from operations, and gives them kernels of whatever has the same number."""
+MOVING = ("elementwise", "reduce", "copy")
+OF_OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 UPLOAD = "HtoD"
 """In the name of a copy from the host: batches on their way are no work of a step."""
 aten: Any = torch.ops.aten
@@ -48,6 +50,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = 0
         self.flops_by_dtype: dict[str, float] = defaultdict(float)
+        self.moved_bytes = 0
         self.h2d_copies = 0
         self.h2d_bytes = 0
         self.h2d_pinned_bytes = 0
@@ -69,6 +72,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._count_upload(packet, args, out)
         elif packet is not None and (formula := _FORMULAS.get(packet) or flop_registry.get(packet)) is not None:
             self.flops_by_dtype[_type_of(args)] += formula(*args, **(kwargs or {}), out_val=out)
+        self.moved_bytes += _moved_bytes(func.name(), args, out)
         return out
 
     def _count_upload(self, packet: Any, args: tuple[Any, ...], out: Any) -> None:
@@ -79,6 +83,25 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.h2d_bytes += source.nbytes
         if out.device.type == "cuda" and source.is_pinned():
             self.h2d_pinned_bytes += source.nbytes
+
+
+def _moved_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
+    """That an operation reads and writes if moving memory is all it does; an optimizer's, which take lists, are counted apart."""
+    operation = name.rpartition("::")[2].partition(".")[0]
+    if class_of(f"aten::{operation}") not in MOVING or operation.startswith(OF_OPTIMIZERS):
+        return 0
+    read, written = [_bytes_of(one) for one in args], [_bytes_of(one) for one in (out if isinstance(out, tuple | list) else (out,))]
+    if operation in LOOKUPS:
+        return 2 * min(max(read), max(written))
+    return sum(read) + sum(written)
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, tuple | list):
+        return sum(map(_bytes_of, value))
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return 0
+    return min(value.nbytes, value.untyped_storage().nbytes())  # what is expanded lies there once
 
 
 def _type_of(args: Iterable[Any]) -> str:
@@ -243,7 +266,7 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
     for event in events:
         if event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, *RUNTIME)) or not event.kernels:
             continue
-        kind = "optimizer" if _in_optimizer(event) else class_of(event.name) or "other"
+        kind = "optimizer" if _in_optimizer(event) else "search" if _in_search(event) else class_of(event.name) or "other"
         for kernel in event.kernels:
             count += 1
             times[kind] += kernel.duration
@@ -274,12 +297,19 @@ def _is_work(event: Any) -> bool:
 
 
 def _in_optimizer(event: Any) -> bool:
+    return any(parent.name.startswith(OPTIMIZER_RANGE) for parent in _parents(event))
+
+
+def _in_search(event: Any) -> bool:
+    """Whether it is a copy, say, that a sort makes for itself."""
+    return any(class_of(parent.name) == "search" for parent in _parents(event))
+
+
+def _parents(event: Any) -> Iterator[Any]:
     parent = event.cpu_parent
     while parent is not None:
-        if parent.name.startswith(OPTIMIZER_RANGE):
-            return True
+        yield parent
         parent = parent.cpu_parent
-    return False
 
 
 def work_of(counted: Counting, profiled: Profiling | None = None, *, peak_bytes: int | None = None) -> Work:
@@ -289,6 +319,7 @@ def work_of(counted: Counting, profiled: Profiling | None = None, *, peak_bytes:
         kernels=profiled.kernels if profiled is not None else None,
         flops=counted.flops,
         flops_by_dtype=dict(counted.flops_by_dtype),
+        moved_bytes=float(counted.moved_bytes) if counted.ops else None,
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
         peak_bytes=peak_bytes,

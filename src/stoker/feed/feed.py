@@ -14,6 +14,7 @@ import xxhash
 from torch.utils.data import BatchSampler
 
 from stoker.clock import Spans
+from stoker.devices import check_device
 from stoker.errors import LeakFound, OptionError
 from stoker.feed.batches import Batches, Source, Steps
 from stoker.feed.columns import choose_columns, identity_of, lengths_of
@@ -368,17 +369,7 @@ def _check_part(part: Part | None, store: Store, view: AnyView, normalize: Metho
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N' ({str(error).splitlines()[0]}).") from None
-    if found.type == "cuda":
-        if not torch.cuda.is_available():
-            raise OptionError(f"device is {device!r}, but torch {torch.__version__} sees no GPU here. Use device='cpu'.")
-        index = found.index if found.index is not None else torch.cuda.current_device()
-        if index >= torch.cuda.device_count():
-            raise OptionError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs here.")
-        return torch.device("cuda", index)
-    if found.type != "cpu":
+    found = check_device(device)
+    if found.type not in ("cpu", "cuda"):
         raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Take batches of the CPU there yourself.")
     return found

@@ -60,6 +60,33 @@ def interleave(
     return found
 
 
+class Rates:
+    """A writer of a trainer that keeps steps a second, without the first windows, in which it compiles and captures."""
+
+    UNCOUNTED = 2
+
+    def __init__(self) -> None:
+        self._found: list[float] = []
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of a step, window by window."""
+        return [1 / rate for rate in self._found[self.UNCOUNTED :]]
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Keep one window."""
+        if "rate" in values:
+            self._found.append(values["rate"])
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def windows_for(rounds: int) -> int:
+    """How many windows a training needs for as many that count."""
+    return rounds + Rates.UNCOUNTED
+
+
 def shown(value: float) -> str:
     """A number as short as it can be said: 12,345, 123, 12.3 or 0.0123."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
@@ -111,8 +138,8 @@ def draw_bars(lines: Sequence[Line], *, title: str, names: tuple[str, str], note
         x = 20 + number * 160
         parts.append(f'<rect x="{x}" y="44" width="12" height="12" fill="{colour}"/>')
         parts.append(f'<text x="{x + 18}" y="54">{_text(name)}</text>')
-    if note:
-        parts.append(f'<text x="{WIDTH - 20:g}" y="54" text-anchor="end" fill="#666666" font-size="11">{_text(note)}</text>')
+    told = f"longer bars are faster; {note}" if note else "longer bars are faster"
+    parts.append(f'<text x="{WIDTH - 20:g}" y="54" text-anchor="end" fill="#666666" font-size="11">{_text(told)}</text>')
     for number, line in enumerate(lines):
         parts += _bars(line, TOP + number * ROW)
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -45,6 +45,8 @@ def check_picture(path: str | Path) -> None:
     suffix = Path(path).suffix
     if suffix not in (".svg", ".png"):
         raise OptionError(f"{path} has the ending {suffix!r}; expected .svg or .png.")
+    if not Path(path).absolute().parent.is_dir():
+        raise OptionError(f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first.")
     if suffix == ".png":
         _painter()
 

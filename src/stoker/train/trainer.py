@@ -19,6 +19,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
+from stoker.devices import check_device
 from stoker.errors import OptionError
 from stoker.train import contents, facts, rng
 from stoker.train.checkpoints import Checkpoint, Checkpoints
@@ -353,10 +354,7 @@ def _device_of(model: nn.Module, wanted: str | torch.device | None) -> torch.dev
         raise OptionError("model has no parameters, so there is nothing to train.")
     if wanted is None:
         return parameters[0].device
-    device = torch.device(wanted)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise OptionError(f"device is {str(wanted)!r}, but there is no GPU that torch can use. Use device='cpu'.")
-    model.to(device)
+    model.to(check_device(wanted))
     return next(model.parameters()).device
 
 

@@ -42,6 +42,12 @@ def test_the_time_of_new_york_goes_first(tmp_path: Path) -> None:
     assert read(tmp_path, NYT).times.tolist() == [1704187800000]
 
 
+@pytest.mark.parametrize("zeros", [0, 3, 6, 9])
+def test_whole_numbers_are_times_in_any_usual_unit(tmp_path: Path, zeros: int) -> None:
+    bars = read(tmp_path, f"ts,close\n{1700000060 * 10**zeros},2\n{1700000120 * 10**zeros},3\n")
+    assert bars.times.tolist() == [1700000060000, 1700000120000]
+
+
 def test_several_files_stay_apart_whatever_their_times(tmp_path: Path) -> None:
     later, earlier = "ts,close\n1700000060,2\n1700000120,3\n", "ts,close,volume\n1600000000,20,5\n1600000060,30,5\n"
     bars = check_bars(read(tmp_path, later, earlier))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -78,18 +79,19 @@ def test_a_history_warms_the_predictor(bundle: Path) -> None:
     assert one.bars_to_go == one.bundle.warm_up + one.bundle.reach - 1
 
 
-def test_a_missing_price_is_not_ready(bundle: Path) -> None:
+@pytest.mark.parametrize("price", [None, 0.0, -1.0, math.inf])
+def test_a_missing_price_ends_the_series_as_in_the_training(bundle: Path, price: float | None) -> None:
     _, rows = bars_of()
-    predictor = Predictor.load(bundle)
-    if predictor.bundle.arithmetic == "sentio":
-        pytest.skip("a missing price spoils sentio's arithmetic for good")
+    predictor, fresh = Predictor.load(bundle), Predictor.load(bundle)
     for bar in rows[:200]:
         predictor.push(bar)
-    assert predictor.push({**rows[200], "close": None}) is None
+    assert predictor.push({**rows[200], "close": price}) is None
     assert not predictor.is_ready
+    to_go = predictor.bars_to_go
     behind = [predictor.push(bar) for bar in rows[201:]]
-    assert behind[0] is None
-    assert behind[-1] is not None
+    assert behind == [fresh.push(bar) for bar in rows[201:]]
+    assert behind[: to_go - 1] == [None] * (to_go - 1)
+    assert None not in behind[to_go - 1 :]
 
 
 def test_the_program_answers_as_the_model(bundle: Path) -> None:
@@ -133,6 +135,20 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
     (copy / "model.safetensors").unlink()
     with pytest.raises(CheckpointInvalid, match=r"model.safetensors is missing"):
         verify_bundle(copy)
+
+
+@pytest.mark.parametrize("name", ["feature_spec.json", "model.safetensors", "model.pt2", "golden.safetensors"])
+def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
+    (copy / name).write_bytes((copy / name).read_bytes() + b" ")
+    with pytest.raises(CheckpointInvalid, match=f"{name} has changed"):
+        verify_bundle(copy)
+
+
+@pytest.mark.parametrize(("name", "other"), [("warm_up", 0), ("features", ["one", "two", "three", "four", "five"])])
+def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, other: Any) -> None:
+    edit(copy, **{name: other})
+    with pytest.raises(CheckpointInvalid, match=rf"bundle.json says {name} .*, but feature_spec.json gives"):
+        Predictor.load(copy)
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path, copy: Path) -> None:

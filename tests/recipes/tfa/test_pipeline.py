@@ -6,15 +6,17 @@ import itertools
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from benchmarks.markets import market, write_csv
-from tests.recipes.tfa.trainings import OURS, THEIRS, WARM_UP, make_folder, prepared_of, settings_of
+from tests.recipes.tfa.trainings import OURS, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
 
 import stoker
-from stoker.recipes.tfa import baselines, scoring
+from stoker.errors import BadValue, OptionError
+from stoker.recipes.tfa import audit, baselines, scoring
 from stoker.recipes.tfa.pipeline import direction_loss, train
 from stoker.recipes.tfa.scoring import Line, judge
 
@@ -63,6 +65,33 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None
     assert gone_on.result.epoch == plain.result.epoch == whole.result.epoch == 2
     for ours, theirs in zip(gone_on.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_bars_that_were_refused_can_be_mended_under_the_same_folder(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    change_bars(tmp_path, close=lambda values: np.where(np.arange(3000) == 70, np.nan, values))
+    with pytest.raises(BadValue, match="close is nan in bar 71"):
+        train(settings_of(tmp_path))
+    change_bars(tmp_path)
+    done = train(settings_of(tmp_path, epochs=1))
+    assert done.result.epoch == 1
+    with pytest.raises(OptionError, match="has a run already"):
+        train(settings_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({}, "spec.json is not a spec of features: Object missing required field features"),
+        ({"features": []}, "spec.json .*features"),
+        ({"features": [{"op": "FOO"}]}, r"spec.json at \$.features\[0\].op: found 'FOO'"),
+    ],
+)
+def test_what_is_no_spec_is_refused_by_its_name(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    with pytest.raises(OptionError, match=message):
+        prepared_of(tmp_path)
 
 
 def test_rows_are_ready_and_blocks_are_apart(tmp_path: Path) -> None:
@@ -125,8 +154,10 @@ def test_baselines_are_what_they_say() -> None:
     y = (rng.random(4000) < 1 / (1 + np.exp(-logits))).astype(np.float64)
     np.testing.assert_allclose(baselines.fit_linear(x, y), [1.5, -0.5, 0.0, 0.3], atol=0.15)
     assert baselines.chance_area(rng.normal(size=4000), y) < 0.53
-    mean, error = baselines.gain(logits, rng.normal(size=4000), y)
+    others = rng.normal(size=4000)
+    mean, error = baselines.gain(logits, others, y)
     assert mean > 5 * error
+    assert mean == pytest.approx(audit.auc(logits, y) - audit.auc(others, y)), "the difference of the areas that are told"
     mean, error = baselines.gain(logits, logits, y)
     assert (mean, error) == (0.0, 0.0)
 

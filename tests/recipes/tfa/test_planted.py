@@ -41,7 +41,7 @@ def refusal(run: Callable[[], object]) -> str:
 
 
 def test_control_nothing_is_wrong(sound: Prepared) -> None:
-    assert len(audit.check_all(sound)) == 7
+    assert len(audit.check_all(sound)) == 8
 
 
 # What is wrong with the bars
@@ -155,6 +155,13 @@ def test_labels_below_the_thresholds(sound: Prepared) -> None:
     labels[:-1] = np.nan_to_num(labels[:-1])
     line = refusal(lambda: audit.check_labels(relabelled(sound, labels)))
     assert "rows do not clear the thresholds of a label but have one, the first bar " in line
+
+
+@pytest.mark.parametrize("options", [{"price_change_threshold": 5.0}, {"min_volume_threshold": 1e12}], ids=str)
+def test_thresholds_that_leave_no_label(tmp_path: Path, options: dict[str, float]) -> None:
+    make_folder(tmp_path)
+    line = refusal(lambda: prepared_of(tmp_path, **options))
+    assert line.startswith("the train block has 0 labels up and 0 down in ")
 
 
 def test_labels_of_the_last_rows_that_are_made_up(sound: Prepared) -> None:

@@ -62,7 +62,7 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
         ("lr: 2e-3", "lr: -1", "tfa.yaml:8: lr is -1; expected a number above 0 or null."),
         ("symbol: QQQ", "symbol: TQQQ", "tfa.yaml:1: symbol is TQQQ, which is a leveraged or inverse fund"),
         ("bars_csv: bars.csv\n", "", "tfa.yaml: bars come from bars_csv or from datasets; there is neither. Give one of them."),
-        ("spec.json", "specs.json", "tfa.yaml:3: feature_spec is 'specs.json', but there is neither"),
+        ("spec.json", "specs.json", "tfa.yaml:3: feature_spec is 'specs.json', but there is no "),
         (
             "label_kind",
             "labels: maskd\nlabel_kind",

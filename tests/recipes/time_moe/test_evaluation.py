@@ -54,7 +54,18 @@ def test_windows_are_all_that_fit_and_the_last_ends_with_the_series(
 def test_the_score_is_that_of_a_plain_loop() -> None:
     series = [make_waves(150)["HUFL"], make_waves(90, seed=1)["OT"], np.arange(9.0)]
     series[1][-3] = np.nan
-    score = evaluate(loaded(), stoker.Store.from_arrays(x=series), context=20, horizon=7, stride=2, test=0.3, batch_size=5)
+    told: list[tuple[int, int]] = []
+    score = evaluate(
+        loaded(),
+        stoker.Store.from_arrays(x=series),
+        context=20,
+        horizon=7,
+        stride=2,
+        test=0.3,
+        batch_size=5,
+        report=lambda done, total: told.append((done, total)),
+    )
+    assert told[-1] == (score.windows, score.windows)
     errors = []
     windows = 0
     for values in series:

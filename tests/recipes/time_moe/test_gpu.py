@@ -165,7 +165,7 @@ def test_the_model_equals_itself_in_float64_on_a_cpu(packed: bool) -> None:
     assert apart(*together) < 0.1  # a position whose two best experts are close may go to another
 
 
-@pytest.mark.parametrize(("packed", "bf16"), [(False, True), (True, False)])
+@pytest.mark.parametrize(("packed", "bf16"), [(False, True), (True, False), (True, True)])
 def test_a_compiled_step_waits_for_nothing_and_is_a_graph(packed: bool, bf16: bool) -> None:
     torch.manual_seed(0)
     model = TimeMoe(NARROW).cuda()

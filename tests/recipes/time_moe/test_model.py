@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -98,6 +99,32 @@ def test_positions_of_no_series_have_no_labels() -> None:
     torch.testing.assert_close(found, masked, rtol=0, atol=0)
     found.backward()
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_gradients_of_positions_that_are_nothing_stay_small(constant: bool) -> None:
+    assert gradient_norm_of_zeros(constant, zero_biases=False) < 100
+
+
+def test_negative_control_with_biases_of_zero_such_gradients_are_no_numbers() -> None:
+    assert not gradient_norm_of_zeros(constant=False, zero_biases=True) < 1e15
+
+
+def gradient_norm_of_zeros(constant: bool, *, zero_biases: bool) -> float:
+    """Of twelve layers on a row that ends with filler, or that is a constant series."""
+    torch.manual_seed(0)
+    model, (x, y) = TimeMoe(replace(SIZES["50m"], experts=4)), points(1, 24)
+    segments = torch.zeros(1, 24, dtype=torch.int64)
+    if constant:
+        x, y = 0 * x, 0 * y
+    else:
+        x[:, 20:], segments[:, 20:] = 0.0, -1
+    if zero_biases:
+        with torch.no_grad():
+            for layer in model.layers:
+                layer.attention.qkv.bias.zero_()
+    model.loss(x.float(), y.float(), segments=segments).backward()
+    return float(torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters() if weight.grad is not None]))
 
 
 def test_even_use_of_experts_costs_a_constant() -> None:

@@ -15,10 +15,11 @@ from benchmarks.timemoe_folder import walks, write_folder
 from tests.recipes.time_moe.waves import write_csv
 
 import stoker
+from stoker import files
 from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, SourceNotFound
 from stoker.recipes import time_moe
 from stoker.recipes.time_moe.settings import make_settings, read_settings
-from stoker.recipes.time_moe.training import Decay, Trained, make_model, resume, train
+from stoker.recipes.time_moe.training import Decay, Trained, best_on, make_model, make_rows, resume, train
 
 QUICK: dict[str, Any] = {
     "size": "tiny",
@@ -125,6 +126,28 @@ def test_binary_folders_in_place_with_all_kinds_of_samples(tmp_path: Path, sampl
     assert f"({kind})" in str(done.rows)
 
 
+def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
+    first = train(ett, folder=tmp_path / "first", **QUICK)
+    model = make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
+    for name, weight in weights_of(first).items():
+        assert torch.equal(weight, model.state_dict()[name]), name
+    files.remove_folder(tmp_path / "first" / "weights")
+    with pytest.raises(OptionError, match=r"is a run that has not ended. Write its weights first"):
+        make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
+
+
+@pytest.mark.parametrize("samples", ["packed", "padded"])
+def test_missing_points_are_no_targets(tmp_path: Path, samples: str) -> None:
+    holes = np.arange(800.0)
+    holes[::4] = np.nan
+    stoker.Store.from_arrays(x=[holes]).save(tmp_path / "holes.stoker")
+    stoker.Store.from_arrays(x=[holes[::4]]).save(tmp_path / "gone.stoker")
+    given = {"length": 64, "samples": samples}
+    assert make_rows(make_settings({**given, "data": str(tmp_path / "holes.stoker")})).useful == pytest.approx(0.75, abs=0.05)
+    with pytest.raises(OptionError, match=r"gone.stoker has nothing to train on: its points are missing \(NaN\)"):
+        make_rows(make_settings({**given, "data": str(tmp_path / "gone.stoker")}))
+
+
 def test_epochs_become_steps(ett: Path) -> None:
     options = {**QUICK, "steps": None, "epochs": 2.0, "validate_every": None}
     done = train(ett, **options)
@@ -154,6 +177,11 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
         ({"sampels": "packed"}, "time-moe: .*sampels"),
         ({"columns": ["x"]}, "has no column of numbers 'x'; it has value"),
         ({"valid": 0.999}, "nothing for the train part"),
+        ({"valid": 1.5}, "valid is 1.5; expected a share from 0 to below 1"),
+        ({"warmup": -1}, "warmup is -1; expected a number from 0"),
+        ({"weight_decay": math.nan}, "weight_decay is nan; expected a number from 0"),
+        ({"max_seconds": math.nan}, "max_seconds is nan; expected a number above 0"),
+        ({"seed": -1}, "seed is -1; expected a number from 0"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(ett: Path, options: dict[str, Any], message: str) -> None:
@@ -166,3 +194,18 @@ def test_other_weights_than_those_of_the_run_are_refused(ett: Path, tmp_path: Pa
     train(ett, folder=tmp_path / "run", **{**QUICK, "steps": 1, "validate_every": 1})
     with pytest.raises(CheckpointInvalid, match="is of another model"):
         stoker.train.load_trained(torch.nn.Linear(2, 2), tmp_path / "run")
+
+
+def test_what_is_left_open_is_known_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    settings = make_settings({"data": "x"})
+    assert best_on(torch.device("cuda"), settings) == ("bf16", True)
+    assert best_on(torch.device("cpu"), settings) == ("auto", "auto")
+    assert best_on(torch.device("cuda"), make_settings({"data": "x", "precision": "fp32", "graph": False})) == ("fp32", False)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert best_on(torch.device("cuda"), settings) == ("bf16", "auto")
+
+
+def test_a_gpu_without_bfloat16_is_left_to_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    assert best_on(torch.device("cuda"), make_settings({"data": "x"}))[0] == "auto"

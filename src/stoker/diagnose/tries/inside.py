@@ -6,19 +6,21 @@ not measured. The law: whatever becomes of a fix, all that the verdict is made o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sized
 
 import torch
 
+from stoker.clock import now_ns
 from stoker.diagnose.advice import best_threads
-from stoker.diagnose.boundaries import Boundaries, Times
+from stoker.diagnose.boundaries import Times
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch, WhatIf
-from stoker.diagnose.plan import TRUE, Mode, Plan
+from stoker.diagnose.plan import CACHED, TRUE, Mode, Plan
+from stoker.diagnose.steps import Steps
+from stoker.diagnose.training import MAX_CACHED
 from stoker.diagnose.tries import fix_named
+from stoker.diagnose.tries.feed import gathering
 from stoker.diagnose.tries.fix import Fix
 
 ORDER = ("feed", "fused", "threads", "tf32", "pinned", "autocast", "batch", "graph")
@@ -27,6 +29,8 @@ ON_BATCHES = ("pinned", "batch")
 LEAST_OF_A_STEP = 0.03
 LEAST_GAIN = 1.02
 STRETCH_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
+FIXES_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
+"""After which no fix is looked at any more."""
 
 
 def ordinary_machine(cores: int) -> Machine:
@@ -63,55 +67,79 @@ def fix_inside(name: str, measured: Measurements) -> Fix | None:
     return kind(best_threads(measured)) if name == "threads" else kind()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inside:
-    """What it takes to measure a fix inside of a session."""
+def what_ifs(steps: Steps) -> Plan:
+    """Fixes, each switched on for some steps: predictions are made of that. All else is known by now."""
+    training = steps.training
+    on_cpu, begin = training.device == "cpu", now_ns()
+    seen: set[str] = set()
+    # To measure the machine takes memory and gives it back, after which a program may find its own sooner: a step of foreach
+    # updates then took 3.8 ms and not 9. So what can be looked at on a CPU comes before.
+    for machine in [ordinary_machine(training.ledger.cores), None] if on_cpu else [None]:
+        measured = training.measurements(machine)
+        for name in fixes_wanted(measured):
+            fix = fix_inside(name, measured)
+            late = steps.late or (now_ns() - begin) / 1e9 > FIXES_SECONDS[training.device]
+            if late or name in seen or (fix is not None and training.every_turn and fix.may_fail):
+                continue
+            seen.add(name)
+            if name == "feed":
+                yield from _gathered(steps)
+            elif fix is not None:
+                training.what_if = name
+                yield from _measure(steps, name, fix, rounds=2 if on_cpu else 1)
+                training.what_if = None
 
-    settle: Callable[[Mode, int], Plan]
-    steps: Callable[[Mode, float, int, list[Times]], Plan]
-    ledger: Ledger
-    boundaries: Boundaries
-    batches: list[Any]
-    """Those that the session hands out; changed in place."""
-    mode: Mode
-    """What a step gets as it is: batches that cost nothing, where that can be."""
-    seconds: float
-    """Of one stretch."""
-    light: bool
-    """Whether steps are too short to be looked into."""
-    queue: int
-    """Batches that workers have ready after a stretch that took none of theirs."""
 
-    def measure(self, name: str, fix: Fix, *, modes: tuple[Mode, Mode] | None = None, rounds: int = 2) -> Plan:
-        """Some steps with it, some without, in turn; `modes` is what steps get without it and with it, where that differs."""
-        plain, changed = modes or ((TRUE, TRUE) if fix.with_data else (self.mode, self.mode))
-        kept = list(self.batches)
-        as_it_is: list[Times] = []
-        with_fix: list[Times] = []
+def _gathered(steps: Steps) -> Plan:
+    """The loop with batches that are gathered at once, in turn with batches that cost nothing."""
+    training = steps.training
+    watched, found, size = training.watched, training.sources.found, training.ledger.batch_rows
+    if watched is None or found is None or not size or not training.can_repeat:
+        return
+    dataset = found.loader.dataset if found.loader is not None else ()
+    rows = len(dataset) if isinstance(dataset, Sized) and len(dataset) else MAX_CACHED * size
+    gathered = gathering(training.batches, rows, size)
+    if gathered is not None:
+        kept, watched.iterator = watched.iterator, gathered
         try:
-            if self.light:
-                self.boundaries.silence()
-            for _ in range(rounds):
-                self.batches[:] = fix.on(self.boundaries.roots, self.boundaries.optimizer, kept)
-                yield from self.settle(changed, 3 if changed.cached else 3 + self.queue)
-                if not fix.used and modes is None:
-                    return
-                yield from self.steps(changed, self.seconds, 4, with_fix)
-                fix.remove()
-                self.batches[:] = kept
-                yield from self.settle(plain, 2 if plain.cached else 2 + self.queue)
-                yield from self.steps(plain, self.seconds, 4, as_it_is)
-        except Exception as error:  # what a fix would give is worth less than what is known
-            self.ledger.notes.append(f"what {name} would give could not be measured: {type(error).__name__}: {error}")
-            return
+            yield from _measure(steps, "feed", Fix(), modes=(CACHED, TRUE))
         finally:
-            fix.remove()
-            self.batches[:] = kept
-            self.boundaries.listen()
-        before, after = self._stretch(as_it_is, plain), self._stretch(with_fix, changed)
-        if before.seconds and after.seconds:
-            self.ledger.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after)
+            watched.iterator = kept
 
-    def _stretch(self, steps: list[Times], mode: Mode) -> Stretch:
-        on_device = self.ledger.on_device.pop(id(steps), None)
-        return Stretch(seconds=on_device or [one.without_data if mode.cached else one.seconds for one in steps])
+
+def _measure(steps: Steps, name: str, fix: Fix, *, modes: tuple[Mode, Mode] | None = None, rounds: int = 2) -> Plan:
+    """Some steps with it, some without, in turn; `modes` is what steps get without it and with it, where that differs."""
+    training, boundaries = steps.training, steps.training.boundaries
+    plain, changed = modes or ((TRUE, TRUE) if fix.with_data else (training.without_data,) * 2)
+    seconds, batches = STRETCH_SECONDS[training.device], training.batches  # changed in place
+    kept = list(batches)
+    as_it_is: list[Times] = []
+    with_fix: list[Times] = []
+    try:
+        if training.light:
+            boundaries.silence()
+        for _ in range(rounds):
+            batches[:] = fix.on(boundaries.roots, boundaries.optimizer, kept)
+            yield from steps.settle(changed, 3 if changed.cached else 3 + training.queue)
+            if not fix.used and modes is None:
+                return
+            yield from steps.count(changed, seconds, 4, with_fix)
+            fix.remove()
+            batches[:] = kept
+            yield from steps.settle(plain, 2 if plain.cached else 2 + training.queue)
+            yield from steps.count(plain, seconds, 4, as_it_is)
+    except Exception as error:  # what a fix would give is worth less than what is known
+        training.ledger.notes.append(f"what {name} would give could not be measured: {type(error).__name__}: {error}")
+        return
+    finally:
+        fix.remove()
+        batches[:] = kept
+        boundaries.listen()
+    before, after = _stretch(training.ledger, as_it_is, plain), _stretch(training.ledger, with_fix, changed)
+    if before.seconds and after.seconds:
+        training.ledger.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after)
+
+
+def _stretch(ledger: Ledger, steps: list[Times], mode: Mode) -> Stretch:
+    on_device = ledger.on_device.pop(id(steps), None)
+    return Stretch(seconds=on_device or [one.without_data if mode.cached else one.seconds for one in steps])

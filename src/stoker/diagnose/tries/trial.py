@@ -18,14 +18,14 @@ import torch
 
 from stoker.clock import now_ns
 from stoker.diagnose.boundaries import Times
-from stoker.diagnose.child import Child, Request, _leave, _one_line
+from stoker.diagnose.child import Child, Request, one_line
 from stoker.diagnose.plan import CACHED, TRUE, Mode, Plan
 from stoker.diagnose.session import Session
+from stoker.diagnose.stretches.loop import phases, warm_up
 from stoker.diagnose.tries import fix_named
 from stoker.diagnose.tries.fix import Fix
 from stoker.diagnose.tries.seeds import set_seeds
 from stoker.diagnose.watched import Watched
-from stoker.diagnose.workers import wait_for_workers
 
 START = "import sys; from stoker.diagnose.tries.trial import main; main(sys.argv[1:])"
 CHUNKS = 2
@@ -69,47 +69,47 @@ class TrialSession(Session):
         super().__init__(on_done=on_done)
         self._fix = fix
         self._turn = turn
-        self._taken = True  # epochs do not end, in any trial, so that all see the same batches
+        self.training.endless = True  # epochs do not end, in any trial, so that all see the same batches
 
     def take_control(self) -> None:
         """The training loop is known: change what the fix changes here, and measure."""
         super().take_control()
         if self._fix is not None:
-            self._fix.begin(self.boundaries.roots, self.boundaries.optimizer)
+            self._fix.begin(self.training.boundaries.roots, self.training.boundaries.optimizer)
 
     def _next_true(self, watched: Watched) -> Any:
         value = super()._next_true(watched)
         return value if self._fix is None else self._fix.batch(value)
 
     def _stretches(self) -> Plan:
-        yield from self._warm_up()
-        yield from self._phases()  # losses are seen here; from here on nothing is looked at that costs time
-        if self._light:
-            self.boundaries.silence()
+        training, steps = self.training, self.steps
+        yield from warm_up(steps)
+        yield from phases(steps)  # losses are seen here; from here on nothing is looked at that costs time
+        if training.light:
+            training.boundaries.silence()
         mode = TRUE
-        if self._fix is not None and self._fix.caches and self._can_cache:
-            self._collect()
-            wait_for_workers(self._loader_iterator)
+        if self._fix is not None and self._fix.caches and training.can_cache:
+            training.collect()
             self._fix.used, mode = True, CACHED
         stretch = self._turn([])
         while stretch > 0:
             # Another process had the machine, and workers have filled their queue meanwhile.
-            yield from self._settle(mode, max(3, self._queue + 1))
+            yield from steps.settle(mode, max(3, training.queue + 1))
             times: list[float] = []
-            yield from self._chunks(mode, stretch, times) if self.device == "cuda" else self._each(mode, stretch, times)
+            yield from self._chunks(mode, stretch, times) if training.device == "cuda" else self._each(mode, stretch, times)
             stretch = self._turn(times)
 
     def _each(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
         """Every step by itself."""
         steps: list[Times] = []
-        yield from self._steps(mode, stretch, LEAST_STEPS, steps)
+        yield from self.steps.count(mode, stretch, LEAST_STEPS, steps)
         times += [one.without_data if mode.cached else one.seconds for one in steps]
 
     def _chunks(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
         """Some steps between two waits for the device: the host runs ahead of it, so the time of one step says little."""
         torch.cuda.synchronize()
         begin = now_ns()
-        yield from self._settle(mode, LEAST_STEPS)
+        yield from self.steps.settle(mode, LEAST_STEPS)
         torch.cuda.synchronize()
         one = max(1e-6, (now_ns() - begin) / 1e9 / LEAST_STEPS)
         length = max(LEAST_STEPS, int(stretch / CHUNKS / one))
@@ -158,20 +158,18 @@ class Trial(Child):
             outcome = self._outcome(failure)
         except Exception as error:
             traceback.print_exception(error)
-            told = f"{self._request.program} could not be measured: {type(error).__name__}: {_one_line(error)}"
+            told = f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}"
             outcome = Outcome(error=failure or told)
-        self._connection.send_bytes(msgspec.msgpack.encode(outcome))
-        self._connection.close()
-        _leave()
+        self._leave_with(outcome)
 
     def _outcome(self, failure: str | None) -> Outcome:
-        trial, fix = self._trial, self._fix
-        steps = trial.boundaries.steps
-        if failure is None and not trial.done:
+        training, fix = self._trial.training, self._fix
+        steps = training.boundaries.steps
+        if failure is None and not self._trial.done:
             failure = f"the program ended after {steps:,} steps, before it could be compared; let it train for longer."
         return Outcome(
-            losses=[float(loss) for loss in trial.boundaries.losses],
-            peak_bytes=peak_bytes(trial.device),
+            losses=[float(loss) for loss in training.boundaries.losses],
+            peak_bytes=peak_bytes(training.device),
             nothing=fix.nothing if fix is not None and not fix.used else None,
             error=failure,
         )

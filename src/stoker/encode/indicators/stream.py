@@ -50,6 +50,11 @@ class FeatureStream:
         return self._engine.num_bars
 
     @property
+    def bar(self) -> dict[str, float]:
+        """The last bar that was pushed, in the columns that the spec needs; NaN is missing."""
+        return dict(zip(self._columns, self._bar[:, 0].tolist(), strict=True))
+
+    @property
     def ready(self) -> Array:
         """Which features of the last bar mean something; bool [features]."""
         if self.spec.compat is None:

@@ -70,11 +70,10 @@ def _check_times(bars: Bars) -> None:
             f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. Give bars in the order of time, and each "
             f"series a file (datasets) or a symbol of its own."
         )
-    equal = float((steps[inside] == 0).mean())
     raise TimeDisorder(
-        f"{bars.place(row)} has the time of the one above it, as {equal:.0%} of all bars have. Times that were rounded "
-        "(float32 holds "
-        f"64 s at best) or series sorted together look so; give whole seconds, and each series a file of its own."
+        f"{bars.place(row)} has the time of the one above it, as {int((steps[inside] == 0).sum()):,} of {bars.num_bars:,} bars "
+        f"have. Times that were rounded (float32 holds 64 s at best) or series sorted together look so; give whole seconds, and "
+        f"each series a file of its own."
     )
 
 
@@ -171,7 +170,16 @@ def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Arr
 def check_all(prepared: Prepared, progress: Callable[[str], None] = lambda name: None) -> list[str]:
     """Every check of what was prepared; what passed, in words. The first that does not raises."""
     passed = []
-    for check in (check_labels, check_volatility, check_split, check_samples, check_served, check_scaler, check_pos_weight):
+    for check in (
+        check_labels,
+        check_classes,
+        check_volatility,
+        check_split,
+        check_samples,
+        check_served,
+        check_scaler,
+        check_pos_weight,
+    ):
         progress(check.__name__)
         passed.append(check(prepared))
     return passed
@@ -207,6 +215,21 @@ def check_labels(prepared: Prepared) -> str:
     if len(wrong):
         raise BadValue(f"the label of {bars.place(int(rows[wrong[0]]))} is {labels[wrong[0]]:g}, but its close says otherwise.")
     return f"labels have a future and clear the thresholds; {int(np.isnan(labels).sum()):,} rows are masked"
+
+
+def check_classes(prepared: Prepared) -> str:
+    """Each block has labels of both directions: without them nothing can be learned, nor judged."""
+    labels, said = np.asarray(prepared.store.column("label")), []
+    for name in prepared.split.parts:
+        known = labels[prepared.labelled_rows(name)]
+        counts = [int((known == one).sum()) for one in (0, 1)]
+        if not all(counts):
+            raise BadValue(
+                f"the {name} block has {counts[1]:,} labels up and {counts[0]:,} down in {len(known):,} rows; expected some of "
+                f"both. Lower price_change_threshold or min_volume_threshold, give more bars, or look at the closes."
+            )
+        said.append(f"{sum(counts):,} {name}")
+    return f"labels of both directions in each block: {', '.join(said)}"
 
 
 def check_volatility(prepared: Prepared) -> str:

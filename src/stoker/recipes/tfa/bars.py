@@ -27,7 +27,8 @@ TIMES = ("ts_nyt_epoch", "ts", "ts_utc", "timestamp", "datetime", "date", "time"
 """Columns of time, the first of them that a file has."""
 KEYS = ("symbol", "ticker", "instrument")
 _UNITS = {"s": 1000, "ms": 1, "us": 1e-3, "ns": 1e-6}
-_LEAST_MILLISECONDS = 10**11  # 1973 in milliseconds; as seconds, the year 5138
+_FINER = (10**11, 10**14, 10**17)
+"""From here on numbers are milliseconds, microseconds, nanoseconds: 1973 in these, and thousands of years ahead in coarser ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +165,8 @@ def _milliseconds(store: stoker.Store, name: str, path: Path) -> Array:
             raise BadValue(f"{name!r} of {path} has no value in row {int(np.argmin(np.isfinite(values))) + 1:,}; a bar has a time.")
         values = np.rint(values)
     whole = values.astype(np.int64)
-    return whole if len(whole) and abs(int(whole[0])) >= _LEAST_MILLISECONDS else whole * 1000
+    finer = sum(len(whole) > 0 and abs(int(whole[0])) >= least for least in _FINER)
+    return whole * 1000 if not finer else np.asarray(whole // 1000 ** (finer - 1))
 
 
 def _numbers(store: stoker.Store, name: str, path: Path) -> Array:

@@ -121,12 +121,14 @@ def chance_area(scores: Array, labels: Array, *, seed: int = 0) -> float:
 
 
 def gain(scores: Array, others: Array, labels: Array, *, chunks: int = 20) -> tuple[float, float]:
-    """How much larger the area of some scores is than that of others, and how sure that is: mean and error over parts of time."""
-    found = []
-    for part in np.array_split(np.arange(len(labels)), chunks):
-        areas = [auc(one[part], labels[part]) for one in (scores, others)]
-        if np.isfinite(areas).all():
-            found.append(areas[0] - areas[1])
-    if len(found) < 2:
+    """How much larger the area of some scores is than that of others, and its error, by leaving out parts of time in turn."""
+
+    def difference(rows: Array) -> float:
+        return auc(scores[rows], labels[rows]) - auc(others[rows], labels[rows])
+
+    every = np.arange(len(labels))
+    found = np.array([difference(np.setdiff1d(every, part)) for part in np.array_split(every, chunks) if len(part)])
+    if len(found) < 2 or not np.isfinite(found).all():
         return float("nan"), float("inf")
-    return float(np.mean(found)), float(np.std(found, ddof=1) / np.sqrt(len(found)))
+    error = np.sqrt((len(found) - 1) * np.mean((found - found.mean()) ** 2))
+    return difference(every), float(error)

@@ -31,6 +31,7 @@ from stoker.errors import CheckpointInvalid, ConfigInvalid, TrainError
 from stoker.recipes.tfa.banded import Banded
 from stoker.recipes.tfa.bars import PRICES, read_bars
 from stoker.recipes.tfa.build import KNOWN, SMALL, TfaModel, build_model
+from stoker.recipes.tfa.data import BARS_NAME
 from stoker.recipes.tfa.model import Tfa
 from stoker.recipes.tfa.pipeline import SCORE_NAME, SPEC_NAME, length_of
 from stoker.recipes.tfa.settings import Settings, read_settings
@@ -40,6 +41,7 @@ from stoker.recipes.tfa.threads import using
 Array = npt.NDArray[Any]
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
+PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
 GOLDEN_ROWS = 64
 """Logits that are proven."""
 TOLERANCE = 1e-6
@@ -133,7 +135,7 @@ def write_bundle(run: str | Path, target: str | Path, *, latest: bool = False) -
     }
     for name, data in written.items():
         files.write_file(target / name, data)
-    hashes = {name: _digest(target / name) for name in (*written, PROGRAM_NAME)}
+    hashes = {name: _digest(target / name) for name in (*written, PROGRAM_NAME, PROGRAM_GOLDEN_NAME)}
     bundle = msgspec.structs.replace(bundle, files=hashes)
     files.write_file(target / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
     return bundle, verify_bundle(target)
@@ -181,14 +183,20 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
         raise CheckpointInvalid(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
     if (bundle.format, bundle.version) != ("stoker-tfa", 1):
         raise CheckpointInvalid(f"{folder / BUNDLE_NAME} is a {bundle.format} of version {bundle.version}; expected stoker-tfa, 1.")
-    for name in (SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME):
+    for name in (SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME):
         if not (folder / name).is_file() or _digest(folder / name) != bundle.files.get(name):
             what = "has changed since it was written" if (folder / name).is_file() else "is missing"
             raise CheckpointInvalid(f"{folder / name} {what}. Export the bundle anew.")
     spec = json.loads((folder / SPEC_NAME).read_text())
-    found = stoker.encode.FeatureStream(spec).spec.content_hash
-    if found != bundle.spec_hash:
-        raise CheckpointInvalid(f"{folder / SPEC_NAME} has the hash {found}, but the model was trained on {bundle.spec_hash}.")
+    parsed = stoker.encode.FeatureStream(spec).spec
+    if parsed.content_hash != bundle.spec_hash:
+        raise CheckpointInvalid(
+            f"{folder / SPEC_NAME} has the hash {parsed.content_hash}, but the model was trained on {bundle.spec_hash}."
+        )
+    given = {"warm_up": _warm_up(spec), "features": list(parsed.names)}
+    for name, here in given.items():
+        if (said := getattr(bundle, name)) != here:
+            raise CheckpointInvalid(f"{folder / BUNDLE_NAME} says {name} {said}, but {SPEC_NAME} gives {here}. Export it anew.")
     weights, told = _read_tensors(folder / WEIGHTS_NAME)
     for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
         if told.get(name) != str(own):
@@ -221,7 +229,7 @@ def read_golden(folder: Path) -> dict[str, Array]:
 
 def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Array]:
     """The newest bars of the longest series."""
-    bars = read_bars(settings.sources, run / "bars")
+    bars = read_bars(settings.sources, run / BARS_NAME)
     rows = bars.series(int(np.argmax(bars.lengths)))
     wanted = bundle.warm_up + bundle.reach + GOLDEN_ROWS - 1
     whole = {name: values[rows] for name, values in bars.columns.items()}

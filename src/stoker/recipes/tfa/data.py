@@ -30,6 +30,8 @@ from stoker.recipes.tfa.stationary import Levels, levels_of, ratios
 Array = npt.NDArray[Any]
 
 FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
+BARS_NAME = "bars"
+"""Where a run keeps its bars."""
 BANDED_RUN, WINDOWED_RUN = 240, 64
 """Consecutive labels of a sample. A run of windows shares what is computed of a row alone; a shorter one mixes better."""
 BANDED_BATCH, WINDOWED_BATCH = 480, 1024
@@ -108,12 +110,9 @@ class Prepared:
 def read_spec(settings: Settings) -> dict[str, Any]:
     """The JSON of the features, with the arithmetic that is wanted."""
     path = Path(settings.feature_spec)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise OptionError(f"{path} cannot be read as the JSON of a spec: {error}.") from None
-    if not isinstance(content, dict):
-        raise OptionError(f"{path} is not a spec of features: expected keys such as features.")
+    # What is no spec is refused by its name.
+    stoker.encode.FeatureStream(path, compat="sentio" if settings.mode == "sentio" else None)
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
     if settings.mode is not None:
         content = {name: value for name, value in content.items() if name != "compat"}
     return {**content, "compat": "sentio"} if settings.mode == "sentio" else content
@@ -125,7 +124,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     parsed = stoker.encode.FeatureStream(spec).spec
     honest = stoker.encode.FeatureStream({name: value for name, value in spec.items() if name != "compat"}).spec
     warm_up = max(parsed.emit_from, honest.emit_from)
-    bars = audit.check_bars(read_bars(settings.sources, folder / "bars"), gaps=settings.gaps)
+    bars = audit.check_bars(read_bars(settings.sources, folder / BARS_NAME), gaps=settings.gaps)
     rule = Rule(
         horizon=settings.label_horizon,
         least_volume=settings.min_volume_threshold,

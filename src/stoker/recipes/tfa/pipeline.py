@@ -25,9 +25,11 @@ from torch import nn
 
 import stoker
 from stoker import files
+from stoker.devices import check_device
+from stoker.errors import OptionError
 from stoker.recipes.tfa import audit, scoring
 from stoker.recipes.tfa.build import TfaModel, build_model
-from stoker.recipes.tfa.data import Prepared, prepare, read_spec
+from stoker.recipes.tfa.data import BARS_NAME, Prepared, prepare, read_spec
 from stoker.recipes.tfa.labels import count_labels
 from stoker.recipes.tfa.settings import Settings
 from stoker.recipes.tfa.threads import fastest_threads, using
@@ -102,8 +104,10 @@ def train(
 ) -> Trained:
     """Train as the settings say, into the folder of a run (by default `out_dir`), and judge what came out."""
     folder = Path(folder if folder is not None else settings.out_dir or "runs/tfa")
+    if not resume:
+        _begin(folder)
+    device = str(check_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu")))
     prepared = prepare_run(settings, folder, say)
-    device = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
     model = make_model(settings, mean=prepared.scaler.mean, std=prepared.scaler.std, levels=prepared.levels)
     audit.check_model(model, prepared)
     say("model", _describe_model(settings, model))
@@ -122,6 +126,15 @@ def train(
     told = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
     files.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **told}, indent=1).encode() + b"\n")
     return Trained(prepared=prepared, model=model, result=result, score=found)
+
+
+def _begin(folder: Path) -> None:
+    """Refuse a folder that has a run; of one that ended before its first step nothing is taken over, as its bars may be mended."""
+    if (folder / "run.json").exists() or (folder / "checkpoints").exists():
+        raise OptionError(
+            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), or choose another (--set out_dir=…)."
+        )
+    files.remove_folder(folder / BARS_NAME)
 
 
 def choose_threads(prepared: Prepared, model: TfaModel) -> int:

@@ -4,12 +4,13 @@
     predictor.warm(history)                 # bars of the last days, so that indicators have their past
     logit = predictor.push(bar)             # None until enough rows are ready
 
-The features are those of the batch, bit for bit, as one engine makes both; a row that is not ready (a missing price, the warm-up)
-gives None, and the window begins anew behind it: nothing is padded, filled or clipped.
+The features are those of the batch, bit for bit, as one engine makes both. A row that is not ready gives None. A missing price ends
+the series, as in the training, and its indicators begin anew behind it: nothing is padded, filled or clipped.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Self
 
@@ -77,7 +78,11 @@ class Predictor:
 
     def push(self, bar: Any) -> float | None:
         """The logit at a new bar (a mapping, a record, or open, high, low, close, volume); None as long as there is none."""
-        self._take(self._stream.push(bar))
+        row = self._stream.push(bar)
+        if any(not 0 < value < math.inf and name != "volume" for name, value in self._stream.bar.items()):
+            self.reset()  # as in a training: a series ends where a price is missing, and what follows is another
+            return None
+        self._take(row)
         return self._logit() if self.is_ready else None
 
     def warm(self, bars: Any) -> None:

@@ -216,5 +216,7 @@ def _base(document: Document, spec: str, path: Path) -> Path:
     for folder in places:
         if (folder / spec).is_file():
             return folder
-    tried = " nor ".join(str(folder / spec) for folder in places)
-    raise ConfigInvalid(f"{document.place(('feature_spec',))}: feature_spec is {spec!r}, but there is neither {tried}.")
+    tried = " nor ".join(dict.fromkeys(str(folder / spec) for folder in places))
+    raise ConfigInvalid(
+        f"{document.place(('feature_spec',))}: feature_spec is {spec!r}, but there is no {tried}. Give the path of the spec."
+    )

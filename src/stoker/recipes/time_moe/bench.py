@@ -8,7 +8,6 @@ training   whole steps on short series, loader and model: targets a second
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import nn
 
 import stoker
 from stoker import files
-from stoker.recipes.comparison import Line, interleave
+from stoker.recipes.comparison import Line, Rates, interleave, windows_for
 from stoker.recipes.time_moe.batches import Batches
 from stoker.recipes.time_moe.before.dataset import TimeMoEDataset, TimeMoEWindowDataset, collate
 from stoker.recipes.time_moe.before.model import OriginalTimeMoe
@@ -39,7 +38,7 @@ SAMPLED = 64
 """Samples of one measured call."""
 SHORT_POINTS = 302
 """Points of a short series, in the mean: those of kdd_cup_2018."""
-GPU_STEPS, GPU_WINDOW = 60, 10
+GPU_WINDOW = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +62,11 @@ class Plan:
         if not on_gpu and chosen.get("size", "tiny") != "tiny":
             small |= {"length": 256, "batch_size": 1, "rounds": 2}
         return cls(**{**(large if on_gpu else small), **chosen})
+
+    @property
+    def gpu_steps(self) -> int:
+        """Of our training on a GPU: a window of steps a round."""
+        return windows_for(self.rounds) * GPU_WINDOW
 
     @property
     def shape(self) -> Size:
@@ -179,37 +183,22 @@ class Ours:
         self._optimizer.zero_grad()
         return loss.detach()
 
-    def rates(self, batches: Batches) -> list[float]:
-        """Steps a second on a GPU, in windows of ten, without those in which it compiles and captures."""
-        kept = _Rates()
+    def seconds(self, batches: Batches, rounds: int) -> list[float]:
+        """Of a step on a GPU, in windows of ten, without those in which it compiles and captures."""
+        kept = Rates()
         self._model.compile(dynamic=False)
         stoker.Trainer(
             self._model, time_moe_loss, self._optimizer, precision="bf16", graph=True, compile=False, clip=CLIP,
             writers=[kept], log_every=GPU_WINDOW, device=batches.device, progress=False,
         ).fit(batches)  # fmt: skip
-        return kept.found[2:]
-
-
-class _Rates:
-    """A writer that keeps steps a second."""
-
-    def __init__(self) -> None:
-        self.found: list[float] = []
-
-    def write(self, step: int, values: Any) -> None:
-        """Keep one window."""
-        if "rate" in values:
-            self.found.append(values["rate"])
-
-    def close(self) -> None:
-        """Nothing to close."""
+        return kept.seconds[-rounds:]
 
 
 def steps(plan: Plan, folder: Path) -> Line:
     """Milliseconds of a step on one and the same batch."""
     theirs, model = models(plan)
     rows = make_rows(make_settings({"data": str(folder), "length": plan.length, "samples": "compat"}))
-    batches = Batches(rows.train, batch_size=plan.batch_size, steps=GPU_STEPS, device=plan.device)
+    batches = Batches(rows.train, batch_size=plan.batch_size, steps=plan.gpu_steps, device=plan.device)
     batch = next(iter(batches))
     as_theirs = {"input_ids": batch["x"], "labels": batch["y"], "loss_masks": batch["mask"].int()}
     with torch.no_grad():
@@ -222,20 +211,19 @@ def steps(plan: Plan, folder: Path) -> Line:
     if plan.device == "cpu":
         seconds = interleave(lambda: before(as_theirs), lambda: ours.step(batch), rounds=plan.rounds)
     else:
-        seconds = _on_gpu(lambda: before(as_theirs), ours.rates(batches), plan.rounds)
+        seconds = _on_gpu(lambda: before(as_theirs), plan.rounds), ours.seconds(batches, plan.rounds)
     first, second = ([1e3 * one for one in side] for side in seconds)
     return Line(what=what, unit="ms", before=first, after=second, note=note)
 
 
-def _on_gpu(before: Callable[[], object], rates: list[float], rounds: int) -> tuple[list[float], list[float]]:
-    """Seconds of steps: theirs one by one, ours from the rate of many."""
+def _on_gpu(before: Callable[[], object], rounds: int) -> list[float]:
+    """Seconds of their steps, one by one."""
 
     def run() -> None:
         before()
         torch.cuda.synchronize()
 
-    seconds, _ = interleave(run, lambda: None, rounds=rounds)
-    return seconds, [1 / statistics.median(rates)] * rounds
+    return interleave(run, lambda: None, rounds=rounds)[0]
 
 
 def training(plan: Plan, folder: Path) -> Line:
@@ -246,7 +234,7 @@ def training(plan: Plan, folder: Path) -> Line:
     step = authors_step(theirs, autocast=plan.device != "cpu")
     rows = make_rows(make_settings({"data": str(folder), "length": plan.length, "valid": 0.0}))
     batches = Batches(
-        rows.train, batch_size=plan.batch_size, steps=10**6 if plan.device == "cpu" else GPU_STEPS, device=plan.device
+        rows.train, batch_size=plan.batch_size, steps=10**6 if plan.device == "cpu" else plan.gpu_steps, device=plan.device
     )
     seen: dict[str, list[int]] = {"before": [], "after": []}
     entries = iter(batches)
@@ -265,7 +253,7 @@ def training(plan: Plan, folder: Path) -> Line:
     if plan.device == "cpu":
         seconds = interleave(before, after, rounds=plan.rounds)
     else:
-        seconds = _on_gpu(before, ours.rates(batches), plan.rounds)
+        seconds = _on_gpu(before, plan.rounds), ours.seconds(batches, plan.rounds)
         seen["after"] = [round(plan.batch_size * plan.length * rows.useful)] * (plan.rounds + 1)
     found = [
         [targets / one for targets, one in zip(seen[name][1:], side, strict=True)]

@@ -7,7 +7,7 @@ any size count alike. The windows are all there are, the last one too: its targe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,6 +47,12 @@ def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizo
     return np.arange(last, first - 1, -stride, dtype=np.int64)[::-1]
 
 
+def count_windows(corpus: Corpus, *, context: int, horizon: int, stride: int, test: float) -> int:
+    """How many windows there are, over all series."""
+    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
+    return int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
+
+
 def evaluate(
     loaded: Loaded,
     data: str | os.PathLike[str] | stoker.Store | Corpus,
@@ -57,11 +63,12 @@ def evaluate(
     test: float = 0.2,
     batch_size: int = 64,
     scale: Literal["series", "context"] = "series",
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Score:
     """MSE and MAE of forecasts over windows whose targets lie in the last `test` share of each series.
 
     With `scale="series"` a model sees a series as scaled by its training part; with "context" as forecasts are made, each context
-    scaled by itself. Targets that are missing do not count.
+    scaled by itself. Targets that are missing do not count. `report` hears how many windows are done, and of how many.
     """
     for name, value in (("context", context), ("horizon", horizon), ("stride", stride), ("batch_size", batch_size)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -73,11 +80,13 @@ def evaluate(
     if context + horizon > most:
         raise OptionError(f"context {context:,} and horizon {horizon:,} need more than the {most:,} positions of the model.")
     sums, count, windows = np.zeros(4), 0, 0
+    total = count_windows(corpus, context=context, horizon=horizon, stride=stride, test=test)
     for rows in _batches(corpus, context, horizon, stride, test, batch_size):
         errors, known = _errors(loaded, rows, context, horizon, scale)
         sums += [np.where(known, one**2 if number % 2 == 0 else np.abs(one), 0).sum() for one in errors for number in range(2)]
         count += int(known.sum())
         windows += len(rows)
+        report(windows, total)
     if not count:
         raise OptionError(
             f"{corpus.name} has no window of {context:,} + {horizon:,} points that ends in the last {test:.0%} of a series. "

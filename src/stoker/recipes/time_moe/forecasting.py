@@ -7,6 +7,7 @@ that of the context, by the same rule. What is missing within a context counts a
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 import stoker
+from stoker.devices import check_device
 from stoker.errors import OptionError, SourceNotFound
 from stoker.recipes.time_moe.model import TimeMoe
 from stoker.recipes.time_moe.samples import LEAST_DEVIATION, Method
@@ -44,6 +46,7 @@ class Loaded:
 def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -> Loaded:
     """The best model of a run (or the `latest`), or that of an official checkpoint."""
     folder = Path(path)
+    check_device(device)
     if (folder / NAME).is_file():
         settings = read_settings(folder)
         model = TimeMoe(find_size(settings)).to(device)
@@ -86,23 +89,40 @@ def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
     if room < 1:
         most = loaded.model.size.max_position - 1
         raise OptionError(f"horizon is {horizon:,}, but the model has {most + 1:,} positions. Give at most {most:,}.")
-    scaled, centers, divisors = scale_rows(np.asarray(context)[:, -room:], loaded.method)
+    seen = np.asarray(context, dtype=np.float64)[:, -room:]
+    empty = np.flatnonzero(~np.isfinite(seen).any(axis=1))
+    if len(empty):
+        raise OptionError(
+            f"row {empty[0]:,} of the context has no known point among its last {seen.shape[1]:,}, so nothing follows from it. "
+            f"Forecast from an earlier step (--at), look back further (--context), or choose another series."
+        )
+    scaled, centers, divisors = scale_rows(seen, loaded.method)
     device = next(loaded.model.parameters()).device
     with torch.no_grad():
         found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
     return np.asarray(found * divisors[:, None] + centers[:, None])
 
 
-def as_csv(found: Array, actual: Array | None) -> str:
-    """A line a step: its number, the forecast, and what really came."""
+def errors_of(found: Array, actual: Array) -> tuple[float, float, int]:
+    """MSE and MAE over the points that are known to have come (NaN: not), and how many those are."""
+    apart = (found - actual)[np.isfinite(actual)]
+    if not len(apart):
+        return math.nan, math.nan, 0
+    return float(np.mean(apart**2)), float(np.mean(np.abs(apart))), len(apart)
+
+
+def as_csv(found: Array, actual: Array | None, *, first: int) -> str:
+    """A line a step: its number in the series, the forecast, and what really came, where that is known."""
     head = "step,forecast" + (",actual" if actual is not None else "")
-    rows = [
-        f"{i + 1},{value!r}" + (f",{actual[i].item()!r}" if actual is not None else "") for i, value in enumerate(found.tolist())
-    ]
+    rows = [f"{first + i},{value!r}" for i, value in enumerate(found.tolist())]
+    if actual is not None:
+        rows = [f"{row},{value!r}" if math.isfinite(value) else f"{row}," for row, value in zip(rows, actual.tolist(), strict=True)]
     return "\n".join([head, *rows]) + "\n"
 
 
 def as_json(found: Array, actual: Array | None, **told: Any) -> str:
-    """All of it for programs."""
-    values = {"forecast": found.tolist()} | ({"actual": actual.tolist()} if actual is not None else {})
+    """All of it for programs; null where nothing is known."""
+    values: dict[str, Any] = {"forecast": found.tolist()}
+    if actual is not None:
+        values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
     return json.dumps({**told, **values})

@@ -31,6 +31,7 @@ LEAST_CUT = 16
 WORTH_PACKING = 0.97
 """Where so many positions are targets anyway, each piece has a row of its own."""
 COUNTED_POOLS = 1024
+LOOKED_POOLS = 16
 PADDING = -1
 """The segment of positions that hold nothing."""
 
@@ -238,6 +239,16 @@ class PackedRows:
     def finish(self, batch: dict[str, Any]) -> dict[str, Any]:
         """What a model takes: rows of one piece need no segments."""
         return batch if self.packed else {name: tensor for name, tensor in batch.items() if name != "segments"}
+
+    def share_known(self) -> float:
+        """The share of positions whose target is not missing, by the first pool that has one; 0 where none of the first has."""
+        for number in range(min(self.num_pools, LOOKED_POOLS)):
+            pool = self.pool(0, number)
+            batch = {name: tensor.numpy() for name, tensor in self.empty(pool.num_rows).items()}
+            self.gather(pool, 0, batch, 0, pool.num_rows)
+            if batch["mask"].any():
+                return float(batch["mask"].sum() / pool.counts.sum())
+        return 0.0
 
     def count_rows(self, epoch: int) -> int:
         """Rows of a whole epoch; of very many pools only some are packed to tell, evenly chosen."""

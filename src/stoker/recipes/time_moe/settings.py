@@ -12,6 +12,7 @@ from stoker.errors import ConfigInvalid, OptionError
 NAME = "recipe.json"
 RECIPE = "time-moe"
 Samples = Literal["packed", "padded", "compat"]
+Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     validate_every: int | None = None
     """Updates between two validations; by default a tenth of all."""
     save_every: int | None = None
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    precision: Precision = "auto"
+    """auto: bf16 on a GPU that has it; graph and compile: on a GPU, and where that pays."""
     graph: bool | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
     recompute: bool = False
@@ -64,9 +66,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name} is {value!r}; expected a whole number from 1.")
-        for name in ("lr", "clip", "epochs"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number above 0.")
+        for name in ("lr", "clip", "epochs", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise OptionError(f"{name} is {value!r}; expected a number above 0.")
+        for name in ("warmup", "weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number from 0.")
+        if self.valid is not None and not 0 <= self.valid < 1:
+            raise OptionError(f"valid is {self.valid!r}; expected a share from 0 to below 1.")
         if not 0 <= self.lr_end <= self.lr:
             raise OptionError(f"lr_end is {self.lr_end!r}; expected a rate from 0 up to lr ({self.lr!r}).")
         if self.samples == "compat" and self.valid:

@@ -13,13 +13,14 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import torch
 
 import stoker
 from stoker import files
+from stoker.devices import check_device
 from stoker.errors import OptionError, SourceNotFound
 from stoker.printable import printable
 from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches
@@ -27,7 +28,7 @@ from stoker.recipes.time_moe.folder import Corpus, open_corpus
 from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
 from stoker.recipes.time_moe.packing import PackedRows
 from stoker.recipes.time_moe.samples import CompatSamples, Pieces, Scales, train_ends
-from stoker.recipes.time_moe.settings import NAME, Settings, make_settings, read_settings
+from stoker.recipes.time_moe.settings import NAME, Precision, Settings, make_settings, read_settings
 from stoker.recipes.time_moe.sizes import SIZES, Size
 from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size, save_weights
 
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
 WEIGHTS = "weights"
 BETAS, EPS = (0.9, 0.95), 1e-8
-WORTH_COMPILING = 200
+WORTH_COMPILING = 800
+"""Updates: on an H200 layers take 25 s to compile, and a step is then 24 ms and not 58."""
 PASSES = 10
 """Validations of a training, where nobody says how often."""
 
@@ -106,10 +108,11 @@ def make_rows(settings: Settings) -> Rows:
     packed = None if settings.samples == "packed" else False
     train = PackedRows(Pieces(corpus, length, valid=share), scales, seed=seed, packed=packed)
     valid = PackedRows(Pieces(corpus, length, valid=share, part="valid"), scales, seed=seed, packed=packed) if share else None
-    per_epoch = train.count_rows(0)
-    return Rows(
-        corpus=corpus, train=train, valid=valid, per_epoch=per_epoch, useful=train.pieces.num_positions / (per_epoch * length)
-    )
+    per_epoch, known = train.count_rows(0), train.share_known()
+    if not known:
+        raise OptionError(f"{corpus.name} has nothing to train on: its points are missing (NaN). Look at it with `stoker inspect`.")
+    useful = known * train.pieces.num_positions / (per_epoch * length)
+    return Rows(corpus=corpus, train=train, valid=valid, per_epoch=per_epoch, useful=useful)
 
 
 def _useful(rows: CompatRows) -> float:
@@ -123,8 +126,20 @@ def make_model(settings: Settings) -> TimeMoe:
     torch.manual_seed(settings.seed)
     model = TimeMoe(find_size(settings))
     if settings.init is not None:
-        load_weights(model, settings.init)
+        load_weights(model, _checkpoint(settings.init))
     return model
+
+
+def _checkpoint(init: str) -> Path:
+    """The official checkpoint that is meant: of a run, its best weights."""
+    folder = Path(init)
+    if not folder.exists():
+        raise SourceNotFound(f"{folder} does not exist. Give the folder of a checkpoint: config.json and model.safetensors.")
+    if not (folder / NAME).is_file():
+        return folder
+    if not (folder / WEIGHTS).is_dir():
+        raise OptionError(f"{folder} is a run that has not ended. Write its weights first: stoker export {folder} FOLDER")
+    return folder / WEIGHTS
 
 
 def find_size(settings: Settings) -> Size:
@@ -141,13 +156,12 @@ def _named_size(settings: Settings) -> Size:
     named = SIZES[settings.size] if settings.size is not None else None
     if settings.init is None:
         return named or SIZES["50m"]
-    if not Path(settings.init).exists():
-        raise SourceNotFound(f"{settings.init} does not exist. Give the folder of a checkpoint: config.json and model.safetensors.")
-    if not (Path(settings.init) / CONFIG).is_file():
+    folder = _checkpoint(settings.init)
+    if not (folder / CONFIG).is_file():
         if named is None:
             raise OptionError(f"{settings.init} has no {CONFIG}, so the size is not known. Say it with size= (--size).")
         return named
-    found = read_size(settings.init)
+    found = read_size(folder)
     if named is not None and named != found:
         raise OptionError(f"size is {settings.size!r}, but {settings.init} is of another one ({found}). Leave the size out.")
     return found
@@ -172,6 +186,17 @@ def wants_compiling(settings: Settings, model: TimeMoe, total: int) -> bool:
     if settings.compile != "auto":
         return settings.compile
     return next(model.parameters()).device.type == "cuda" and total >= WORTH_COMPILING
+
+
+def best_on(device: torch.device, settings: Settings) -> tuple[Precision, bool | Literal["auto"]]:
+    """Precision and graph as told. What is left open is known for a GPU (docs/recipes/time-moe.md), and need not be tried out."""
+    precision, graph = settings.precision, settings.graph
+    if device.type == "cuda":
+        if precision == "auto" and torch.cuda.is_bf16_supported(including_emulation=False):
+            precision = "bf16"
+        if graph == "auto" and int(os.environ.get("WORLD_SIZE") or 1) == 1:  # a graph is of one process
+            graph = True
+    return precision, graph
 
 
 def train(
@@ -222,9 +247,9 @@ def run(
 ) -> Trained:
     """One process of a training, from the data to the exported weights."""
     find_size(settings)  # what is refused is refused before much is done
+    there = check_device(device or (f"cuda:{int(os.environ.get('LOCAL_RANK') or 0)}" if torch.cuda.is_available() else "cpu"))
     rows = make_rows(settings)
     model = make_model(settings)
-    there = device or (f"cuda:{int(os.environ.get('LOCAL_RANK') or 0)}" if torch.cuda.is_available() else "cpu")
     is_first = not int(os.environ.get("RANK") or 0)
     model.to(there)
     per_update = settings.batch_size * settings.accumulate * int(os.environ.get("WORLD_SIZE") or 1)
@@ -232,14 +257,15 @@ def run(
     every = min(total, settings.validate_every or -(-total // PASSES))
     if wants_compiling(settings, model, total):
         model.compile(dynamic=False)
+    precision, graph = best_on(there, settings)
     trainer = stoker.Trainer(
         model,
         time_moe_loss,
         make_optimizer(settings),
-        precision=settings.precision,
+        precision=precision,
         accumulate=settings.accumulate,
         clip=settings.clip,
-        graph=settings.graph,
+        graph=graph,
         compile=False,  # layer by layer, above
         recompute=settings.recompute,
         schedule=Decay(total=total, end=settings.lr_end / settings.lr, warmup=settings.warmup),

@@ -1,4 +1,4 @@
-"""A session: what can be told of its stretches without running a program."""
+"""Stretches: what can be told of them without running a program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stoker.diagnose.session import TRUE, Session
+from stoker.diagnose.plan import TRUE
+from stoker.diagnose.steps import Steps
+from stoker.diagnose.stretches.loop import other_threads
+from stoker.diagnose.training import Training
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +23,10 @@ def threads_as_before() -> Iterator[None]:
 @pytest.mark.parametrize("given", [1, 2, 8])
 def test_numbers_of_threads_are_tried_from_whatever_the_program_has(given: int) -> None:
     """The first one that is tried need not be the program's own."""
-    session = Session(on_done=lambda: None)
-    session.ledger.cores = 2
+    training = Training()
+    training.ledger.cores = 2
     torch.set_num_threads(given)
-    plan = session._threads()
+    plan = other_threads(Steps(training))
     assert next(plan) == TRUE
     assert torch.get_num_threads() == 1
     plan.close()

@@ -1,0 +1,63 @@
+"""A program: a script of `programs/` with arguments, the cause that was put into it, and the same program without that cause.
+
+Its cause is known because it was put there, and dominant because `clean`, the same program without it, is that much faster
+(`bench_verdicts --shares` measures by how much). Nothing in a script names its cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+TRAIN, STREAM, WINDOWS, RANKS = "train.py", "train_stream.py", "train_windows.py", "train_ranks.py"
+Kind = Literal["single", "mixed", "sabotaged", "story"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A script with arguments, and what is the matter with it."""
+
+    name: str
+    script: str = "train.py"
+    arguments: str
+    clean: str | None
+    """Arguments that take the cause away; None where nothing was put in."""
+    verdict: str
+    """What `stoker diagnose` must say."""
+    second: str | None = None
+    """What it must say next; None where only one cause was put in."""
+    second_clean: str | None = None
+    """Arguments that take the second cause away instead."""
+    kind: Kind = "single"
+    device: Literal["cpu", "cuda"] = "cpu"
+    processes: int = 1
+    """That train together, started by torchrun."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    neighbour: bool = False
+    """Whether other processes burn the processor in bursts meanwhile."""
+    claim: str = ""
+    """What people believed of a story."""
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments as a command line has them."""
+        return [*self.arguments.split(), "--device", self.device]
+
+    @property
+    def clean_words(self) -> list[str]:
+        """The same without the cause: later arguments win."""
+        return [*self.words, *(self.clean or "").split()]
+
+    @property
+    def second_clean_words(self) -> list[str]:
+        """The same without the second cause."""
+        return [*self.words, *(self.second_clean or "").split()]
+
+
+def single(verdict: str, rows: Mapping[str, tuple[str, str, str]], **common: object) -> list[Program]:
+    """Programs with one cause: by name, a script, its arguments, and those that take the cause away."""
+    return [
+        Program(name=f"{verdict}-{name}", script=script, arguments=arguments, clean=clean, verdict=verdict, **common)  # type: ignore[arg-type]
+        for name, (script, arguments, clean) in rows.items()
+    ]

@@ -1,0 +1,40 @@
+"""Stretches of a GPU: issuing a step (H), running it (G), waiting within it (S), and copying batches to the device (X)."""
+
+from __future__ import annotations
+
+import statistics
+
+import torch
+
+from stoker.diagnose.cuda import Asleep, Waits, copy_seconds, cycles_a_second
+from stoker.diagnose.plan import Mode, Plan
+from stoker.diagnose.training import Training
+
+
+def alone(training: Training) -> Plan:
+    """H, G and S: issuing a step, running it, and waiting within it."""
+    cached, ledger = training.can_cache, training.ledger
+    for _ in range(7):
+        times = yield Mode(cached=cached, before=torch.cuda.synchronize)
+        ledger.host_issue.append(times.without_data)
+    sleep = 2.5 * statistics.median(ledger.host_issue)
+    speed = cycles_a_second()
+    rounds: list[Asleep] = []
+    for _ in range(7):
+        asleep = Asleep(training.boundaries, sleep, speed)
+        yield Mode(cached=cached, before=asleep.begin)
+        asleep.end()
+        rounds.append(asleep)
+    ledger.sleeps = rounds
+    waits = Waits()
+    for _ in range(3):
+        yield Mode(cached=cached, before=waits.begin)
+        waits.end()
+    ledger.syncs = waits.syncs()
+
+
+def copies(training: Training) -> None:
+    """X: several distinct batches, again and again."""
+    optimizer = training.boundaries.optimizer
+    if optimizer is not None and training.batches:
+        training.ledger.copies = copy_seconds(training.batches, optimizer.param_groups[0]["params"][0].device)

@@ -1,0 +1,141 @@
+"""Stretches of the training loop: as it is (T), without its data (C), apart from other processes, with other numbers of threads."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Generator
+
+import torch
+
+from stoker.clock import Waiting
+from stoker.diagnose.boundaries import BACKWARD, Times
+from stoker.diagnose.plan import CACHED, TRUE, Mode, Plan
+from stoker.diagnose.ranks import Ranks
+from stoker.diagnose.steps import Steps
+
+CLEAN_STEPS = 12
+RANKED_WARM_UP = 10
+"""Steps, where several processes must do alike."""
+SHORT_STEP = 8e-3
+"""Below it, what hooks cost is more than half a per cent of a step."""
+FAR_SLOWER = 3.0
+
+
+def warm_up(steps: Steps) -> Plan:
+    """Until the queue of a loader is empty and the times of steps have settled."""
+    training = steps.training
+    seen: list[float] = []
+    least = max(3, training.queue + 1)
+    if training.ranks is not None:
+        for _ in range(max(RANKED_WARM_UP, least)):
+            training.ledger.early.append((yield TRUE))
+        return
+    while len(seen) < 60:
+        times = yield TRUE
+        training.ledger.early.append(times)
+        seen.append(times.seconds)
+        if len(seen) < least:
+            continue
+        if sum(seen[1:]) > 4.0:
+            break
+        if len(seen) >= 6:
+            before, after = statistics.median(seen[-6:-3]), statistics.median(seen[-3:])
+            if abs(before - after) <= 0.1 * max(before, after):
+                break
+    yield TRUE
+
+
+def phases(steps: Steps) -> Plan:
+    """How a step divides. Steps that are short have a stretch for this alone, because looking costs; it comes first, so that the
+    first losses are seen."""
+    training, ledger = steps.training, steps.training.ledger
+    early = [one.seconds for one in ledger.early[-6:]]
+    one_batch = max(ledger.batches_a_step, default=1) <= 1
+    light = training.sources.found is not None and statistics.median(early) < SHORT_STEP and one_batch
+    training.light = bool(training.agree(light))
+    if training.light:
+        yield from steps.count(TRUE, 0.5, CLEAN_STEPS, ledger.phased)
+
+
+def as_it_is(steps: Steps, *, seconds: float, least: int) -> Plan:
+    """T: the loop as it is."""
+    training = steps.training
+    if training.light:
+        training.boundaries.silence()
+    if training.endless or training.light:
+        yield from steps.settle(TRUE, training.queue + 1)
+    yield from _clean(steps, TRUE, seconds, least, training.ledger.loop)
+
+
+def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:
+    """C: the loop with its data for nothing."""
+    training = steps.training
+    training.collect()
+    if training.light:
+        training.boundaries.silence()
+    yield from steps.settle(CACHED, 1)
+    yield from _clean(steps, CACHED, seconds, least, training.ledger.cached)
+
+
+def _clean(steps: Steps, mode: Mode, seconds: float, least: int, into: list[Times]) -> Plan:
+    """A stretch in which it is seen, too, how long threads waited for cores."""
+    training = steps.training
+    training.ledger.begin(into)
+    waiting = Waiting()
+    yield from steps.count(mode, seconds, least, into)
+    training.ledger.add_waiting(waiting)
+    training.boundaries.listen()
+
+
+def apart(steps: Steps, ranks: Ranks, *, seconds: float) -> Plan:
+    """The loop as it is, but for the exchange with other processes; and with it, where all begin it at the same time."""
+    ledger = steps.training.ledger
+    ranks.part(steps.training.boundaries.roots)
+    yield from steps.settle(TRUE, 1)
+    ledger.begin(ledger.apart)
+    number, waiting = len(ledger.apart), Waiting()
+    exchanged = yield from _exchanged(steps, ranks, seconds, ledger.apart)
+    waited_ns, spent_ns = waiting.end()
+    if waited_ns is not None and not exchanged:  # threads that exchange what a program does by hand need cores, too
+        ledger.waited_apart.append(waited_ns / spent_ns)
+    ledger.exchanged.append(exchanged)
+    alone = ledger.apart[number:]
+    if steps.training.device == "cuda":
+        return  # its host does not wait for an exchange
+    together: list[Times] = []
+    meeting = ranks.meet(steps.training.boundaries.roots)
+    yield from steps.settle(TRUE, 1)
+    exchanged = yield from _exchanged(steps, ranks, seconds, together)
+    if meeting.held and not meeting.missed and together and alone:
+        backward, own = (statistics.median(one.phases_ns[BACKWARD] for one in some) / 1e9 for some in (together, alone))
+        ledger.exchanges.append(max(0.0, backward - own) + exchanged)
+
+
+def _exchanged(steps: Steps, ranks: Ranks, seconds: float, into: list[Times]) -> Generator[Mode, Times, float]:
+    """Steps of a stretch, at whose end all is as before; returns seconds a step in collectives that the program called itself."""
+    before, number = ranks.exchanged_ns, len(into)
+    yield from steps.count(TRUE, seconds, 3, into)
+    ranks.join()
+    return (ranks.exchanged_ns - before) / 1e9 / max(1, len(into) - number)
+
+
+def other_threads(steps: Steps) -> Plan:
+    """The loop without its data, with other numbers of threads."""
+    mode, ledger = steps.training.without_data, steps.training.ledger
+    given, cores, known = torch.get_num_threads(), ledger.cores, ledger.by_threads
+    wanted = sorted({1, max(1, cores // 2), cores, given})
+    if len(wanted) < 2:
+        return
+    try:
+        for number in (*wanted, *reversed(wanted)):  # once more backwards, because processors change their speed
+            if number != given and known.get(number, 0.0) > FAR_SLOWER * min(known.values(), default=0.0):
+                continue  # threads that wait for one that has no core can take a hundred times as long
+            torch.set_num_threads(number)
+            yield from steps.settle(mode, 1)
+            times: list[Times] = []
+            yield from steps.count(mode, 0.15, 3, times)
+            if times:
+                seconds = statistics.median(one.without_data for one in times)
+                known[number] = min(seconds, known.get(number, seconds))
+    finally:
+        torch.set_num_threads(given)

@@ -1,0 +1,50 @@
+"""Stretches that look into a step: the user's lines that it spends its time in, and the operations that it consists of."""
+
+from __future__ import annotations
+
+import statistics
+
+from stoker.diagnose.boundaries import compiled
+from stoker.diagnose.plan import TRUE, Mode, Plan
+from stoker.diagnose.sampler import Sampler
+from stoker.diagnose.steps import Steps
+from stoker.diagnose.training import Training
+from stoker.diagnose.work import Counting, Profiling, main_precision, work_of
+
+PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
+
+
+def lines(steps: Steps) -> Plan:
+    """The user's lines, by phase."""
+    training = steps.training
+    yield from steps.settle(TRUE, training.queue + 1 if training.can_cache else 0)
+    with Sampler(training.boundaries) as sampler:
+        yield from steps.count(TRUE, 1.2, 4, [])
+    training.ledger.blames = sampler.blames()
+
+
+def operations(steps: Steps) -> Plan:
+    """What a step consists of, counted."""
+    training = steps.training
+    boundaries, cached = training.boundaries, training.can_cache
+    counting, profiling = Counting(), Profiling(training.device)
+    if not compiled():  # such code would be compiled anew for a mode that looks at its operations
+        yield Mode(cached=cached, before=counting.__enter__)
+        counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    yield from steps.settle(training.without_data, 1)
+    for _ in range(int(training.agree(_profiled_steps(training)))):
+        boundaries.on_edge = profiling.edge
+        yield Mode(cached=cached, before=profiling.begin)
+        boundaries.on_edge = None
+        profiling.end()
+    profiling.close()
+    training.ledger.work = work_of(counting, profiling)
+    if counting.flops:
+        boundaries.precision = main_precision(counting)
+
+
+def _profiled_steps(training: Training) -> int:
+    """The median of a few, or one where steps are long."""
+    loop = training.ledger.loop
+    seconds = statistics.median(one.seconds for one in loop) if loop else PROFILED_SECONDS
+    return max(1, min(PROFILED_STEPS, int(PROFILED_SECONDS / seconds)))
