@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from stoker.errors import OptionError
+from stoker.train import painter
 from stoker.train.chart import Axis, Curve, Panel, draw, labels, nice_ticks
 from stoker.train.plot import check_picture, plot, save_picture
 from stoker.train.run import Run
@@ -119,16 +119,33 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         plot(runs, tmp_path / "runs.pdf")
     with pytest.raises(OptionError, match="none of 0 runs has numbers"):
         plot([], tmp_path / "runs.svg")
-    monkeypatch.setitem(sys.modules, "cairosvg", None)
-    with pytest.raises(OptionError, match=r"pip install 'stoker\[plot\]'"):
+    monkeypatch.setattr(painter, "_folders", lambda: iter(()))
+    with pytest.raises(OptionError, match=r"needs a font, and none of DejaVu Sans, .* is here\. Install one"):
         plot(runs, tmp_path / "runs.png")
+    assert not (tmp_path / "runs.png").exists()
 
 
+@pytest.fixture
+def font() -> None:
+    try:
+        painter.find_font()
+    except OptionError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("font")
 def test_a_png_is_the_same_picture(tmp_path: Path) -> None:
-    pytest.importorskip("cairosvg")
     write_run(tmp_path / "one")
     path = plot(collect(tmp_path), tmp_path / "one.png")
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("font")
+@pytest.mark.parametrize("weight", ["normal", "bold"])
+def test_a_png_has_the_words_of_the_picture(weight: str) -> None:
+    told = '<svg xmlns="http://www.w3.org/2000/svg" width="90" height="20" font-family="Helvetica, Arial, sans-serif">{}</svg>'
+    words = f'<text x="2" y="15" font-weight="{weight}">losses</text>'
+    assert len(painter.as_png(told.format(words))) > 2 * len(painter.as_png(told.format("")))
 
 
 @pytest.mark.parametrize("smooth", [True, False])

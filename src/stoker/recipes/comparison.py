@@ -156,9 +156,9 @@ def _bars(line: Line, y: float) -> list[str]:
     for number, (value, speed, colour) in enumerate(zip((before, after), speeds, (GREY, COLOUR), strict=True)):
         length = max(1.5, across * speed / max(speeds))
         top = y + 6 + 18 * number
-        times = f"  {line.speedup:.3g}x" if number else ""
+        times = f"{line.speedup:.3g}x" if number else ""
         parts.append(f'<rect x="{LABEL:g}" y="{top:g}" width="{length:.1f}" height="14" fill="{colour}"/>')
-        words = f'{shown(value)} {_text(line.unit)}<tspan font-weight="bold">{times}</tspan>'
+        words = f'{shown(value)} {_text(line.unit)}<tspan dx="8" font-weight="bold">{times}</tspan>'
         parts.append(f'<text x="{LABEL + length + 6:.1f}" y="{top + 11:g}">{words}</text>')
     return parts
 

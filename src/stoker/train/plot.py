@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from stoker.errors import OptionError
 from stoker.files import write_file
 from stoker.train.chart import Curve, Panel, draw
+from stoker.train.painter import as_png, find_font
 from stoker.train.run import METRICS
 from stoker.train.runs import LOSS, RATE, WAIT, RunSummary
-from stoker.train.writers.extra import import_extra
 from stoker.train.writers.jsonl import read_lines
 
 MOST_PANELS = 12
@@ -22,7 +21,7 @@ Curves = dict[str, tuple[list[int], list[float]]]
 
 
 def plot(runs: Sequence[RunSummary], path: str | Path, *, title: str | None = None) -> Path:
-    """Draw runs into a picture: .svg, or .png with the extra `plot`. Damaged runs and those without numbers are left out."""
+    """Draw runs into a picture: .svg or .png. Damaged runs and those without numbers are left out."""
     check_picture(path)
     read = [(run, read_lines(run.path / METRICS).curves) for run in runs if run.state != "damaged"]
     drawn = [(run, curves) for run, curves in read if curves]
@@ -48,19 +47,19 @@ def check_picture(path: str | Path) -> None:
     if not Path(path).absolute().parent.is_dir():
         raise OptionError(f"{path} cannot be written: there is no folder {Path(path).parent}. Make it first.")
     if suffix == ".png":
-        _painter()
+        find_font()
 
 
 def save_picture(path: str | Path, panels: Sequence[Panel], *, title: str, legend: Sequence[str] = (), note: str = "") -> Path:
-    """Draw panels of curves into a picture: .svg, or .png with the extra `plot`."""
+    """Draw panels of curves into a picture: .svg or .png."""
     return save_svg(path, draw(panels, title=title, legend=legend, note=note))
 
 
 def save_svg(path: str | Path, text: str) -> Path:
-    """Save a picture that is told as SVG: .svg as it is, or .png with the extra `plot`."""
+    """Save a picture that is told as SVG: .svg as it is, or .png."""
     check_picture(path)
     path = Path(path)
-    write_file(path, text.encode() if path.suffix == ".svg" else _as_png(text.encode()), durable=False)
+    write_file(path, text.encode() if path.suffix == ".svg" else as_png(text), durable=False)
     return path
 
 
@@ -86,17 +85,3 @@ def _panel(name: str, runs: Sequence[Curves]) -> Panel:
                 steps, values = found[kind]
                 curves.append(Curve(colour=number, steps=steps, values=values, dashed=kind.startswith("val_")))
     return Panel(title=TITLES.get(name, name), curves=curves, from_zero=name in (RATE, WAIT), percent=name == WAIT)
-
-
-def _as_png(text: bytes) -> bytes:
-    png: bytes = _painter().svg2png(bytestring=text, scale=2)
-    return png
-
-
-def _painter() -> Any:
-    try:
-        return import_extra("cairosvg", writer="a picture as .png", extra="plot")
-    except OSError as error:  # the package is there, and the library that it calls is not
-        raise OptionError(
-            f"a picture as .png needs the library cairo ({error}). Install it, or give a path that ends in .svg."
-        ) from error

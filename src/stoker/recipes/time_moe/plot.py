@@ -17,7 +17,7 @@ SHOWN = 3
 
 
 def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:
-    """Draw a forecast into a picture: .svg, or .png with the extra `plot`. `known` is the series up to where it begins."""
+    """Draw a forecast into a picture: .svg or .png. `known` is the series up to where it begins."""
     past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(found), 32) :]
     now = len(known) - 1
     steps = list(range(now, now + len(found) + 1))

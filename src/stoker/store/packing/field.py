@@ -24,6 +24,8 @@ class Field:
     dtype: np.dtype[Any]
     """Of the stored numbers; of codes for categories; unused for text."""
     unit: str | None = None
+    is_shared: bool = False
+    """Whether it is the one column that all series of --wide share: its type is then not chosen for a single input column."""
 
 
 _TIME_UNITS = {"s", "ms", "us", "ns"}
@@ -45,6 +47,22 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def is_list(kind: pa.DataType) -> bool:
     """Whether a value of this type is a whole series."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a value of this type is a number, or no value at all."""
+    value = plain_type(kind)
+    return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value))
+
+
+def asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
+    """What to ask of text for a type the user named, so that nothing is guessed."""
+    if asked is None or is_list(kind) or pa.types.is_dictionary(kind):
+        return kind
+    if asked in ("text", "category"):
+        return pa.string()
+    # Narrower floats are asked for as what they are: an integer must not be rounded on its way.
+    return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
 
 
 def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> Field:

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid, SourceTooLarge
-from stoker.store.column import Kind
 from stoker.store.manifest import MAX_COLUMNS
-from stoker.store.packing.field import Field, is_list, make_field, plain_type, unify_types
+from stoker.store.packing.field import Field, asked_type, is_list, is_number, make_field, plain_type, unify_types
 from stoker.store.packing.options import Options
+from stoker.store.packing.wide import select_columns, widen
 from stoker.store.sources.source import Place, Source
 
 Grouping = Literal["key", "file", "row", "wide"]
@@ -29,12 +29,17 @@ class Plan:
     sources: Sequence[Source]
     options: Options
     grouping: Grouping
-    schema: pa.Schema
-    """What is asked of every source: the selected columns, with the key and the time among them."""
+    schemas: Sequence[pa.Schema]
+    """What is asked of each source: the selected columns, with the key and the time among them. All alike, but with --wide."""
     key: Field | None
     step: tuple[Field, ...]
     series: tuple[Field, ...]
     notes: tuple[str, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What is asked of the first source, and of all others where series have more than one column."""
+        return self.schemas[0]
 
     @property
     def rows_are_series(self) -> bool:
@@ -44,41 +49,63 @@ class Plan:
     @property
     def time_index(self) -> int | None:
         """Which of the step fields is the time."""
-        names = [field.name for field in self.step]
+        names = [field.name for field in self.step] if self.grouping != "wide" else []  # there it is checked, and not stored
         return names.index(self.options.time) if self.options.time in names else None
 
 
 def make_plan(sources: Sequence[Source], options: Options) -> Plan:
     """Look at the schema of every source and decide; raises `SchemaDrift` with all differences at once."""
-    return _plan(sources, options, _unified(sources, [source.schema() for source in sources], options))
+    schemas = [source.schema() for source in sources]
+    for source, schema in zip(sources, schemas, strict=True):
+        _refuse_doubles(source, schema)
+    if options.wide:
+        return _wide_plan(sources, options, select_columns(sources, schemas, options))
+    return _plan(sources, options, _unified(sources, schemas, options))
 
 
 def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
     """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
-    block, and for integers that turn out to have gaps."""
-    sources, options = plan.sources, plan.options
-    types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
-    gaps: set[str] = set()
-    rows = 0
-    for source in sources:
-        asked = plan.schema if source.typed else None
-        for task in source.read(asked, start=Place(), chunk_bytes=options.chunk_bytes):
+    block, and for integers that turn out to have gaps. With --wide each source has types of its own."""
+    settled = _Settled(plan.schema, plan.options)
+    schemas, rows = [], 0
+    for source, schema in zip(plan.sources, plan.schemas, strict=True):
+        if plan.grouping == "wide":
+            settled = _Settled(schema, plan.options)
+        for task in source.read(schema if source.typed else None, start=Place(), chunk_bytes=plan.options.chunk_bytes):
             table = task().table
-            for name in plan.schema.names:
-                column = table.column(name)
-                text = not source.typed and pa.types.is_string(types[name])  # of which some blocks may look like numbers
-                settled = types[name] if text else unify_types(types[name], column.type, inferred=not source.typed)
-                if settled is None:
-                    _refuse_misfit(source, name, types[name])
-                else:
-                    types[name] = settled
-                if _has_gaps(column):
-                    gaps.add(name)
+            settled.look(source, table)
             rows += table.num_rows
             report(rows)
-    for name in gaps - {options.series}:
-        types[name] = _nullable(types[name])
-    return _plan(sources, options, pa.schema([(name, types[name]) for name in plan.schema.names]))
+        if plan.grouping == "wide":
+            schemas.append(settled.schema())
+    if plan.grouping == "wide":
+        return _wide_plan(plan.sources, plan.options, schemas, plan.notes)
+    return _plan(plan.sources, plan.options, settled.schema())
+
+
+class _Settled:
+    """Types that hold all values looked at so far."""
+
+    def __init__(self, schema: pa.Schema, options: Options) -> None:
+        self._types = dict(zip(schema.names, schema.types, strict=True))
+        self._options = options
+        self._gaps: set[str] = set()
+
+    def look(self, source: Source, table: pa.Table) -> None:
+        for name, kind in self._types.items():
+            column = table.column(name)
+            text = not source.typed and pa.types.is_string(kind)  # of which some blocks may look like numbers
+            settled = kind if text else unify_types(kind, column.type, inferred=not source.typed)
+            if settled is None:
+                _refuse_misfit(source, name, kind)
+            self._types[name] = settled
+            if _has_gaps(column):
+                self._gaps.add(name)
+
+    def schema(self) -> pa.Schema:
+        asked = {n: asked_type(t, self._options.dtypes.get(n)) for n, t in self._types.items()}
+        gaps = self._gaps - {self._options.series}
+        return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in asked.items()])
 
 
 def _has_gaps(column: pa.ChunkedArray) -> bool:
@@ -109,10 +136,8 @@ def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> None:
 def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> pa.Schema:
     """One schema for all sources, or an error that lists every way in which they differ."""
     first, differences = schemas[0], []
-    for source, schema in zip(sources, schemas, strict=True):
-        _refuse_doubles(source, schema)
     names = _selected(first, sources[0], options)
-    types = {name: _asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
+    types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
     by_name = options.columns is not None
     for source, schema in zip(sources[1:], schemas[1:], strict=True):
         if not by_name and schema.names != first.names and sorted(schema.names) == sorted(first.names):
@@ -125,7 +150,7 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
             if name in missing:
                 continue
             inferred = not source.typed and not sources[0].typed
-            found = _asked_type(schema.field(name).type, options.dtypes.get(name))
+            found = asked_type(schema.field(name).type, options.dtypes.get(name))
             kind = unify_types(types[name], found, inferred=inferred)
             if kind is None:
                 differences.append(
@@ -170,9 +195,7 @@ def _selected(schema: pa.Schema, source: Source, options: Options) -> list[str]:
 
 def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Plan:
     if options.dtypes:
-        schema = pa.schema([(n, _asked_type(t, options.dtypes.get(n))) for n, t in zip(schema.names, schema.types, strict=True)])
-    if options.wide:
-        return _wide_plan(sources, options, schema)
+        schema = pa.schema([(n, asked_type(t, options.dtypes.get(n))) for n, t in zip(schema.names, schema.types, strict=True)])
     lists = any(is_list(kind) for kind in schema.types)
     where = sources[0].label
     key, step, series = None, [], []
@@ -204,7 +227,7 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
         sources=sources,
         options=options,
         grouping=grouping,
-        schema=schema,
+        schemas=[schema] * len(sources),
         key=key,
         step=tuple(step),
         series=tuple(series),
@@ -217,19 +240,7 @@ def _asked(name: str, kind: pa.DataType, options: Options) -> str | None:
     if name in options.dtypes or name == options.time:
         return options.dtypes.get(name)
     value = plain_type(kind)
-    value = value.value_type if is_list(value) else value
-    number = pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value)
-    return options.dtype if number else None
-
-
-def _asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
-    """What to ask of text for a type the user named, so that nothing is guessed."""
-    if asked is None or is_list(kind) or pa.types.is_dictionary(kind):
-        return kind
-    if asked in ("text", "category"):
-        return pa.string()
-    # Narrower floats are asked for as what they are: an integer must not be rounded on its way.
-    return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
+    return options.dtype if is_number(value.value_type if is_list(value) else value) else None
 
 
 def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
@@ -242,27 +253,16 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
     raise BadValue(f"--series {name!r} is {_word(kind)} in {where}; a key is text, a whole number, or a date (and never missing).")
 
 
-def _wide_plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Plan:
-    """Each numeric column is a series of one column named value."""
-    where = sources[0].label
-    if any(is_list(kind) for kind in schema.types):
-        raise OptionError(f"--wide is for tables with a number a cell, but {where} holds lists.")
-    number = {n: t for n, t in zip(schema.names, schema.types, strict=True) if _is_number(t) and n != options.time}
-    if not number:
-        raise OptionError(f"--wide found no numeric column in {where}, only {', '.join(schema.names[:20])}.")
-    left_out = [name for name in schema.names if name not in number and name != options.time]
-    notes = tuple(f"column {name!r} is not numeric and was left out by --wide" for name in left_out)
-    fields = [make_field(n, t, level="step", asked=options.dtypes.get(n, options.dtype), where=where) for n, t in number.items()]
-    halves = all(field.kind == "bfloat16" for field in fields)
-    common = np.result_type(*(np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields))
-    kind: Kind = "bfloat16" if halves else "number"
-    value = replace(fields[0], name="value", kind=kind, dtype=common.newbyteorder("<"), arrow=pa.float64())
-    kept = [(n, t) for n, t in zip(schema.names, schema.types, strict=True) if n not in left_out]
+def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()) -> Plan:
+    """Each numeric column of each source is a series of one column named value."""
+    wide = widen(sources, schemas, options)
     return Plan(
-        sources=sources, options=options, grouping="wide", schema=pa.schema(kept), key=None, step=(value,), series=(), notes=notes
+        sources=wide.sources,
+        options=options,
+        grouping="wide",
+        schemas=wide.schemas,
+        key=None,
+        step=(wide.value,),
+        series=(),
+        notes=(*notes, *wide.notes),
     )
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    value = plain_type(kind)
-    return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value))
