@@ -178,7 +178,11 @@ def _chosen(names: Sequence[str]) -> list[Program]:
     import torch
 
     able = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    found = [one for one in PROGRAMS if one.device in able and one.kind != "sabotaged" and one.name.startswith(tuple(names))]
+    found = [
+        one
+        for one in PROGRAMS
+        if one.device in able and one.kind not in ("sabotaged", "other") and one.name.startswith(tuple(names))
+    ]
     return sorted(found, key=lambda one: next((n for n, start in enumerate(FIRST) if one.name.startswith(start)), len(FIRST)))
 
 

@@ -5,8 +5,9 @@ second cause being it (top-2); of programs with two causes the second must be na
 noisy neighbours) must end without a verdict, all others with one. `--shares` measures, without the tool, how much of a step each
 cause is. On a machine that others use, `--processor-time` gives the tool another clock, where a program's causes allow that.
 `--only` runs some programs and leaves what is known of the others; without a GPU, those that need one are left out, and so are
-those of a framework that is not installed. `--parallel` runs programs side by side, each on two cores of its own. `--keep` keeps
-what was measured, of which `--replay` makes verdicts anew, without running anything.
+those of a package that is not installed. `--parallel` runs programs side by side, each on two cores of its own. `--keep` keeps
+what was measured, of which `--replay` makes verdicts anew, without running anything. Programs of another hand (kind `other`)
+were written without knowing the rule.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,26 @@ QUESTION = "Of programs with one known cause, how many does `stoker diagnose` na
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")
 NEIGHBOURS_A_CORE = 2
 LIMIT_SECONDS = 60.0
-FRAMEWORKS = {"with_accelerate.py": "accelerate", "with_lightning.py": "lightning", "with_transformers.py": "transformers"}
+PACKAGES = {
+    "with_accelerate.py": "accelerate",
+    "with_lightning.py": "pytorch_lightning",
+    "with_transformers.py": "transformers",
+    "accelerate_encoder.py": "accelerate",
+    "lightning_topk.py": "pytorch_lightning",
+    "trainer_ngrams.py": "transformers",
+    "parquet_rows.py": "pandas",
+    "tqdm_scores.py": "tqdm",
+}
 OPTIONS = ["-m", "stoker", "diagnose", "--json", "--quiet"]
 COMMON = ("name", "kind", "device", "put_in_second")
 Row = dict[str, Any]
 
 
-def diagnose(program: Program, *, processor_time: bool = False, keep: Path | None = None) -> Row:
-    """What the command says of a program, in a folder of its own, and how long it took; on the cores that this thread may use."""
+def diagnose(program: Program, *, processor_time: bool = False, keep: Path | None = None, data: Path | None = None) -> Row:
+    """What the command says of a program, in a folder of its own, and how long it took; on the cores that this thread may use.
+
+    `data` is what programs of `others/` read.
+    """
     variables = {**os.environ, **program.environment}
     clock = "processor" if processor_time and not waits(program) else "wall"
     if clock == "processor":
@@ -57,7 +70,9 @@ def diagnose(program: Program, *, processor_time: bool = False, keep: Path | Non
     cores = len(os.sched_getaffinity(0))
     neighbours = noisy_neighbours(NEIGHBOURS_A_CORE * cores) if program.neighbour else nullcontext()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, neighbours:
-        command = [*_python(program), *OPTIONS, str(FOLDER / program.script), "--", *program.words]
+        if program.folder == "others" and data is not None:
+            (Path(folder) / "data").symlink_to(data)
+        command = [*_python(program), *OPTIONS, str(program.path), "--", *program.words]
         start = time.perf_counter()
         out, told = _run(command, folder, variables)
         seconds = time.perf_counter() - start
@@ -71,6 +86,18 @@ def diagnose(program: Program, *, processor_time: bool = False, keep: Path | Non
         measured["losses"] = [loss for loss in measured["losses"] if loss is not None]  # those that are no numbers
         (keep / f"{program.name}.json").write_text(json.dumps(measured))
     return row | _told(finding)
+
+
+@contextmanager
+def data_for(programs: Sequence[Program]) -> Iterator[Path | None]:
+    """The data of `others/`, made once and gone afterwards; None where no program needs it."""
+    maker = next((one.path.with_name("make_data.py") for one in programs if one.folder == "others"), None)
+    if maker is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, str(maker)], cwd=folder, check=True)
+        yield Path(folder) / "data"
 
 
 def _python(program: Program) -> list[str]:
@@ -123,6 +150,7 @@ def _told(finding: dict[str, Any]) -> Row:
 def waits(program: Program) -> bool:
     """Whether the cause is only to be seen by the wall's clock: workers, a crowd of threads, neighbours, a GPU."""
     crowded = program.neighbour or program.verdict == "oversubscribed" or "--workers" in program.words or program.processes > 1
+    crowded = crowded or program.folder == "others"  # whose arguments do not tell
     return crowded or "--threads" in program.words or program.device != "cpu"
 
 
@@ -153,7 +181,7 @@ def is_among_two(row: Row) -> bool:
 def score(rows: Sequence[Row]) -> dict[str, Any]:
     """Right and wrong, by kind of program; `no_verdict` counts runs that ended without one, `wrong` those with another one."""
     table: dict[str, Any] = {}
-    for kind in ("single", "mixed", "story", "sabotaged"):
+    for kind in ("single", "mixed", "story", "other", "sabotaged"):
         some = [row for row in rows if row["kind"] == kind and "verdict" in row]
         if not some:
             continue
@@ -197,7 +225,7 @@ def _known(path: Path) -> dict[str, Row]:
 def _can_run(program: Program) -> bool:
     import torch
 
-    package = FRAMEWORKS.get(program.script)
+    package = PACKAGES.get(program.script)
     if package is not None and importlib.util.find_spec(package) is None:
         return False
     return program.device == "cpu" or torch.cuda.is_available()
@@ -227,14 +255,15 @@ def main() -> None:
     chosen = [one for one in chosen if _can_run(one) and not (asked.shares and one.clean is None)]
     path = asked.out or record.RESULTS / "bench_verdicts.json"
     rows = {} if asked.small else _known(path)
-    run = measure_share if asked.shares else partial(diagnose, processor_time=asked.processor_time, keep=asked.keep)
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     try:
-        for program, row in side_by_side(lanes, chosen, run):
-            rows[program.name] = {**rows.get(program.name, {"name": program.name, "kind": program.kind}), **row}
-            _show({"name": program.name, **row})
-            if not asked.small:
-                record.save("bench_verdicts", QUESTION, _answer(rows), path=path, show=False)
+        with data_for(chosen) as data:
+            of_tool = partial(diagnose, processor_time=asked.processor_time, keep=asked.keep, data=data)
+            for program, row in side_by_side(lanes, chosen, measure_share if asked.shares else of_tool):
+                rows[program.name] = {**rows.get(program.name, {"name": program.name, "kind": program.kind}), **row}
+                _show({"name": program.name, **row})
+                if not asked.small:
+                    record.save("bench_verdicts", QUESTION, _answer(rows), path=path, show=False)
     except KeyboardInterrupt:
         print("interrupted: what was found so far is kept")
     print(json.dumps(_answer(rows)["by_kind"], indent=1))

@@ -34,6 +34,20 @@ def test_notes_are_said(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
     assert "note: column 'symbol' is not numeric and was left out by --wide\n" in done.out
 
 
+def test_wide_files_of_different_columns(stoker: Stoker, tmp_path: Path) -> None:
+    (tmp_path / "csv" / "more").mkdir(parents=True)
+    (tmp_path / "csv" / "ETTh1.csv").write_text("date,HUFL,OT\n2016-07-01,5.5,30\n")
+    (tmp_path / "csv" / "more" / "weather.csv").write_text("date,T\n2020-01-01,0.5\n2020-01-02,\n")
+    out = tmp_path / "out"
+    done = stoker("pack", str(tmp_path / "csv" / "**" / "*.csv"), out, "--wide")
+    note = "note: column 'date' is not numeric and was left out by --wide\n"
+    assert done == Done(0, f"packed 3 rows into 3 series, 0.0 MB: {out}\n{note}", "")
+    assert list(open_store(out).texts("series")) == ["ETTh1.csv:HUFL", "ETTh1.csv:OT", "more/weather.csv:T"]
+    refused = stoker("pack", tmp_path / "csv", tmp_path / "other", "--wide", "--columns", "T,gone")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "--columns names 'gone', but none of the 2 files has it" in refused.err
+
+
 def test_json_for_programs(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
     done = stoker("pack", prices, tmp_path / "out", "--series", "symbol", "--json")
     assert (done.code, done.err) == (0, "")

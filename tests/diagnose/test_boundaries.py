@@ -114,6 +114,60 @@ def test_a_closure_is_not_taken_for_the_optimizer(listening: Boundaries, clock: 
 
     optimizer.step(closure)
     assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7}
+    optimizer.step(closure=closure)
+    assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7}
+
+
+def test_within_a_closure_phases_are_those_of_a_plain_loop(
+    listening: Boundaries, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no module is called: nothing else tells that a forward pass begins."""
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = Sgd([weight], lr=0.1)
+    optimizer.clock = clock
+
+    def closure() -> float:
+        clock.tick(3)
+        loss = weight.square().sum()
+        loss.register_hook(lambda _: clock.tick(5))
+        loss.backward()
+        clock.tick(11)
+        return 0.0
+
+    optimizer.step(closure)
+    assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7, "rest": 11}
+    loss = weight.square().sum()
+    loss.backward()
+    clock.tick(1)
+    assert by_name(listening) == {"rest": 1}  # as it was before
+    monkeypatch.setattr(Boundaries, "_timed_closure", lambda self, closure: closure)
+    optimizer.step(closure)
+    assert by_name(listening) == {"backward": 5, "optimizer": 3 + 7 + 11}
+
+
+def test_a_closure_is_called_as_it_would_be(listening: Boundaries) -> None:
+    """With gradients on, for its value; and its fault is the program's."""
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=3)
+    calls: list[bool] = []
+
+    def closure() -> torch.Tensor:
+        calls.append(torch.is_grad_enabled())
+        optimizer.zero_grad()
+        loss = (weight - 3).square().sum()
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure).detach()) == 4.0
+    assert len(calls) > 1
+    assert all(calls)
+    assert float(weight.detach()) == pytest.approx(3.0)
+
+    def fails() -> float:
+        raise ValueError("no loss")
+
+    with pytest.raises(ValueError, match="no loss"):
+        optimizer.step(fails)
 
 
 def test_a_look_at_the_model_after_the_step_is_no_forward_pass(listening: Boundaries, clock: Clock) -> None:

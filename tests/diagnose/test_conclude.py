@@ -45,6 +45,12 @@ def test_data_is_told_with_its_line_and_its_numbers() -> None:
     assert predicted(finding)["workers"] is None  # two threads and a worker share two cores
 
 
+def test_workers_that_would_share_cores_for_little_are_not_proposed() -> None:
+    little, much = (conclude(on_cpu(next=share)) for share in (1.5, 9.9))
+    assert "workers" not in predicted(little)
+    assert "workers" in predicted(much)
+
+
 def test_workers_are_predicted_where_there_are_cores_for_them() -> None:
     machine = msgspec.structs.replace(TWO_CORES, cores=16, threads=4)
     finding = conclude(on_cpu(next=20.0, machine=machine))

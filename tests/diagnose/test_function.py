@@ -72,18 +72,24 @@ def test_each_number_comes_from_a_stretch_of_its_own(clock: Clock) -> None:
     assert measured.work.flops > 0
 
 
-def test_the_end_of_an_epoch_is_in_no_step(clock: Clock) -> None:
+def test_the_begin_of_an_epoch_is_the_loaders_and_each_step_has_its_part(clock: Clock) -> None:
     _, train_step = training(clock)
 
     class Short:
         def __iter__(self) -> Iterator[torch.Tensor]:
-            clock.tick(1000)  # beginning is expensive
-            for _ in range(7):
+            clock.tick(70)  # beginning is expensive
+            for _ in range(len(self)):
                 clock.tick(10)
                 yield torch.ones(5, 4)
 
+        def __len__(self) -> int:
+            return 7
+
     measured = measure_step(train_step, Short(), pace=0.2)
-    assert set(measured.loop.seconds) == {0.040}
+    assert measured.loop.seconds == pytest.approx([0.050] * len(measured.loop.seconds))
+    assert measured.phases.next == pytest.approx(0.020)
+    assert measured.between_epochs == pytest.approx({"loader": 0.2, "other": 0.0})
+    assert measured.notes == []
     assert measured.loader.kind == "Short"
     assert measured.loader.batch_size == 5
 

@@ -122,6 +122,36 @@ def test_steps_of_which_the_work_is_not_known_can_still_wait_for_data() -> None:
     assert rank(measured)[0].verdict == "data"
 
 
+def test_a_training_that_broke_off_gets_no_verdict_by_what_little_is_known() -> None:
+    measured = on_cpu(next=1.5, forward=2.0, backward=1.0, optimizer=2.0, work=None, cached=None)
+    assert max(cause.share for cause in rank(measured)) > 0.25
+    assert "ended before its work could be counted" in (doubt(measured) or "")
+
+
+def test_workers_that_share_cores_with_the_training_explain_what_neither_takes_alone() -> None:
+    """Alone a batch takes 3.5 ms and a step 0.3; together they take 6.7 on two cores."""
+    loader = Loader(kind="DataLoader", workers=2)
+    crowd = on_cpu(
+        next=3.3, forward=2.0, backward=0.9, optimizer=0.4, rest=0.0, prepare=0.1,
+        cached=around(0.3 * MS), loader_alone=around(3.5 * MS), loader=loader,
+    )  # fmt: skip
+    assert doubt(crowd) is None
+    assert [cause.verdict for cause in rank(crowd)[:2]] == ["data", "oversubscribed"]
+    roomy = msgspec.structs.replace(crowd, machine=msgspec.structs.replace(TWO_CORES, cores=16))
+    assert "longer than its parts" in (doubt(roomy) or "")
+
+
+def test_what_workers_need_alone_is_not_the_crowds() -> None:
+    loader = Loader(kind="DataLoader", workers=8)
+    measured = on_cpu(
+        next=0.1, forward=5.0, backward=5.0, cached=around(5 * MS), loader_alone=around(4.75 * MS), loader=loader,
+        machine=msgspec.structs.replace(TWO_CORES, threads=4), fewer_threads={"2": 0.0015, "4": 0.005},
+    )  # fmt: skip
+    division = divide(measured)
+    assert division.step - division.parts.oversubscribed == pytest.approx(4.75 * MS)
+    assert rank(measured, division)[0].verdict == "oversubscribed"
+
+
 def test_a_difference_that_the_loader_cannot_explain_is_not_called_data() -> None:
     measured = on_cpu(cached=around(8.7 * MS))  # a tenth less than the loop, but the loader takes a hundredth
     assert rank(measured)[0].verdict == "compute"

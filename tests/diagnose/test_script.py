@@ -98,6 +98,51 @@ def test_a_program_without_a_training_is_one_line(run: Run, text: str, line: str
     assert "\n" not in str(caught.value)
 
 
+def test_weights_that_are_changed_by_hand_are_told_of_soon(run: Run) -> None:
+    text = "import torch\nw = torch.ones(3, requires_grad=True)\nwhile True:\n    w.sum().backward()"
+    with pytest.raises(TrainError, match=r"train\.py: there were 200 backward passes, and no optimizer of torch made a step"):
+        run(text)
+
+
+EPOCHS = """
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+rows = TensorDataset(torch.ones(20, 4))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def run_epoch():
+    for x, in DataLoader(rows, batch_size=4, num_workers=WORKERS):
+        model(x).sum().backward()
+        optimizer.step()
+def validate():
+    with torch.no_grad():
+        for x, in DataLoader(rows, batch_size=4):
+            model(x)
+        time.sleep(0.2)
+if __name__ == "__main__":
+    for epoch in range(10000):
+        run_epoch()
+        validate()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_short_epochs_that_make_their_loader_anew(run: Run, workers: int) -> None:
+    measured = run(EPOCHS.replace("WORKERS", str(workers)))
+    assert measured.steps_seen < 5000, "it was not lost from sight"
+    assert len(measured.loop.seconds) >= 12
+    assert measured.loop.median < 0.2, "what passes between epochs is in no step"
+    assert measured.cached is not None
+    assert measured.loader.workers == workers
+    assert measured.loader.persistent is (False if workers else None)
+    assert 0 < measured.between_epochs["other"] < 1
+    assert measured.between_epochs["loader"] > 0
+    if workers == 0:  # its steps are far shorter than the validation
+        assert any("passes between epochs (validation, checkpoints): it is not in the verdict." in note for note in measured.notes)
+
+
 def test_a_program_that_is_not_there_is_one_line() -> None:
     with pytest.raises(OptionError, match="expected a Python script"):
         measure_script("nowhere.py")

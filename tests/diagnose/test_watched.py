@@ -97,6 +97,65 @@ def test_a_loader_that_nobody_of_the_users_goes_through_is_found(sources: Source
     assert sources.found.iterable is loader
 
 
+ROWS = TensorDataset(torch.ones(40, 2))
+
+
+def epoch(sources: Sources, loader: DataLoader[Any], *, line: int = 3, trains: bool = True) -> Any:
+    """A pass of a loop that stands at a line of the user's; returns what it goes through."""
+    iterator = iter(sources.watched(loader, place(line)))
+    for _ in iterator:
+        if trains:
+            step(sources)
+    return iterator
+
+
+@pytest.mark.parametrize("batch_size", [20, 4], ids=["before the loop is known", "after it is known"])
+def test_a_loader_that_each_epoch_makes_anew_is_known_by_its_place(sources: Sources, batch_size: int) -> None:
+    handed: list[int] = []
+    sources.hand_out = lambda watched: (handed.append(1), next(watched.iterator))[1]
+    for _ in range(4):
+        loader = DataLoader(ROWS, batch_size=batch_size)
+        iterator = epoch(sources, loader)
+        assert isinstance(iterator, Watched)
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+    assert sources.found is iterator.source
+    assert len(handed) >= 3
+    assert len(sources._loaders) == 1, "those of earlier epochs are let go"
+
+
+def test_worker_processes_of_such_loaders_start_and_end(sources: Sources) -> None:
+    for _ in range(3):
+        epoch(sources, DataLoader(ROWS, batch_size=8, num_workers=2))
+    assert sources.found is not None
+    assert sources.found.loader is not None
+    assert sources.found.loader.num_workers == 2
+    assert sources.boundaries.steps == 15
+
+
+def test_a_loader_of_a_validation_does_not_take_over(sources: Sources) -> None:
+    known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
+    for _ in range(3):
+        training = DataLoader(ROWS, batch_size=4)
+        epoch(sources, training)
+        assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), line=9, trains=False), Watched), "another line"
+        assert not isinstance(epoch(sources, known, trains=False), Watched), "there before"
+        with torch.no_grad():
+            assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), trains=False), Watched), "without gradients"
+            assert not isinstance(epoch(sources, training, trains=False), Watched), "a look at what is trained on"
+        assert sources.found is not None
+        assert sources.found.iterable is training
+    assert known in sources.passed
+
+
+def test_negative_control_without_a_look_at_what_was_there_a_validation_takes_over(sources: Sources) -> None:
+    known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
+    epoch(sources, DataLoader(ROWS, batch_size=4))
+    assert sources._there is not None
+    sources._there.clear()
+    assert isinstance(epoch(sources, known, trains=False), Watched)
+
+
 def test_a_while_loop_is_known_by_its_turns(sources: Sources) -> None:
     for _ in range(6):
         sources.turn(place(1))

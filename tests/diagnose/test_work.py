@@ -10,8 +10,11 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from stoker.diagnose.boundaries import CLOSURE_RANGE, Boundaries
 from stoker.diagnose.operations import COPY, GEMM, REDUCE, SEARCH, VIEWS, class_of
 from stoker.diagnose.work import (
+    FORWARD_RANGE,
+    SHORT_PAUSE,
     STEP_RANGE,
     Counting,
     Profiling,
@@ -167,6 +170,72 @@ def test_what_runs_within_the_optimizer_is_the_optimizers() -> None:
     inner = event("aten::_foreach_add_", 10, 50, parent=event("aten::x", 5, 55, parent=step))
     outer = event("aten::mul", 60, 100)
     assert step_shares([step, inner, outer]) == pytest.approx({"optimizer": 0.6, "elementwise": 0.4, "other": 0.0})
+
+
+def test_what_a_closure_runs_within_the_optimizer_is_not_the_optimizers() -> None:
+    step = event("Optimizer.step#SGD.step", 0, 90)
+    closure = event(CLOSURE_RANGE, 10, 70, parent=step)
+    product = event("aten::mm", 20, 60, parent=closure, kernels=[40.0])
+    update = event("aten::_foreach_add_", 75, 85, parent=step, kernels=[10.0])
+    rest = event("aten::mul", 90, 100, kernels=[10.0])
+    shares = {"optimizer": 0.3, "gemm": 0.4, "elementwise": 0.1, "other": 0.2}
+    assert step_shares([step, closure, product, update, rest]) == pytest.approx(shares)
+    assert kernel_shares([step, closure, product, update, rest])[1] == pytest.approx(
+        {"gemm": 4 / 6, "optimizer": 1 / 6, "elementwise": 1 / 6}
+    )
+    product.cpu_parent = step  # without the range around the closure
+    assert "gemm" not in step_shares([step, product, update, rest])
+    assert "gemm" not in kernel_shares([step, product, update, rest])[1]
+
+
+def test_an_optimizer_within_another_counts_once() -> None:
+    outer = event("Optimizer.step#Lookahead.step", 0, 50)
+    inner = event("Optimizer.step#SGD.step", 10, 40, parent=outer)
+    assert step_shares([outer, inner, event("aten::mm", 50, 100)]) == pytest.approx({"optimizer": 0.5, "gemm": 0.5, "other": 0.0})
+
+
+def test_a_step_with_a_closure_has_the_shares_of_a_plain_one() -> None:
+    training = Training()
+    boundaries = Boundaries()
+    boundaries.install()
+
+    def closure() -> torch.Tensor:
+        training.optimizer.zero_grad()
+        loss = training.model(torch.ones(8, 16)).square().mean()
+        loss.backward()
+        return loss
+
+    def shares() -> dict[str, float]:
+        profiled = Profiling()
+        boundaries.on_edge = profiled.edge
+        for _ in range(3):
+            profiled.begin()
+            training.optimizer.step(closure)
+            profiled.end()
+        boundaries.on_edge = None
+        profiled.close()
+        return profiled.shares
+
+    seen = shares()
+    boundaries.remove()
+    assert sum(seen.values()) == pytest.approx(1.0)
+    assert {"gemm", "elementwise", "optimizer", "other"} <= seen.keys()
+    assert min(seen.values()) >= 0
+    assert "gemm" not in shares()  # nobody tells the closure from the step
+
+
+def test_a_long_pause_between_operations_counts_whole_and_a_short_one_not_at_all() -> None:
+    def python(*pauses: float) -> float:
+        begin, events = 0.0, []
+        for pause in pauses:
+            events.append(event("aten::mm", begin, begin + 10))
+            begin += 10 + pause
+        whole = [event(name, 0, 1000) for name in (STEP_RANGE, FORWARD_RANGE)]
+        return step_shares([*events, event("aten::mm", begin, 1000), *whole])["python"]
+
+    assert python(300, 20, 200) == pytest.approx(0.5)
+    assert python(SHORT_PAUSE, 90, 80, 70) == 0.0  # modules of torch
+    assert python(SHORT_PAUSE + 1) == pytest.approx((SHORT_PAUSE + 1) / 1000)
 
 
 def test_what_a_sort_copies_for_itself_is_sorting() -> None:

@@ -40,6 +40,13 @@ def text(folder: Path) -> None:
         (folder / f"{name}.csv").write_text("t,left,right,k\n" + "\n".join(rows) + ("\n120.5,1,2,3\n" if i else "\n"))
 
 
+def various(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    for name, columns in (("a", "xyz"), ("b", "y"), ("c", "wx")):
+        lines = [",".join(map(str, [t, *row])) for t, row in enumerate(rng.integers(0, 99, (80, len(columns))).tolist())]
+        (folder / f"{name}.csv").write_text("\n".join([",".join(["t", *columns]), *lines, f"80.5{',' * len(columns)}"]) + "\n")
+
+
 def lists(folder: Path) -> None:
     rng = np.random.default_rng(2)
     rows = [rng.normal(size=size).tolist() for size in rng.integers(0, 25, 60).tolist()]
@@ -53,6 +60,7 @@ SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
     "one series a file": (scattered, {"missing": "ffill"}),
     "text that settles": (text, {"series": "k", "columns": "k,t,right"}),
     "wide": (text, {"wide": True, "columns": "left,k"}),
+    "wide, each file its own": (various, {"wide": True, "time": "t"}),
     "wide with a time": (text, {"wide": True, "time": "t", "columns": "t,left"}),
     "lists": (lists, {"series": "k", "dtype": "name=category"}),
     "segments": (lists, {"segment": 5}),

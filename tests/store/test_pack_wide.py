@@ -76,8 +76,37 @@ def test_columns_of_several_types_share_one_that_holds_them(tmp_path: Path) -> N
     )
     assert store.schema["value"].label == "float32"
     assert store.column("value").tolist() == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(BadValue, match=rf"column 'n' holds {2**53 + 1} in row 1 of <dict>, which float64 cannot hold exactly"):
-        pack({"n": np.array([2**53 + 1]), "x": np.array([0.5])}, tmp_path / "out", wide=True)
+
+
+def test_an_integer_that_the_shared_type_cannot_hold_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    table = {"n": np.array([1, 2**53 + 1]), "x": np.array([0.5, 1.5])}
+    with pytest.raises(BadValue) as caught:
+        pack(table, tmp_path / "out", wide=True)
+    assert str(caught.value) == (
+        f"column 'n' holds {2**53 + 1} in row 2 of <dict>, which float64 cannot hold exactly. "
+        "All series of --wide share one type: pack large integers apart from floats (with --columns), or leave them out."
+    )
+    assert pack(table, tmp_path / "n", wide=True, columns="n").column("value").tolist() == [1, 2**53 + 1]
+    assert pack(table, tmp_path / "x", wide=True, columns="x").column("value").tolist() == [0.5, 1.5]
+
+
+def test_a_large_integer_beside_gaps_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    table = pa.table({"n": [None, 2**53 + 1]})
+    with pytest.raises(BadValue, match=r"which float64 cannot hold exactly. Integers with gaps .*--missing drop"):
+        pack(table, tmp_path / "out", wide=True)
+    assert pack(table, tmp_path / "out", wide=True, missing="drop").column("value").tolist() == [2**53 + 1]
+
+
+def test_a_value_that_cannot_be_held_is_found_behind_dropped_ones(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match=r"column 'n' holds 300 in row 3 of <Table>, which int8 cannot hold exactly. Choose a wider"):
+        pack(pa.table({"n": [None, 1, 300]}), tmp_path / "out", wide=True, missing="drop", dtype="int8")
+
+
+def test_a_time_may_have_the_name_of_the_stored_column(tmp_path: Path) -> None:
+    store = pack({"value": [1, 2, 3], "x": [6, 5, 4]}, tmp_path / "out", wide=True, time="value")
+    assert store.column("value").tolist() == [6, 5, 4]
+    assert store.manifest is not None
+    assert store.manifest.time is None
 
 
 @pytest.mark.parametrize(("dtype", "label"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("int16", "int16")])

@@ -6,12 +6,13 @@ from benchmarks.verdicts.table.cpu import ON_CPU
 from benchmarks.verdicts.table.cuda import ON_CUDA
 from benchmarks.verdicts.table.frameworks import FRAMEWORKS
 from benchmarks.verdicts.table.mixed import MIXED
+from benchmarks.verdicts.table.others import OTHERS
 from benchmarks.verdicts.table.program import Program
 from benchmarks.verdicts.table.ranks import ON_RANKS
 from benchmarks.verdicts.table.sabotaged import SABOTAGED
 from benchmarks.verdicts.table.stories import STORIES
 
-__all__ = ["PROGRAMS", "SINGLES", "Program"]
+__all__ = ["OTHERS", "PROGRAMS", "SINGLES", "Program"]
 
 SINGLES = [*ON_CPU, *ON_RANKS, *ON_CUDA]
-PROGRAMS = [*SINGLES, *FRAMEWORKS, *MIXED, *STORIES, *SABOTAGED]
+PROGRAMS = [*SINGLES, *FRAMEWORKS, *MIXED, *STORIES, *SABOTAGED, *OTHERS]

@@ -1,17 +1,20 @@
-"""A program: a script of `programs/` with arguments, the cause that was put into it, and the same program without that cause.
+"""A program: a script with arguments, the cause that was put into it, and the same program without that cause.
 
 Its cause is known because it was put there, and dominant because `clean`, the same program without it, is that much faster
-(`bench_verdicts --shares` measures by how much). Nothing in a script names its cause.
+(`bench_verdicts --shares` measures by how much); in `others/` there is no such twin. Nothing in a script names its cause.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 TRAIN, STREAM, WINDOWS, RANKS = "train.py", "train_stream.py", "train_windows.py", "train_ranks.py"
-Kind = Literal["single", "mixed", "sabotaged", "story"]
+Kind = Literal["single", "mixed", "sabotaged", "story", "other"]
+
+FOLDERS = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +22,12 @@ class Program:
     """A script with arguments, and what is the matter with it."""
 
     name: str
+    folder: Literal["programs", "others"] = "programs"
+    """Where its script lies."""
     script: str = "train.py"
     arguments: str
     clean: str | None
-    """Arguments that take the cause away; None where nothing was put in."""
+    """Arguments that take the cause away; None where nothing was put in, and in `others`."""
     verdict: str
     """What `stoker diagnose` must say."""
     second: str | None = None
@@ -40,8 +45,15 @@ class Program:
     """What people believed of a story."""
 
     @property
+    def path(self) -> Path:
+        """Its script."""
+        return FOLDERS / self.folder / self.script
+
+    @property
     def words(self) -> list[str]:
-        """The arguments as a command line has them."""
+        """The arguments as a command line has them; those of `others` know no device."""
+        if self.folder == "others":
+            return self.arguments.split()
         return [*self.arguments.split(), "--device", self.device]
 
     @property

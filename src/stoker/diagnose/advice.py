@@ -32,6 +32,8 @@ STRANGE = 0.12
 HANDOVER_SECONDS = 2e-4
 """Of a batch from a worker process to the training."""
 MOST_WORKERS = 8
+WORTH_SHARING = 1.2
+"""Times faster at most: workers for less, which would share cores with the training, make it slower."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,11 +132,22 @@ def _data(case: Case) -> list[Step]:
         steps.append(case.step("feed", sentence, left * ratio_of(gathered), left * error_of(gathered, left)))
     else:
         steps.append(case.up_to("feed", sentence, case.division.step - case.division.parts.data))
+    steps += _persistent(case)
     steps += _workers(case)
     if cached is not None:
         sentence = "make batches once and keep them, if they fit in memory and need not differ between epochs"
         steps.append(case.step("cached", sentence, cached.median, _doubt(cached)))
     return steps
+
+
+def _persistent(case: Case) -> list[Step]:
+    """At most what passes between epochs until the loader gives batches again."""
+    loader, shares = case.measured.loader, case.measured.between_epochs
+    starting = shares.get("loader", 0.0) / (1 - shares["other"]) if shares.get("other", 1.0) < 1 else 0.0
+    if not loader.workers or loader.persistent or starting <= 0:
+        return []
+    sentence = "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)"
+    return [case.up_to("persistent", sentence, case.division.step * (1 - min(1.0, starting)))]
 
 
 def _workers(case: Case) -> list[Step]:
@@ -152,6 +165,8 @@ def _workers(case: Case) -> list[Step]:
     left = division.step - division.parts.data + HANDOVER_SECONDS
     behind = alone * max(1, now) / wanted
     if busy + wanted >= measured.machine.cores:  # they would share cores, and nobody measured how
+        if division.step < WORTH_SHARING * max(left, behind):
+            return []
         return [case.up_to("workers", sentence, max(left, behind))]
     return [case.step("workers", sentence, max(left, behind), _doubt(measured.loader_alone) / wanted + HANDOVER_SECONDS)]
 

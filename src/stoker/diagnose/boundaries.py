@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,8 @@ from stoker.clock import now_ns
 
 NEXT, PREPARE, FORWARD, BACKWARD, OPTIMIZER, REST = range(6)
 NAMES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
+CLOSURE_RANGE = "stoker.closure"
+"""In profiles, around what an optimizer calls within its step."""
 MAX_ROOTS = 8
 MAX_LOSSES = 64
 
@@ -28,6 +31,8 @@ class Times(NamedTuple):
     phases_ns: tuple[int, ...]
     broken: bool
     """An epoch ended within it."""
+    between_ns: int = 0
+    """Of it, from there to the begin of the next epoch."""
 
     @property
     def seconds(self) -> float:
@@ -50,6 +55,7 @@ class Boundaries:
         self.stepped = False
         """Whether there was one since `take`."""
         self.broken = False
+        self.between_ns = 0
         self.silent = False
         """Whether nothing is listened to but the turns of the loop."""
         self.optimizer: Optimizer | None = None
@@ -59,11 +65,13 @@ class Boundaries:
         """Called with the phase that begins; for events on a device."""
         self.on_step: Callable[[], None] | None = None
         """Called when an optimizer's step has ended."""
+        self.on_backward: Callable[[], None] | None = None
+        """Called when a backward pass begins."""
         self._last_ns = now_ns()
         self._totals = [0] * len(NAMES)
         self._roots: list[torch.nn.Module] = []
         self._depth = 0
-        self._inside_step = False
+        self._after_backward = REST
         self._undo: list[Callable[[], Any]] = []
         self._unsee: Callable[[], Any] | None = None
 
@@ -82,10 +90,11 @@ class Boundaries:
         """The step that ends here. What happens until `resume` belongs to none."""
         now = now_ns()
         self._totals[self.phase] += now - self._last_ns
-        times = Times(tuple(self._totals), self.broken)
+        times = Times(tuple(self._totals), self.broken, self.between_ns)
         self._totals = [0] * len(NAMES)
         self._last_ns = now
         self.stepped = self.broken = False
+        self.between_ns = 0
         return times
 
     def resume(self) -> None:
@@ -148,13 +157,14 @@ class Boundaries:
 
         @functools.wraps(original)
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+            if self.on_backward is not None:
+                self.on_backward()
             self._see_loss(tensors)
             self.switch(BACKWARD)
             try:
                 original(tensors, *args, **kwargs)
             finally:
-                # An optimizer that is given a closure runs forward and backward within its own step.
-                self.switch(OPTIMIZER if self._inside_step else REST)
+                self.switch(self._after_backward)
 
         self._replace(torch.autograd, "backward", backward)
 
@@ -167,13 +177,36 @@ class Boundaries:
         if len(self.losses) < MAX_LOSSES and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
             self.losses.append(tensors.detach().clone())  # a graph writes the next one to the same place
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        self._inside_step = True
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Torch gives the step what is returned here."""
+        self._after_backward = OPTIMIZER
         self.switch(OPTIMIZER)
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._timed_closure(args[1]), *args[2:]), kwargs
+        if callable(closure := kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._timed_closure(closure)}
+        return None
+
+    def _timed_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """An optimizer that is given a closure has the forward and backward pass run within its own step: they are not its work."""
+
+        @functools.wraps(closure)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            profiled = torch._C._autograd._profiler_enabled()
+            with torch.autograd.profiler.record_function(CLOSURE_RANGE) if profiled else nullcontext():
+                self._after_backward = REST
+                self.switch(FORWARD)
+                try:
+                    return closure(*args, **kwargs)
+                finally:
+                    self._after_backward = OPTIMIZER
+                    self.switch(OPTIMIZER)
+
+        return timed
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        self._after_backward = REST
         self.switch(REST)
-        self._inside_step = False
         self.optimizer = optimizer
         self.steps += 1
         self.stepped = True

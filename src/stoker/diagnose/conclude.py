@@ -13,6 +13,8 @@ from stoker.units import readable_bytes, readable_seconds
 
 SURE_SPREAD = 0.05
 SURE_STEPS = 20
+WORTH_TELLING = 0.05
+"""Of all time, between epochs."""
 CLOSE = 1.25
 """Two causes whose shares differ by less than this factor could change places."""
 
@@ -71,6 +73,9 @@ def _why_data(measured: Measurements, division: Division) -> str:
     loader, told = measured.loader, []
     if loader.functions:
         told.append(f"{percent(loader.functions[0].share)} of the loader's time")
+    starting = measured.between_epochs.get("loader", 0.0)
+    if starting >= WORTH_TELLING:
+        told.append(f"{percent(starting)} of the time passes between epochs until it gives batches again")
     if loader.stages:
         stage = max(loader.stages, key=lambda name: loader.stages[name])
         told.append(f"{stage} is {percent(loader.stages[stage])} of making a batch")

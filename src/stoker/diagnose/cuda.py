@@ -40,11 +40,11 @@ class Marks:
         self._events.append(event)
         self._whole.append(whole)
 
-    def seconds(self) -> list[float]:
-        """Waits for the device, once, and tells the times of the steps."""
+    def seconds(self, *, whole: bool = True) -> list[float]:
+        """Waits for the device, once, and tells the times of the steps that count, or of the others."""
         self._cuda.synchronize()
         pairs = zip(self._events, self._events[1:], self._whole[1:], strict=False)
-        return [before.elapsed_time(after) / 1e3 for before, after, whole in pairs if whole]
+        return [before.elapsed_time(after) / 1e3 for before, after, counts in pairs if counts == whole]
 
 
 class Asleep:

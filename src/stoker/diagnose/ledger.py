@@ -12,14 +12,18 @@ import torch
 from stoker.clock import Waiting, now_ns
 from stoker.diagnose.boundaries import NAMES, NEXT, PREPARE, Boundaries, Times, compiled
 from stoker.diagnose.cuda import Asleep
+from stoker.diagnose.epochs import LEAST_EPOCHS, Between, Course, End, between, mean
 from stoker.diagnose.levels import at_one_level, split
 from stoker.diagnose.machine import measure_machine
 from stoker.diagnose.measurements import Blame, Device, Loader, Machine, Measurements, Phases, Rank, Stretch, Sync, WhatIf, Work
 from stoker.diagnose.stages import Profile
 from stoker.diagnose.watched import Source, Sources
+from stoker.diagnose.words import percent
 from stoker.errors import TrainError
 
 LEAST_GROUPS = 16
+WORTH_TELLING = 0.10
+"""Of all time, between epochs."""
 
 
 @dataclass
@@ -50,6 +54,8 @@ class Ledger:
     """Seconds a batch."""
     starts: dict[int, list[int]] = field(default_factory=dict)
     """Where stretches begin, by the list (its id) that they are written to."""
+    ends: dict[int, list[End]] = field(default_factory=dict)
+    """Steps at whose begin an epoch ended, by the list (its id) that those around them are written to."""
     batches_a_step: list[int] = field(default_factory=list)
     batch_bytes: list[int] = field(default_factory=list)
     batch_rows: int | None = None
@@ -77,15 +83,19 @@ class Ledger:
         source = sources.found
         together = self._steps_together(source)
         phased = in_groups(self.phased or measured, together)
-        loop = self._pieces(measured, together)
         batches = statistics.median(self.batches_a_step) if any(self.batches_a_step) else 1
+        lost = between([self._course(one) for one in (self.early, self.phased, self.loop)], _epoch_length(source, batches))
+        starting = lost.loader if lost is not None and not self.apart else 0.0  # what others take longer meanwhile is not known
+        epochs = self._epochs(measured, source)
+        loop = [[one.seconds for one in piece] for piece in epochs] or self._pieces(measured, together)
+        step = statistics.median(one for piece in loop for one in piece) + (0.0 if epochs else starting)
         optimizer = boundaries.optimizer
         machine = machine or measure_machine(device)
         return Measurements(
             device=device,
             steps_seen=boundaries.steps,
-            loop=_in_pieces(loop),
-            phases=Phases(**{name: _phase(phased, number) for number, name in enumerate(NAMES)}),
+            loop=_in_pieces(loop if epochs else [[one + starting for one in piece] for piece in loop]),
+            phases=self._phases(phased, source, starting),
             cached=_in_pieces(at_one_level(self._pieces(self.cached, together, with_data=False), loop)) if self.cached else None,
             copies_alone=_stretch([one * batches for one in self.copies]),
             host_issue=_stretch(self.host_issue),
@@ -106,8 +116,9 @@ class Ledger:
             optimizer_fused=bool(optimizer.param_groups[0].get("fused")) if optimizer is not None else None,
             what_ifs=self.what_ifs,
             compiled=compiled(),
+            between_epochs=_shares(lost, step),
             slow_steps=_slow(measured),
-            notes=self.notes,
+            notes=[*self.notes, *_not_in_steps(_shares(lost, step))],
             losses=[float(one) for one in boundaries.losses],
         )
 
@@ -136,6 +147,38 @@ class Ledger:
     def begin(self, into: list[Any]) -> None:
         """What is written to a list from here on is another stretch of the same kind."""
         self.starts.setdefault(id(into), []).append(len(into))
+
+    def add_end(self, into: list[Times], times: Times, *, ours: bool) -> None:
+        """A step at whose begin an epoch ended, beside those that are written to a list."""
+        stretch = max(0, len(self.starts.get(id(into), [])) - 1)
+        self.ends.setdefault(id(into), []).append(End(len(into), stretch, times, ours))
+
+    def time_ends(self, into: list[Times], on_device: list[float]) -> None:
+        """The last ones, on a GPU's timeline."""
+        ends = self.ends.get(id(into), [])
+        for number, seconds in enumerate(reversed(on_device), 1):
+            ends[-number] = ends[-number]._replace(on_device=seconds)
+
+    def _course(self, steps: list[Times]) -> Course:
+        on_device = self.on_device.get(id(steps), []) if self.on_device else None
+        if steps is not self.early:
+            return Course(steps=steps, ends=self.ends.get(id(steps), []), on_device=on_device)
+        ends = [End(0, number, one) for number, one in enumerate(steps) if one.broken]  # each as it came
+        return Course(steps=[one for one in steps[1:] if not one.broken], ends=ends, on_device=on_device)
+
+    def _epochs(self, steps: list[Times], source: Source | None) -> list[list[Times]]:
+        """Mean steps of epochs, stretch by stretch, where these are so short that workers never come to work evenly in one."""
+        if source is None or source.loader is None or not source.loader.num_workers or self.apart or steps is self.early:
+            return []
+        found = self._course(steps).epochs(len(split(steps, self.starts.get(id(steps), []))))
+        enough = sum(map(len, found)) >= LEAST_EPOCHS and all(found) and id(steps) not in self.on_device
+        return found if enough else []
+
+    def _phases(self, phased: list[Times], source: Source | None, starting: float) -> Phases:
+        """How a step divides; a loader that begins anew in each epoch is waited for."""
+        epochs = [one for piece in self._epochs(self.phased or self.loop, source) for one in piece]
+        spent = {name: _phase(epochs or phased, number) for number, name in enumerate(NAMES)}
+        return Phases(**{**spent, "next": spent["next"] + (0.0 if epochs else starting)})
 
     def _pieces(self, steps: list[Times], together: int, *, with_data: bool = True) -> list[list[float]]:
         """Seconds of steps, stretch by stretch."""
@@ -183,6 +226,7 @@ class Ledger:
             pinned=loader.pin_memory and torch.cuda.is_available(),
             batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             dataset=type(loader.dataset).__name__,
+            persistent=loader.persistent_workers if loader.num_workers else None,
             stages=profile.stages if profile is not None else {},
             functions=profile.functions if profile is not None else [],
             bytes_read=profile.bytes_read_a_batch * batches
@@ -196,10 +240,7 @@ def in_groups(steps: list[Times], size: int) -> list[Times]:
     """Means of steps in a row."""
     if size == 1:
         return steps
-    return [
-        Times(tuple(round(statistics.fmean(spent)) for spent in zip(*(one.phases_ns for one in part), strict=True)), False)
-        for part in _groups(steps, size)
-    ]
+    return [mean(part) for part in _groups(steps, size)]
 
 
 def _groups(values: list[Any], size: int) -> list[list[Any]]:
@@ -221,6 +262,24 @@ def _stretch(seconds: list[float]) -> Stretch | None:
 def _device_phases(sleeps: list[Asleep]) -> dict[str, float]:
     names = ("forward", "backward", "optimizer")
     return {name: statistics.median(one.phases[name] for one in sleeps) for name in names} if sleeps else {}
+
+
+def _epoch_length(source: Source | None, batches: float) -> float | None:
+    """Steps of an epoch, where what the loop goes through knows."""
+    try:
+        return len(source.iterable) / batches if source is not None else None
+    except (TypeError, NotImplementedError):  # not all have a length
+        return None
+
+
+def _shares(lost: Between | None, step: float) -> dict[str, float]:
+    return {} if lost is None else {"loader": lost.loader / (step + lost.other), "other": lost.other / (step + lost.other)}
+
+
+def _not_in_steps(shares: dict[str, float]) -> list[str]:
+    share = shares.get("other", 0.0)
+    told = f"{percent(share)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
+    return [told] if share > WORTH_TELLING else []
 
 
 def _slow(steps: list[Times]) -> int:

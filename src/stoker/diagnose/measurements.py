@@ -120,6 +120,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Of tensors that reach the model, a step."""
     startup_seconds: float | None = None
     """Until the first batch."""
+    persistent: bool | None = None
+    """Whether its worker processes stay from epoch to epoch; None without any."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,6 +229,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     waited_for_cores: float | None = None
     """Of the time of T: some thread was ready to run, and others had its core; None where the system does not tell."""
     compiled: bool = False
+    between_epochs: dict[str, float] = {}
+    """Share of all time, between one epoch and the next: `loader`, until it gives again (in T, too), and `other` (in no step)."""
     slow_steps: int = 0
     """Steps that took more than three times the median (collections of garbage, logging, checkpoints)."""
     notes: list[str] = []

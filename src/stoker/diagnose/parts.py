@@ -147,11 +147,14 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
     machine, work = measured.machine, measured.work
     data, oversubscribed = _data(measured, phases, step), 0.0
-    crowded = measured.loader.workers > 0 and measured.loader.workers + machine.threads > 2 * machine.cores
-    if crowded and cached is not None and alone is not None and alone <= cached:
+    is_crowd = measured.loader.workers > 0 and measured.loader.workers + machine.threads > 2 * machine.cores
+    if is_crowd and cached is not None and alone is not None and alone <= cached:
         # The loader keeps up when it is alone, and the step is as short without it: they are in each other's way.
         data, oversubscribed = 0.0, max(0.0, step - cached)
     residual = 0.0 if cached is None else step - cached - data - oversubscribed
+    if residual > 0 and measured.loader.workers > 0 and crowded(measured):
+        # Neither makes the step so long when it is alone: workers and training share the cores.
+        oversubscribed, residual = oversubscribed + residual, 0.0
     making = phases.prepare if phases.forward > NO_FORWARD * step else 0.0
     making = min(making, step - data - oversubscribed)
     data += making
@@ -164,6 +167,9 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     gain = _threads_gain(measured)
     oversubscribed += gain * (core + optimizer)
     core, optimizer = core * (1 - gain), optimizer * (1 - gain)
+    # Workers are no faster than alone, however many cores they have: what a step cannot lose is not the crowd's.
+    behind = min(oversubscribed, max(0.0, (alone or 0.0) - (step - oversubscribed))) if measured.loader.workers else 0.0
+    data, oversubscribed = data + behind, oversubscribed - behind
     if work is None:
         parts = Parts(data=data, host=host, oversubscribed=oversubscribed, optimizer=optimizer, unknown=core)
         return Division(step=step, parts=parts, residual=residual, host_limits=False)

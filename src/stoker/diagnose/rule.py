@@ -94,7 +94,7 @@ def doubt(measured: Measurements, division: Division | None = None) -> str | Non
         return f"a step takes {percent(abs(residual))} {side} than its parts, measured one by one: {QUIET}"
     if _slow_or_exchanging(measured, division):
         return "a slow process cannot be told from a slow exchange, which they did not begin together: measure one alone, too"
-    if division.share("unknown") > 0.5 and not _to_be_first(_all_shares(division), division):
+    if measured.work is None and division.share("unknown") > max(_all_shares(division).values()):
         return "the training ended before its work could be counted: let it run longer"
     return None
 

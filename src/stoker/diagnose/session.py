@@ -19,6 +19,10 @@ from stoker.diagnose.stretches.course import course
 from stoker.diagnose.training import Training
 from stoker.diagnose.turns import Turns
 from stoker.diagnose.watched import Watched
+from stoker.errors import TrainError
+
+BACKWARDS_WITHOUT_STEP = 200
+"""After so many, nothing of torch.optim trains."""
 
 
 class Session:
@@ -37,6 +41,9 @@ class Session:
         self._turns: Turns | None = None
         self._turn_number = 0
         self._nexts = 0
+        self._backwards = 0
+        self._ended_ns: int | None = None
+        """When an epoch ended, until the next one begins."""
 
     def _stretches(self) -> Plan:
         return course(self.steps)
@@ -48,17 +55,26 @@ class Session:
         self.training.boundaries.install()
         self.training.sources.watch_loaders()
         self.training.boundaries.on_step = self._search
+        self.training.boundaries.on_backward = self._count_backward
 
     def remove(self) -> None:
         """Leave the program alone."""
         self._end_turns(None)
         boundaries = self.training.boundaries
-        boundaries.on_step = boundaries.on_edge = None
+        boundaries.on_step = boundaries.on_edge = boundaries.on_backward = None
         boundaries.remove()
         self.training.sources.remove()
 
+    def _count_backward(self) -> None:
+        """There was no step of an optimizer so far."""
+        self._backwards += 1
+        if self._backwards > BACKWARDS_WITHOUT_STEP:
+            told = f"there were {BACKWARDS_WITHOUT_STEP} backward passes, and no optimizer of torch made a step"
+            self._end(TrainError(f"{told}. Weights that are changed by hand cannot be looked at; use one of torch.optim."))
+
     def _search(self) -> None:
         boundaries, ledger = self.training.boundaries, self.training.ledger
+        boundaries.on_backward = None
         ledger.early.append(boundaries.take())
         ledger.first_ns = ledger.first_ns or now_ns()
         if boundaries.steps == 1:
@@ -88,6 +104,9 @@ class Session:
             self._advance()
             if self.done:
                 raise StopIteration
+        if self._ended_ns is not None:
+            boundaries.between_ns += max(0, watched.started_ns - self._ended_ns)
+            self._ended_ns = None
         mode = self._mode
         value = self._next_cached() if mode.cached else self._next_true(watched)
         self._nexts += 1
@@ -102,12 +121,17 @@ class Session:
         if turns is None or turns.is_over(asked):
             self._end_turns(asked)
             return self._hand_out(watched)
-        value = self._next_cached() if turns.cached else self._next_true(watched)
+        try:
+            value = self._next_cached() if turns.cached else self._next_true(watched)
+        except StopIteration:
+            turns.end_epoch(asked)
+            raise
         turns.add(asked, now_ns())
         boundaries = self.training.boundaries
         if boundaries.broken:
             boundaries.broken = False
-            turns.break_off()
+            turns.break_off(0 if self._ended_ns is None else max(0, watched.started_ns - self._ended_ns))
+            self._ended_ns = None
         return value
 
     def _end_turns(self, end_ns: int | None) -> None:
@@ -168,6 +192,7 @@ class Session:
             boundaries.broken = True
             if not (self.training.endless and watched.source.can_repeat):
                 boundaries.switch(REST)
+                self._ended_ns = now_ns()
                 raise
             watched.restart()
             return next(watched.iterator)

@@ -6,6 +6,7 @@ law: where several processes train together, all of them make the same number of
 
 from __future__ import annotations
 
+import functools
 import statistics
 
 from stoker.clock import now_ns
@@ -63,7 +64,8 @@ class Steps:
             seconds, least = 0.0, agreed
         length = self.length(seconds)
         if training.boundaries.silent and training.device == "cpu" and training.watched is not None:
-            turns = Turns(into, seconds=length, least=least, most=agreed or MOST_STEPS, cached=mode.cached)
+            end = functools.partial(training.end_epoch, into)
+            turns = Turns(into, seconds=length, least=least, most=agreed or MOST_STEPS, cached=mode.cached, end=end)
             yield mode._replace(turns=turns)  # a step that is not counted, and then all that are
             return
         begin, count, tries = now_ns(), 0, 0
@@ -81,11 +83,14 @@ class Steps:
             if counts:
                 into.append(times)
                 count += 1
+            else:
+                training.end_epoch(into, times)
             if agreed is None and (count >= most or tries > 40 + 4 * least + 2 * count):
                 break
         if marks is not None:
             spent = marks.seconds()
             training.ledger.on_device.setdefault(id(into), []).extend(spent)
+            training.ledger.time_ends(into, marks.seconds(whole=False))
             self._device_step = statistics.median(spent) if spent else None
 
     def _agreed_number(self, seconds: float, least: int) -> int | None:

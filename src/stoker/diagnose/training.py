@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.diagnose.boundaries import Boundaries
+from stoker.diagnose.boundaries import Boundaries, Times
 from stoker.diagnose.copies import copied, num_bytes, num_rows
 from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.measurements import Device, Machine, Measurements
@@ -52,6 +52,10 @@ class Training:
     def agree(self, value: float) -> float:
         """The same for all processes of a training."""
         return value if self.ranks is None else self.ranks.agree(float(value))
+
+    def end_epoch(self, into: list[Times], times: Times) -> None:
+        """Keep a step at whose begin an epoch ended, beside those that are written to a list."""
+        self.ledger.add_end(into, times, ours=self.endless and self.can_repeat)
 
     # ---- its batches ----
 

@@ -30,6 +30,8 @@ MOST_TRIES = 8
 ROUNDS = 4
 LONG_STEP = 0.3
 """Seconds of a step from which on two rounds must do."""
+WIDEST = 0.35
+"""Of a logarithm: where a speed-up is less sure, its ends are twice as far from each other, and it is no number."""
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
 MEDIAN_OF_FEW = 1.2533
@@ -233,6 +235,10 @@ def judge(name: str, itself: Itself, compared: Compared) -> Tried:
     ratio, deviation = ratio_of(compared.base, compared.tried)
     half = 2 * math.hypot(deviation, itself.difference)
     ratio *= fix.samples_a_step
+    if half > WIDEST:
+        low, high = ratio * math.exp(-half), ratio * math.exp(half)
+        told = f"times vary too much for a number: it is between {low:.2g} and {high:.2g} times faster"
+        return Tried(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=told)
     losses, difference = compare(itself.losses, [outcome.losses], fix.tolerance)
     return Tried(
         speedup=ratio,

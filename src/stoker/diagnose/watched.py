@@ -1,16 +1,19 @@
 """Watched iterables: what the loops of a program go through, and which of them is THE training loop.
 
-A loop is known by its place in the user's text, a `DataLoader` by itself. The training loop is the innermost one between whose
-turns optimizer steps happen; until it is known all are watched, afterwards this one alone, and the others cost nothing.
+A loop is known by its place in the user's text, a `DataLoader` by itself, or by its place where each epoch makes one anew. The
+training loop is the innermost one between whose turns optimizer steps happen; until it is known all are watched, afterwards this
+one alone, and the others cost nothing.
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 from stoker.clock import now_ns
@@ -43,12 +46,15 @@ class Source:
         """Another one, whose `next` is called by the `next` of this."""
         self.startup_ns: int | None = None
         self.last: Any = None
+        self.with_gradients = True
+        """Whether torch computes them in passes in which there are steps."""
         self._seen_steps = 0
 
     def begin(self, steps: int, *, first: bool = False) -> None:
         """A turn of the loop begins; so many optimizer steps have happened. Those before the first of a pass are not its own."""
         if self.nexts and not first and steps != self._seen_steps:
             self.steps_between += 1
+            self.with_gradients = torch.is_grad_enabled()
         self._seen_steps = steps
 
     def take_inner(self) -> Source | None:
@@ -66,6 +72,11 @@ class Source:
         return self.iterable is not None and not hasattr(self.iterable, "__next__")
 
     @property
+    def may_train(self) -> bool:
+        """Whether a pass that begins here can be one in which there are steps: one without gradients is a look at the model."""
+        return torch.is_grad_enabled() == self.with_gradients
+
+    @property
     def loader(self) -> DataLoader[Any] | None:
         """The DataLoader at the bottom of it."""
         if isinstance(self.iterable, DataLoader):
@@ -79,8 +90,9 @@ class Watched:
     def __init__(self, sources: Sources, source: Source, iterator: Iterator[Any], started_ns: int) -> None:
         self.source = source
         self.iterator = iterator
+        self.started_ns = started_ns
+        """When this pass began."""
         self._sources = sources
-        self._started_ns = started_ns
         self._first = True
         self._steps_before = sources.boundaries.steps
 
@@ -116,7 +128,7 @@ class Watched:
         finally:
             sources.running.pop()
         if source.startup_ns is None:
-            source.startup_ns = now_ns() - self._started_ns
+            source.startup_ns = now_ns() - self.started_ns
         source.nexts += 1
         source.gives_batches = next(leaves(value), None) is not None
         inner = source.inner
@@ -131,7 +143,11 @@ class Watched:
 
     def restart(self) -> None:
         """Begin a new pass in place of the one that has ended."""
+        boundaries = self._sources.boundaries
+        outer, self.started_ns = boundaries.phase, now_ns()
+        boundaries.switch(NEXT)
         self.iterator = self.source.fresh()
+        boundaries.switch(outer)
 
 
 class WatchedIterable:
@@ -145,6 +161,8 @@ class WatchedIterable:
     def __iter__(self) -> Iterator[Any]:
         started = now_ns()
         iterator = iter(self._iterable)
+        if self._sources.found is self._source and not self._source.may_train:
+            return iterator
         self._source.iterable = self._iterable
         return Watched(self._sources, self._source, iterator, started)
 
@@ -176,6 +194,8 @@ class Sources:
         """Loaders between whose batches there were steps."""
         self._loops: dict[Place, Source] = {}
         self._loaders: dict[int, Source] = {}
+        self._there: weakref.WeakSet[DataLoader[Any]] | None = None
+        """Loaders that were there when the first step had ended."""
         self._passes: dict[Place, int] = {}
         self._plain: set[Place] = set()
         self._undo: list[Callable[[], Any]] = []
@@ -187,7 +207,10 @@ class Sources:
         if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
             return iterable
         if isinstance(iterable, DataLoader):  # watches itself
-            self._of_loader(iterable).place = place
+            if not self.settled:
+                self._of_loader(iterable, place).place = place
+            elif self.found is not None:
+                self._hand_over(self.found, iterable)
             return iterable
         source = self._loops.setdefault(place, Source(iterable, place))
         return WatchedIterable(self, source, iterable)
@@ -208,15 +231,14 @@ class Sources:
 
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
-            if sources.settled and (sources.found is None or sources.found.iterable is not loader):
-                sources.passed.add(loader)
+            if sources.settled and not sources._is_pass_of_training(loader):
                 return _original_iter(loader)
             boundaries = sources.boundaries
             outer, started = boundaries.phase, now_ns()
             boundaries.switch(NEXT)  # workers start here
             iterator = _original_iter(loader)
             boundaries.switch(outer)
-            return Watched(sources, sources._of_loader(loader), iterator, started)
+            return Watched(sources, sources._of_loader(loader, None), iterator, started)
 
         DataLoader.__iter__ = watched_iter  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(DataLoader, "__iter__", _original_iter))
@@ -238,11 +260,43 @@ class Sources:
             self._plain.add(source.place)
             self._loops.pop(source.place, None)
 
-    def _of_loader(self, loader: DataLoader[Any]) -> Source:
+    # ---- loaders that are made anew for each epoch ----
+
+    def _of_loader(self, loader: DataLoader[Any], place: Place | None) -> Source:
+        """Its own, or that of one whose place it takes."""
         found = self._loaders.get(id(loader))
         if found is None:
-            found = self._loaders[id(loader)] = Source(loader, None)
+            there = [one for one in self._loaders.values() if one.place == place]
+            there.sort(key=lambda one: one.iterable.dataset is not loader.dataset)  # the same data first
+            found = next((one for one in there if self._hand_over(one, loader)), None) or Source(loader, None)
+            self._loaders[id(loader)] = found
         return found
+
+    def _hand_over(self, source: Source, loader: DataLoader[Any]) -> bool:
+        """Let a loader go on where that of a source has ended, if it was made for this, as where each epoch makes its own.
+
+        One that was there before, such as that of a validation which has the same lines, was not.
+        """
+        former = source.iterable
+        if source.place is None or former is loader or not isinstance(former, DataLoader) or not source.may_train:
+            return False
+        if not issubclass(type(loader), DataLoader):  # but a form of one around it, which only says that it is one
+            return False
+        if self._there is None or loader in self._there or type(loader.dataset) is not type(former.dataset):
+            return False
+        self._loaders.pop(id(former), None)
+        self._loaders[id(loader)] = source
+        source.iterable = loader
+        return True
+
+    def _is_pass_of_training(self, loader: DataLoader[Any]) -> bool:
+        """Asked when a pass begins and the training loop is known."""
+        source = self.found
+        if source is None or source.iterable is not loader:
+            self.passed.add(loader)
+            return False
+        self.trained.add(loader)
+        return source.may_train
 
     # ---- which one it is ----
 
@@ -259,6 +313,8 @@ class Sources:
     def choose(self) -> bool:
         """Look for the training loop among those seen so far; True when the search is over."""
         steps = self.boundaries.steps
+        if self._there is None:
+            self._there = weakref.WeakSet(one for one in gc.get_objects() if issubclass(type(one), DataLoader))
         if steps < LEAST_STEPS:
             return False
         candidates = [one for one in (*self._loops.values(), *self._loaders.values()) if one.steps_between >= LEAST_STEPS - 1]

@@ -19,7 +19,7 @@ from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from stoker.diagnose.boundaries import FORWARD
+from stoker.diagnose.boundaries import CLOSURE_RANGE, FORWARD
 from stoker.diagnose.measurements import Work
 from stoker.diagnose.operations import LOOKUPS, class_of
 
@@ -28,7 +28,7 @@ OPTIMIZER_RANGE = "Optimizer.step#"
 """How torch names what it records around the step of an optimizer."""
 STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"
 SHORT_PAUSE = 100.0
-"""Microseconds between operations that torch's modules need for themselves."""
+"""Microseconds between operations that torch's modules need for themselves at most."""
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
 """Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
 RUNTIME = ("cuda", "cuLaunch", "cuMem")
@@ -216,9 +216,12 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
         number = bisect_right(begins, event.time_range.start) - 1
         if number < 0 or event.time_range.start >= steps[number][1]:
             continue  # between steps
+        inner = _in_optimizer(event)
         if event.name.startswith(OPTIMIZER_RANGE):
-            times[number]["optimizer"] += event.cpu_time_total
-        elif (kind := class_of(event.name)) is not None and not _in_optimizer(event):
+            times[number]["optimizer"] += 0.0 if inner else event.cpu_time_total
+        elif event.name == CLOSURE_RANGE:
+            times[number]["optimizer"] -= event.cpu_time_total if inner else 0.0
+        elif (kind := class_of(event.name)) is not None and not inner:
             times[number][kind] += event.self_cpu_time_total
     for begin, pauses in _pauses(events):
         number = bisect_right(begins, begin) - 1
@@ -254,9 +257,14 @@ def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
         for start, stop in works[bisect_left(works, (begin, begin)) :]:
             if start >= end:
                 break
-            pauses += max(0.0, start - last - SHORT_PAUSE)
+            pauses += _if_long(start - last)
             last = max(last, stop)
-        yield begin, pauses + max(0.0, end - last - SHORT_PAUSE)
+        yield begin, pauses + _if_long(end - last)
+
+
+def _if_long(pause: float) -> float:
+    """All of a long one: an interpreter that computes does not dispatch meanwhile."""
+    return pause if pause > SHORT_PAUSE else 0.0
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
@@ -264,7 +272,7 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
     times: dict[str, float] = defaultdict(float)
     count = 0
     for event in events:
-        if event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, *RUNTIME)) or not event.kernels:
+        if event.is_user_annotation or event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE, *RUNTIME)) or not event.kernels:
             continue
         kind = "optimizer" if _in_optimizer(event) else "search" if _in_search(event) else class_of(event.name) or "other"
         for kernel in event.kernels:
@@ -293,11 +301,17 @@ def _is_work(event: Any) -> bool:
     activity = getattr(event, "activity_type", None)  # not told by older torches
     if activity is not None:
         return activity in GPU_WORK
-    return not event.is_user_annotation and not event.name.startswith(OPTIMIZER_RANGE)
+    return not event.is_user_annotation and not event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE))
 
 
 def _in_optimizer(event: Any) -> bool:
-    return any(parent.name.startswith(OPTIMIZER_RANGE) for parent in _parents(event))
+    """Whether it is the optimizer's own; what a closure runs within the step of an optimizer is not."""
+    for parent in _parents(event):
+        if parent.name == CLOSURE_RANGE:
+            return False
+        if parent.name.startswith(OPTIMIZER_RANGE):
+            return True
+    return False
 
 
 def _in_search(event: Any) -> bool:

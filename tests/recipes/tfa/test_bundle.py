@@ -94,6 +94,60 @@ def test_a_missing_price_ends_the_series_as_in_the_training(bundle: Path, price:
     assert None not in behind[to_go - 1 :]
 
 
+HOLES: dict[str, dict[int, float]] = {
+    "one": {150: math.nan},
+    "at the first bar": {0: 0.0},
+    "at the last bar": {299: math.inf},
+    "beside each other": {120: -1.0, 121: math.nan, 122: 0.0},
+    "so late that nothing is ready": {100: math.nan, 290: math.nan},
+}
+
+
+def as_columns(rows: list[dict[str, float]]) -> dict[str, Any]:
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+
+def assert_same(one: Predictor, other: Predictor) -> None:
+    """Where they stand, and the features at their last bar bit for bit."""
+    assert (one.num_bars, one.is_ready, one.bars_to_go) == (other.num_bars, other.is_ready, other.bars_to_go)
+    assert one.features.tobytes() == other.features.tobytes()
+
+
+@pytest.mark.parametrize("holes", HOLES)
+@pytest.mark.parametrize("column", ["close", "high"])
+def test_a_history_with_holes_is_as_its_bars_one_by_one(bundle: Path, holes: str, column: str) -> None:
+    _, rows = bars_of()
+    if column not in Predictor.load(bundle)._prices:
+        column = "close"
+    for at, price in HOLES[holes].items():
+        rows[at] = {**rows[at], column: price}
+    pushed, warmed, parts = (Predictor.load(bundle) for _ in range(3))
+    for bar in rows[:300]:
+        pushed.push(bar)
+    warmed.warm(as_columns(rows[:300]))
+    for begin in range(0, 300, 75):
+        parts.warm(as_columns(rows[begin : begin + 75]))
+    assert_same(warmed, pushed)
+    assert_same(parts, pushed)
+    for bar in rows[300:]:
+        logit = pushed.push(bar)
+        assert (warmed.push(bar), parts.push(bar)) == (logit, logit)
+        assert_same(warmed, pushed)
+        assert_same(parts, pushed)
+    assert logit is not None
+
+
+def test_a_volume_that_is_missing_is_no_hole(bundle: Path) -> None:
+    _, rows = bars_of()
+    rows[150] = {**rows[150], "volume": math.nan}
+    pushed, warmed = Predictor.load(bundle), Predictor.load(bundle)
+    for bar in rows:
+        pushed.push(bar)
+    warmed.warm(as_columns(rows))
+    assert warmed.num_bars == len(rows)
+    assert_same(warmed, pushed)
+
+
 def test_the_program_answers_as_the_model(bundle: Path) -> None:
     from safetensors.torch import load_file
 

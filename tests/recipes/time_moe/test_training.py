@@ -16,8 +16,10 @@ from tests.recipes.time_moe.waves import write_csv
 
 import stoker
 from stoker import files
-from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, SourceNotFound
+from stoker.errors import CheckpointInvalid, ConfigInvalid, NonFinite, OptionError, SourceNotFound
 from stoker.recipes import time_moe
+from stoker.recipes.time_moe import folder
+from stoker.recipes.time_moe.folder import Corpus, open_corpus
 from stoker.recipes.time_moe.settings import make_settings, read_settings
 from stoker.recipes.time_moe.training import Decay, Trained, best_on, make_model, make_rows, resume, train
 
@@ -146,6 +148,47 @@ def test_missing_points_are_no_targets(tmp_path: Path, samples: str) -> None:
     assert make_rows(make_settings({**given, "data": str(tmp_path / "holes.stoker")})).useful == pytest.approx(0.75, abs=0.05)
     with pytest.raises(OptionError, match=r"gone.stoker has nothing to train on: its points are missing \(NaN\)"):
         make_rows(make_settings({**given, "data": str(tmp_path / "gone.stoker")}))
+
+
+@pytest.mark.parametrize("normalize", ["zero", "none"])
+def test_windows_of_the_authors_need_finite_points(tmp_path: Path, normalize: str) -> None:
+    whole, holes = np.arange(300.0), np.arange(1, 400.0)
+    holes[[217, 300]] = np.nan
+    rows = "".join(f"{a},{'' if np.isnan(b) else b}\n" for a, b in zip(whole, holes, strict=False))
+    (tmp_path / "two.csv").write_text("whole,holes\n" + rows)
+    stoker.pack(tmp_path / "two.csv", tmp_path / "two.stoker", wide=True)
+    given = {**QUICK, "samples": "compat", "normalize": normalize}
+    with pytest.raises(OptionError) as caught:
+        train(tmp_path / "two.stoker", folder=tmp_path / "run", **given)
+    assert str(caught.value) == (
+        f"series 'two.csv:holes' of {tmp_path}/two.stoker is missing (NaN) at point 218, but windows of samples "
+        "'compat' must be finite. Use samples 'packed' or 'padded', which leave such points out, or "
+        "pack the data anew with --missing ffill or drop."
+    )
+    assert not (tmp_path / "run").exists()
+    stoker.pack(tmp_path / "two.csv", tmp_path / "two.stoker", wide=True, missing="ffill")
+    assert math.isfinite(train(tmp_path / "two.stoker", **given).result.metrics["loss"])
+
+
+def test_without_that_look_a_missing_point_stops_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stoker.Store.from_arrays(x=[np.where(np.arange(200) == 7, np.nan, 1.0)]).save(tmp_path / "x.stoker")
+    monkeypatch.setattr(Corpus, "find_nonfinite", lambda self: None)
+    with pytest.raises(NonFinite, match="the loss is nan at update 0"):
+        train(tmp_path / "x.stoker", samples="compat", **QUICK)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_points_in_place_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float) -> None:
+    series = walks([30, 90, 12, 200])
+    write_folder(tmp_path / "a", series, num_files=2)
+    series[2][5] = bad
+    write_folder(tmp_path / "b", series, num_files=2)
+    assert open_corpus(tmp_path / "a").find_nonfinite() is None
+    for look in (1, 7, 1 << 22):
+        monkeypatch.setattr(folder, "_LOOK", look)
+        assert open_corpus(tmp_path).find_nonfinite() == (6, 5)
+    with pytest.raises(OptionError, match=f"is {'missing' if bad != bad else 'infinite'}.* at point 6, but windows"):
+        train(tmp_path / "b", samples="compat", **QUICK)
 
 
 def test_epochs_become_steps(ett: Path) -> None:

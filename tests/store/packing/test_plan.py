@@ -106,6 +106,11 @@ def test_a_named_type_settles_what_would_be_drift(tmp_path: Path) -> None:
     assert store.column("n").tolist() == [1.0, 2.0, 0.5]
 
 
+def test_a_named_type_holds_where_other_columns_have_gaps(tmp_path: Path) -> None:
+    store = pack(pa.table({"n": [1, 2], "m": [1, None]}), tmp_path / "out", dtype="n=float64")
+    assert [store.schema[name].label for name in ("n", "m")] == ["float64", "float64"]
+
+
 def test_the_same_type_stored_in_another_way_is_no_drift(tmp_path: Path) -> None:
     pq.write_table(pa.table({"k": pa.array(["a", "b"]), "x": pa.array([[1.0], [2.0]])}), tmp_path / "a.parquet")
     other = {

@@ -30,6 +30,8 @@ LEAST_OF_A_STEP = 0.03
 LEAST_GAIN = 1.02
 STRETCH_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
 FIXES_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
+STEPS_OF_A_ROUND = 13
+"""Where steps are long: four with a fix, four without, and those that do not count."""
 """After which no fix is looked at any more."""
 
 
@@ -78,19 +80,23 @@ def what_ifs(steps: Steps) -> Plan:
         measured = training.measurements(machine)
         for name in fixes_wanted(measured):
             fix = fix_inside(name, measured)
-            late = steps.late or (now_ns() - begin) / 1e9 > FIXES_SECONDS[training.device]
+            # Long steps have one round, and the first fix is the one that promises most: it is always looked at.
+            a_round, longest = STEPS_OF_A_ROUND * measured.loop.median, FIXES_SECONDS[training.device]
+            rounds = 2 if on_cpu and 2 * a_round < longest / 2 else 1
+            spent = (now_ns() - begin) / 1e9
+            late = steps.late or spent > longest or (bool(seen) and spent + rounds * a_round > longest)
             if late or name in seen or (fix is not None and training.every_turn and fix.may_fail):
                 continue
             seen.add(name)
             if name == "feed":
-                yield from _gathered(steps)
+                yield from _gathered(steps, rounds)
             elif fix is not None:
                 training.what_if = name
-                yield from _measure(steps, name, fix, rounds=2 if on_cpu else 1)
+                yield from _measure(steps, name, fix, rounds=rounds)
                 training.what_if = None
 
 
-def _gathered(steps: Steps) -> Plan:
+def _gathered(steps: Steps, rounds: int) -> Plan:
     """The loop with batches that are gathered at once, in turn with batches that cost nothing."""
     training = steps.training
     watched, found, size = training.watched, training.sources.found, training.ledger.batch_rows
@@ -102,12 +108,12 @@ def _gathered(steps: Steps) -> Plan:
     if gathered is not None:
         kept, watched.iterator = watched.iterator, gathered
         try:
-            yield from _measure(steps, "feed", Fix(), modes=(CACHED, TRUE))
+            yield from _measure(steps, "feed", Fix(), modes=(CACHED, TRUE), rounds=rounds)
         finally:
             watched.iterator = kept
 
 
-def _measure(steps: Steps, name: str, fix: Fix, *, modes: tuple[Mode, Mode] | None = None, rounds: int = 2) -> Plan:
+def _measure(steps: Steps, name: str, fix: Fix, *, rounds: int, modes: tuple[Mode, Mode] | None = None) -> Plan:
     """Some steps with it, some without, in turn; `modes` is what steps get without it and with it, where that differs."""
     training, boundaries = steps.training, steps.training.boundaries
     plain, changed = modes or ((TRUE, TRUE) if fix.with_data else (training.without_data,) * 2)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.bars import read_bars
+from stoker.encode.indicators.bars import Bars, read_bars
 from stoker.encode.indicators.batch import PIECE, advance
 from stoker.encode.indicators.compiling import compile_spec
 from stoker.encode.indicators.engine import Engine
@@ -105,9 +105,7 @@ class FeatureStream:
 
     def extend(self, bars: Any) -> Array:
         """The features at many new bars, float32 [bars, features]; `bars` is a table as for `features`."""
-        table = read_bars(bars, self.spec)
-        if len(table.offsets) > 2:
-            raise OptionError(f"a stream is one series, but these bars are {len(table.offsets) - 1:,}.")
+        table = self._table(bars)
         out = np.empty((table.num_rows, self._shape[1]), dtype=np.float32)
         later = type(table)(columns=table.columns, offsets=table.offsets[-1:])  # no series begins: this one goes on
         for start in range(0, table.num_rows, PIECE):
@@ -116,6 +114,16 @@ class FeatureStream:
         if len(out):
             self._last = out[-1:].copy()
         return out
+
+    def read(self, bars: Any) -> dict[str, Array]:
+        """The columns of a table of bars that the spec needs, as arrays of numbers, NaN where missing; `extend` takes them too."""
+        return self._table(bars).columns
+
+    def _table(self, bars: Any) -> Bars:
+        table = read_bars(bars, self.spec)
+        if len(table.offsets) > 2:
+            raise OptionError(f"a stream is one series, but these bars are {len(table.offsets) - 1:,}.")
+        return table
 
     def reset(self) -> None:
         """Begin another series."""

@@ -71,7 +71,7 @@ def analyze(
     try:
         return _of_files(plan, asked, limits, key)
     except Unfit:
-        plan = replace(plan, schema=settled_schema(plan))
+        plan = replace(plan, schemas=[settled_schema(plan)] * len(plan.sources))
     try:
         return _of_files(plan, asked, limits, key)
     except Unfit as error:

@@ -27,8 +27,16 @@ class Catalogue:
         return int(self.counts.sum()) < self.num_samples
 
     def ranks(self, identities: Array) -> tuple[Array, int]:
-        """Ranks of rows in the order of sample numbers, and how many there are; UNKNOWN for samples of equal content."""
+        """Ranks of rows in the order of sample numbers, and how many there are; UNKNOWN for samples of equal content.
+
+        Where only some samples are listed, others may have their content: then only the first row of an identity has a rank.
+        """
         single = np.flatnonzero(self.counts == 1)
         rank = np.full(len(self.counts) + 1, UNKNOWN, dtype=np.int64)  # the last place is that of unknown rows
         rank[single[np.argsort(self.numbers[single])]] = np.arange(len(single))
-        return rank[identities], len(single)
+        ranks = rank[identities]
+        if self.partial:
+            later = np.ones(len(ranks), dtype=bool)
+            later[np.unique(identities, return_index=True)[1]] = False
+            ranks[later] = UNKNOWN
+        return ranks, len(single)

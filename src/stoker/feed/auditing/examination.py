@@ -169,15 +169,16 @@ class Examination:
 
     def _judge(self, epoch: Epoch, recogniser: Recogniser) -> None:
         ledger, contents, catalogue = epoch.ledger, recogniser.contents, recogniser.catalogue
+        known = contents if isinstance(contents, Known) else None
         promise = Promise(
             claims=self.claims,
             shuffled=self._promised_order,
             once=self.claims.once if self._once is None else self._once,
             catalogue=catalogue,
+            again_by_chance=known.again_by_chance(ledger.num_rows) if known is not None and recogniser.numbered is None else 0.0,
         )
         covered = cover(ledger, catalogue)
         self._findings += [verdict.judge_repeats(covered, ledger, promise), verdict.judge_absences(covered, ledger, promise)]
-        known = contents if isinstance(contents, Known) else None
         self._findings += [
             verdict.judge_pairs(epoch.strangers, ledger, known),
             verdict.judge_foreign(epoch.strangers, ledger, known),

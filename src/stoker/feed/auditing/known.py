@@ -1,16 +1,19 @@
 """Known samples: rows are looked up in a reference, as a whole and entry by entry.
 
 Samples of equal content cannot be told apart; they are counted, never guessed at. A row that the reference does not hold,
-though it holds each of its entries, is mixed of different samples. A row with an entry that is nowhere is foreign.
+though it holds each of its entries, is mixed of different samples. A row with an entry that is nowhere is foreign. Of a reference
+that was read in part only what no sample beyond that part can explain is a fault.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from stoker.feed.auditing.catalogue import Catalogue
+from stoker.feed.auditing.chance import at_most, equal_pairs, most_likely_equal
 from stoker.feed.auditing.finding import listed
 from stoker.feed.auditing.fingerprint import Words, combine
 from stoker.feed.auditing.leaves import Array
@@ -47,8 +50,8 @@ class Strangers:
     num_foreign: int = 0
     foreign: list[tuple[int, str]] = field(default_factory=list)
     """Rows, and which of their entries are nowhere in the reference."""
-    num_anchored: int = 0
-    """Rows whose anchor is known, mixed or not."""
+    seen: list[tuple[Words, Words]] = field(default_factory=list)
+    """Anchors and fingerprints of all rows, where the reference was read in part."""
 
 
 class Known:
@@ -78,6 +81,9 @@ class Known:
         self.catalogue = Catalogue(numbers=reference.numbers[first], counts=counts, num_samples=reference.num_samples)
         self._parts = [np.unique(column, return_index=True, return_counts=True) for column in self._table.T]
         self._anchor = int(np.argmax([len(words) for words, _, _ in self._parts])) if self._parts else 0
+        # In a part of the samples an anchor may be alone that is not so in all of them; where one is there twice, others will be.
+        self.anchors_tell = bool(self._parts) and (not self.partial or bool(np.all(self._parts[self._anchor][2] == 1)))
+        """Whether who has an anchor alone is known by it."""
 
     @property
     def anchor(self) -> str:
@@ -100,12 +106,13 @@ class Known:
         table = table[:, self._columns]
         anchors, lines, owners = self._parts[self._anchor]
         place, anchored = _find(anchors, table[:, self._anchor])
-        strangers.num_anchored += int(np.count_nonzero(anchored))
+        if self.partial:
+            strangers.seen.append((table[:, self._anchor], combine(table)))
         odd = np.flatnonzero(~held)
         if not len(odd):
             return identities
         known = np.stack([_find(words, table[odd, column])[1] for column, (words, _, _) in enumerate(self._parts)], axis=1)
-        mixed = anchored[odd] & (known.all(axis=1) | self.partial) & (len(self._parts) > 1)
+        mixed = anchored[odd] & (known.all(axis=1) | self.partial) & (len(self._parts) > 1) & self.anchors_tell
         line = lines[place[odd]]
         # Who has this anchor alone is who came, so y of another row does not count as an x that is missing, too.
         owned = mixed & (owners[place[odd]] == 1)
@@ -119,6 +126,32 @@ class Known:
                 nowhere = [name for name, good in zip(self.entries, known[i], strict=True) if not good]
                 strangers.foreign.append((row + int(odd[i]), listed(nowhere)))
         return identities
+
+    def again_by_chance(self, num_rows: int) -> float:
+        """Rows of so many that may seem to have come again, at most, for they are equal to samples that were not read."""
+        if not self.partial:
+            return 0.0
+        num_equal = 0 if self.anchors_tell else equal_pairs(combine(self._table))
+        return at_most(num_rows * len(self._table) * most_likely_equal(num_equal, len(self._table)))
+
+    def mixed_by_chance(self, strangers: Strangers) -> float:
+        """Rows of an epoch that may seem to be mixed, at most, for they share their anchor with samples that were not read."""
+        if not self.partial:
+            return 0.0
+        anchors, whole = (np.concatenate(words) for words in zip(*strangers.seen, strict=True))
+        num_equal = equal_pairs(anchors) - equal_pairs(whole)  # a sample that comes again shares its anchor with itself alone
+        likely = min(most_likely_equal(num_equal, len(anchors)), most_likely_equal(0, len(self._table)))
+        return at_most(len(anchors) * len(self._table) * likely)
+
+    def shared_by_chance(self, theirs: Words) -> float:
+        """Samples that may seem to be in other data, at most, for their contents repeat more than the part that was read shows."""
+        if not self.partial:
+            return 0.0
+        whole = combine(self._table)
+        ours = most_likely_equal(equal_pairs(whole), len(whole))
+        # Between both, contents are equal no more often than the mean of how often they are so within each (Cauchy-Schwarz).
+        likely = math.sqrt(ours * most_likely_equal(equal_pairs(theirs), len(theirs)))
+        return at_most(len(whole) * len(theirs) * likely)
 
     def _mixed(self, found: Words, line: int, row: int) -> Mixed:
         column = int(np.flatnonzero(found != self._table[line])[0])

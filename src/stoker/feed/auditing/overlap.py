@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from stoker.feed.auditing.finding import Finding, counted, listed, shown
+from stoker.feed.auditing.known import Known
 from stoker.feed.auditing.leaves import Array
 from stoker.feed.auditing.ledger import UNKNOWN, Ledger
 from stoker.feed.auditing.recogniser import Recogniser
@@ -50,7 +51,10 @@ def judge_overlap(ledger: Ledger, recogniser: Recogniser, other: Reference) -> F
         return Finding(kind="shared samples", severity="passed", text=f"No sample is in apart_from, too.{aside}")
     # Without a reference, samples that come again look like contents that repeat.
     chance = _chance(counts) if recogniser.catalogue is not None else min(_chance(counts), _chance(their_counts))
-    if num_shared <= BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum()):
+    explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())
+    if recogniser.numbered is None and isinstance(recogniser.contents, Known):
+        explained = max(explained, recogniser.contents.shared_by_chance(their_keys))
+    if num_shared <= explained:
         text = f"Contents are no more often equal in both than within each, so nothing can be said.{aside}"
         return Finding(kind="shared samples", severity="unchecked", text=text)
     pairs = zip(distinct[ours[~frequent]].tolist(), other.numbers[first[theirs[~frequent]]].tolist(), strict=True)

@@ -19,8 +19,6 @@ from stoker.feed.auditing.ledger import UNKNOWN, Ledger
 NUM_EXAMPLES = 3
 SURE = 1e-6
 """Chance below which the place of repeats is no accident."""
-MIN_MIXED = 0.01
-"""Share of mixed rows from which a reference that was read in part is proof: below, samples of equal content may look mixed."""
 MIN_SHIFTED = 12
 """Mixed rows, all with the same distance, that make a shift."""
 
@@ -33,16 +31,19 @@ class Promise:
     shuffled: bool | None
     once: bool
     catalogue: Catalogue | None
+    again_by_chance: float = 0.0
+    """Rows that may seem to have come again, at most, where the catalogue lists only some samples."""
 
 
 def judge_repeats(cover: Coverage, ledger: Ledger, promise: Promise) -> Finding:
     """Samples that came more than once in an epoch."""
     if not cover.num_again:
         return Finding(kind="seen twice", severity="passed", text="No sample came more than once an epoch.")
-    certain = promise.catalogue is not None
-    every = cover.times >= 2 and (certain or cover.num_listed >= max(MIN_CONTENTS, 4 * cover.times))
+    known = promise.catalogue is not None
+    certain = known and cover.num_again > promise.again_by_chance
+    every = cover.times >= 2 and (certain or (not known and cover.num_listed >= max(MIN_CONTENTS, 4 * cover.times)))
     rows = f"{cover.num_again:,} of {counted(ledger.num_rows, 'row')} of epoch {ledger.epoch} came again"
-    noun = "samples" if certain else "different contents"
+    noun = "samples" if known else "different contents"
     how = f"{cover.num_repeated:,} of {cover.num_listed:,} {noun}, up to {cover.most:,} times each"
     if every:
         how = f"{'nearly ' if cover.uneven else ''}every sample came {cover.times} times"
@@ -55,7 +56,7 @@ def judge_repeats(cover: Coverage, ledger: Ledger, promise: Promise) -> Finding:
     if not promise.once:
         return Finding(kind="seen twice", severity="note", text=f"{text}That is meant to be so.", count=cover.num_again)
     if not certain and not every:
-        text += "The data may hold equal rows: a reference would tell."
+        text += "Samples that were not read may be equal." if known else "The data may hold equal rows: a reference would tell."
         return Finding(kind="seen twice", severity="note", text=text, count=cover.num_again)
     return Finding(kind="seen twice", severity="fault", text=text.rstrip(), count=cover.num_again)
 
@@ -130,13 +131,18 @@ def judge_pairs(strangers: Strangers, ledger: Ledger, known: Known | None) -> Fi
     if len(known.entries) < 2:
         text = f"Samples are known by {known.anchor!r} alone: there is no pair to compare."
         return Finding(kind="mixed rows", severity="unchecked", text=text)
+    if not known.anchors_tell:
+        text = f"Only some samples of the reference were read, and several have the same {known.anchor!r}: a row may be any other."
+        return Finding(kind="mixed rows", severity="unchecked", text=text)
     if not strangers.num_mixed:
         return Finding(kind="mixed rows", severity="passed", text="The entries of each row belong to one sample.")
     texts = [f"{ledger.place(mixed.row)} has {_pair(mixed, known.anchor)}" for mixed in strangers.mixed[:NUM_EXAMPLES]]
     rows = f"{strangers.num_mixed:,} of {counted(ledger.num_rows, 'row')} of epoch {ledger.epoch}"
     text = f"{rows} have entries of different samples: {shown(texts, strangers.num_mixed)}{_shift(strangers.mixed)}"
-    certain = not known.partial or strangers.num_mixed >= MIN_MIXED * strangers.num_anchored
-    return Finding(kind="mixed rows", severity="fault" if certain else "note", text=text, count=strangers.num_mixed)
+    if strangers.num_mixed <= known.mixed_by_chance(strangers):
+        text = f"{rows} share {known.anchor!r} with a sample that is different; they may be samples that were not read."
+        return Finding(kind="mixed rows", severity="unchecked", text=text)
+    return Finding(kind="mixed rows", severity="fault", text=text, count=strangers.num_mixed)
 
 
 def _pair(mixed: Mixed, anchor: str) -> str:

@@ -37,6 +37,7 @@ class Predictor:
         self.bundle = bundle
         self._stream = stoker.encode.FeatureStream(spec)
         self._model = model
+        self._prices = [name for name in self._stream.bar if name != "volume"]
         self._rows = np.empty((_ROOM * bundle.reach, len(bundle.features)), dtype=np.float32)
         self._end = 0
         """Behind the last row in memory."""
@@ -79,16 +80,21 @@ class Predictor:
     def push(self, bar: Any) -> float | None:
         """The logit at a new bar (a mapping, a record, or open, high, low, close, volume); None as long as there is none."""
         row = self._stream.push(bar)
-        if any(not 0 < value < math.inf and name != "volume" for name, value in self._stream.bar.items()):
+        if any(not 0 < self._stream.bar[name] < math.inf for name in self._prices):
             self.reset()  # as in a training: a series ends where a price is missing, and what follows is another
             return None
         self._take(row)
         return self._logit() if self.is_ready else None
 
     def warm(self, bars: Any) -> None:
-        """Take in the history of the series, a table of bars, without logits."""
+        """Take in the history of the series, a table of bars, without logits: all is then as if each bar had been pushed."""
+        columns = self._stream.read(bars)
+        holes = [np.flatnonzero(~((columns[name] > 0) & (columns[name] < math.inf))) for name in self._prices]
+        begin = max((int(rows[-1]) + 1 for rows in holes if len(rows)), default=0)
+        if begin:
+            self.reset()  # as `push` does at each missing price: what is before the last of them is of another series
         before = self.num_bars
-        rows = self._stream.extend(bars)
+        rows = self._stream.extend({name: values[begin:] for name, values in columns.items()})
         # Only the rows that a window can still hold matter, and whether those before them were ready.
         for number, row in enumerate(rows[-self.bundle.reach :], max(before, self.num_bars - self.bundle.reach) + 1):
             self._take(row, num_bars=number)

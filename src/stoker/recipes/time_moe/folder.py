@@ -26,6 +26,9 @@ Array = npt.NDArray[Any]
 
 MANIFEST, PACKED = "manifest.json", ".stoker"
 TABLES = (".csv", ".tsv", ".txt")
+LOOKED_AT = 1 << 30
+"""Points of files that are used in place: seconds, where a whole corpus would be hours."""
+_LOOK = 1 << 22
 _SHOWN = 8
 
 
@@ -92,6 +95,29 @@ class Corpus:
         if key is None:
             return flat.column if several and len(flat) == 1 else f"{flat.column}:{number}" if several else str(number)
         return f"{key}:{flat.column}" if several else key
+
+    def find_nonfinite(self) -> tuple[int, int] | None:
+        """The first point that is missing or infinite: its series, and its place there.
+
+        Stores have it counted. Of what lies in files of others, `LOOKED_AT` points are looked at.
+        """
+        left = LOOKED_AT
+        for first, flat in zip(self.firsts.tolist(), self.flats, strict=False):
+            if flat.values.dtype.kind != "f":
+                continue
+            if flat.store.digest:
+                place = flat.store.schema[flat.column].nonfinite.first
+                if place is not None:
+                    return first + place[0], place[1]
+                continue
+            for begin in range(0, min(len(flat.values), left), _LOOK):
+                bad = ~np.isfinite(flat.values[begin : begin + _LOOK])
+                if bad.any():
+                    at = begin + int(bad.argmax())
+                    series = int(np.searchsorted(flat.store.offsets, at, side="right")) - 1
+                    return first + series, at - int(flat.store.offsets[series])
+            left -= min(len(flat.values), left)
+        return None
 
     def find(self, name: str) -> int:
         """The number of a series by its name, the end of its name behind a colon, or its number."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
 import torch
 
 import stoker
@@ -101,6 +102,7 @@ def make_rows(settings: Settings) -> Rows:
     corpus = open_corpus(settings.data, columns=settings.columns)
     length, seed, share = settings.length, settings.seed, settings.valid_share
     if settings.samples == "compat":
+        _refuse_nonfinite(corpus)
         samples = CompatSamples(corpus, length, stride=settings.stride, method=settings.normalize)
         compat = CompatRows(samples, length, seed=seed)
         return Rows(corpus=corpus, train=compat, valid=None, per_epoch=len(samples), useful=_useful(compat))
@@ -113,6 +115,21 @@ def make_rows(settings: Settings) -> Rows:
         raise OptionError(f"{corpus.name} has nothing to train on: its points are missing (NaN). Look at it with `stoker inspect`.")
     useful = known * train.pieces.num_positions / (per_epoch * length)
     return Rows(corpus=corpus, train=train, valid=valid, per_epoch=per_epoch, useful=useful)
+
+
+def _refuse_nonfinite(corpus: Corpus) -> None:
+    """With the authors' windows one missing point makes a loss NaN: that is said before the first step, and by name."""
+    found = corpus.find_nonfinite()
+    if found is None:
+        return
+    series, at = found
+    missing = bool(np.isnan(corpus.series(series)[at]))
+    what = "missing (NaN)" if missing else "infinite"
+    mend = "pack the data anew with --missing ffill or drop" if missing else "mend the data"
+    raise OptionError(
+        f"series {corpus.series_name(series)!r} of {corpus.name} is {what} at point {at + 1:,}, but windows of samples 'compat' "
+        f"must be finite. Use samples 'packed' or 'padded', which leave such points out, or {mend}."
+    )
 
 
 def _useful(rows: CompatRows) -> float:

@@ -1,6 +1,7 @@
 """The way from chunks of raw rows to column files, in this order:
 
-options, field, plan     what was asked for, and what becomes of each column
+options, field           what was asked for, and what becomes of each column
+wide, plan               all of it, over all sources; with --wide each has columns of its own
 readahead                chunks are decoded on threads
 values, categories       Arrow values become numbers
 keys, shape, block       rows become segments of series

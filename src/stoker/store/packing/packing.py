@@ -35,10 +35,13 @@ class Packing:
     """Makes the shards of one store in `folder` and returns its manifest; does not commit."""
 
     def __init__(self, plan: Plan, folder: Path, progress: Progress) -> None:
-        self._stats = [stat_source(source) for source in plan.sources]
+        self._stats = {source: stat_source(source) for source in plan.sources}
         on_disk = all(source.path is not None for source in plan.sources)
         self._job = Job(
-            plan=plan, folder=folder, progress=progress, fingerprint=fingerprint(plan, self._stats) if on_disk else None
+            plan=plan,
+            folder=folder,
+            progress=progress,
+            fingerprint=fingerprint(plan, list(self._stats.values())) if on_disk else None,
         )
 
     def run(self) -> Manifest:
@@ -89,8 +92,8 @@ class Packing:
             for source, rows, future in zip(plan.sources, source_rows, hashes, strict=True)
         ]
         # Last, so that no change slips in between: what was read and what was hashed are the same bytes.
-        for source, before in zip(plan.sources, self._stats, strict=True):
-            if stat_source(source) != before:
+        for source in plan.sources:
+            if stat_source(source) != self._stats[source]:
                 raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         return entries
 
@@ -145,8 +148,10 @@ def _refuse_too_large(plan: Plan, folder: Path) -> None:
     rows = [getattr(source, "num_rows", None) for source in plan.sources]
     if plan.rows_are_series or any(count is None for count in rows):
         return
-    width = sum(field.dtype.itemsize for field in plan.step) * (len(plan.schema) if plan.grouping == "wide" else 1)
-    needed, free = sum(count or 0 for count in rows) * width, files.free_bytes(folder)
+    width = sum(field.dtype.itemsize for field in plan.step)
+    columns = [len(schema) if plan.grouping == "wide" else 1 for schema in plan.schemas]
+    needed = sum((count or 0) * width * many for count, many in zip(rows, columns, strict=True))
+    free = files.free_bytes(folder)
     if needed > free:
         raise DiskFull(
             28, f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer --columns."

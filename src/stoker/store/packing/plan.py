@@ -7,7 +7,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -67,7 +67,9 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
     """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
     block, and for integers that turn out to have gaps. With --wide each source has types of its own."""
     settled = _Settled(plan.schema, plan.options)
-    schemas, rows = [], 0
+    schemas: list[pa.Schema] = []
+    shared: dict[pa.Schema, pa.Schema] = {}
+    rows = 0
     for source, schema in zip(plan.sources, plan.schemas, strict=True):
         if plan.grouping == "wide":
             settled = _Settled(schema, plan.options)
@@ -77,7 +79,7 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
             rows += table.num_rows
             report(rows)
         if plan.grouping == "wide":
-            schemas.append(settled.schema())
+            schemas.append(shared.setdefault(settled.schema(), settled.schema()))
     if plan.grouping == "wide":
         return _wide_plan(plan.sources, plan.options, schemas, plan.notes)
     return _plan(plan.sources, plan.options, settled.schema())
@@ -92,10 +94,12 @@ class _Settled:
         self._gaps: set[str] = set()
 
     def look(self, source: Source, table: pa.Table) -> None:
+        """Take in some more values."""
         for name, kind in self._types.items():
             column = table.column(name)
+            found = asked_type(column.type, self._options.dtypes.get(name))
             text = not source.typed and pa.types.is_string(kind)  # of which some blocks may look like numbers
-            settled = kind if text else unify_types(kind, column.type, inferred=not source.typed)
+            settled = kind if text else unify_types(kind, found, inferred=not source.typed)
             if settled is None:
                 _refuse_misfit(source, name, kind)
             self._types[name] = settled
@@ -103,9 +107,9 @@ class _Settled:
                 self._gaps.add(name)
 
     def schema(self) -> pa.Schema:
-        asked = {n: asked_type(t, self._options.dtypes.get(n)) for n, t in self._types.items()}
+        """The types so far, with room for what is missing."""
         gaps = self._gaps - {self._options.series}
-        return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in asked.items()])
+        return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in self._types.items()])
 
 
 def _has_gaps(column: pa.ChunkedArray) -> bool:
@@ -122,7 +126,7 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
 
 
-def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> None:
+def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> NoReturn:
     find = getattr(source, "find_misfit", None)
     found = find(name, kind) if find is not None else None
     place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""

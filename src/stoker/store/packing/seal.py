@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from stoker.store.textfile import TextFile
 Array = npt.NDArray[Any]
 
 _PART = 1 << 20  # series handled at a time
+_NAMES = 1 << 16  # names made at a time: they may be long
 
 
 def seal_run(
@@ -199,13 +201,13 @@ class _Sealer:
             name += "_"
         field = Field(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
         column = TextFile.create(self._fresh("names"))
-        for start in range(0, len(names), _PART):
-            column.append(from_texts(names[start : start + _PART]))
+        while part := list(islice(names, _NAMES)):
+            column.append(from_texts(part))
         return self.series_entry(field, column, None, missing)
 
-    def _series_names(self) -> list[str]:
-        sources = [source.name for source in self._plan.sources]
-        if self._plan.grouping == "file":
-            return sources
-        columns = [name for name in self._plan.schema.names if name != self._plan.options.time]
-        return [f"{source}:{column}" for source in sources for column in columns]
+    def _series_names(self) -> Iterator[str]:
+        for source, schema in zip(self._plan.sources, self._plan.schemas, strict=True):
+            if self._plan.grouping == "file":
+                yield source.name
+            else:
+                yield from (f"{source.name}:{column}" for column in schema.names if column != self._plan.options.time)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ class Shaper:
         self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
         self.categories = categories
         self._new_texts = new_texts
+        self._firsts = np.cumsum([0, *(_num_series(plan, schema) for schema in plan.schemas)]) if plan.grouping == "wide" else None
+        """With --wide: the number of the first series of each source, and behind the last."""
         self.wide_time: tuple[int, int | float] | None = None
         """With --wide and a time: the source it was last seen in, and its value there."""
 
@@ -60,13 +63,13 @@ class Shaper:
 
     def empty(self, number: int) -> Block:
         """What a source without rows gives: one series of no steps a file (and column), so that each file is there."""
-        width = self._wide_width if self.plan.grouping == "wide" else 1
-        keys = from_numpy(np.arange(number * width, (number + 1) * width, dtype=np.int64))
-        return Block(keys, np.zeros(width, dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
+        keys = self._keys_of(number)
+        return Block(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
 
-    @property
-    def _wide_width(self) -> int:
-        return len(self.plan.schema) - (1 if self.plan.options.time is not None else 0)
+    def _keys_of(self, number: int) -> pa.Array:
+        """The series of a source where no column names them: one, or with --wide one a column."""
+        first, end = (number, number + 1) if self._firsts is None else self._firsts[number : number + 2].tolist()
+        return from_numpy(np.arange(first, end, dtype=np.int64))
 
     def _without_missing(self, table: pa.Table, rows: range, source: Source) -> tuple[pa.Table, range | Array]:
         """Apply the policies `drop` and `error`, which look at rows of the source."""
@@ -89,7 +92,7 @@ class Shaper:
     def _segments(self, table: pa.Table, number: int, locate: Locate) -> tuple[pa.Array, Array]:
         """Stretches of rows with one key."""
         if self.plan.key is None:
-            return from_numpy(np.array([number], dtype=np.int64)), np.array([table.num_rows], dtype=np.int64)
+            return self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
         return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
 
     def _values(self, values: pa.Array, field: Field, locate: Locate) -> Array:
@@ -123,12 +126,13 @@ class Shaper:
             values = one_array(table.column(name))
             mask = missing_mask(values)
             self.missing["value"] += int(mask.sum())
+            locate_here = locate
             if self.plan.options.missing == "drop" and mask.any():
                 values = values.filter(from_numpy(~mask))
-            parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate))
-        width = len(parts)
-        keys = from_numpy(np.arange(number * width, (number + 1) * width, dtype=np.int64))
-        return Block(keys, np.array([len(part) for part in parts], dtype=np.int64), [np.concatenate(parts)], [])
+                locate_here = partial(_locate_kept, np.flatnonzero(~mask), locate)
+            parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate_here))
+        counts = np.array([len(part) for part in parts], dtype=np.int64)
+        return Block(self._keys_of(number), counts, [np.concatenate(parts)], [])
 
     def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
         """The times of a wide table are checked and not stored: they belong to all its series."""
@@ -223,6 +227,14 @@ class Shaper:
             self.missing[field.name] += values.null_count
             return values.cast(pa.large_string())
         return self._values(values, field, locate)
+
+
+def _num_series(plan: Plan, schema: pa.Schema) -> int:
+    return len(schema) - (1 if plan.options.time is not None else 0)
+
+
+def _locate_kept(kept: Array, locate: Locate, i: int) -> str:
+    return locate(int(kept[i]))
 
 
 def _missing_error(name: str, where: str) -> BadValue:

@@ -92,7 +92,7 @@ class State:
         done = sum(source.num_bytes for source in sources[: self._source])
         for number in range(self._source, len(sources)):
             source = sources[number]
-            tasks = source.read(self._plan.schema, start=self._place, chunk_bytes=options.chunk_bytes)
+            tasks = source.read(self._plan.schemas[number], start=self._place, chunk_bytes=options.chunk_bytes)
             rows_before = sum(self.source_rows)
             for chunk in read_ahead(tasks, pool, depth=options.threads + 1):
                 block = self.shaper.block(chunk, source, number, rows_before + chunk.begin.row)

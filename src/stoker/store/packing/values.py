@@ -73,7 +73,7 @@ def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
     if pa.types.is_boolean(values.type):
         return
     whole = to_numpy(values.fill_null(0))
-    _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate)
+    _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
 
 
 def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
@@ -139,13 +139,22 @@ def _differs(values: Array, result: Array) -> Array:
     return np.asarray(bad)
 
 
-def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate) -> None:
+def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate, *, gaps: bool = False) -> None:
     if bad.any():
         i = int(bad.argmax())
-        raise BadValue(
-            f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly. "
-            "Choose a wider type with --dtype."
-        )
+        what = f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly"
+        raise BadValue(f"{what}. {_advice(target, field, gaps=gaps)}")
+
+
+def _advice(target: str, field: Field, *, gaps: bool) -> str:
+    """What to do where a type cannot hold a number. None is wider than float64; what that cannot hold is an integer."""
+    if target != "float64":
+        return "Choose a wider type with --dtype."
+    if gaps:
+        return "Integers with gaps become float64: pass --missing drop, or leave this column out with --columns."
+    if field.is_shared:
+        return "All series of --wide share one type: pack large integers apart from floats (with --columns), or leave them out."
+    return "Choose an integer type with --dtype, or leave this column out with --columns."
 
 
 def from_bfloat16(halves: Array) -> Array:

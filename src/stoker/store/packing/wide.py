@@ -90,7 +90,7 @@ def widen(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Opti
         sources=[sources[i] for i in giving],
         schemas=[kept[schemas[i]] for i in giving],
         value=_shared(fields),
-        notes=(*_left_out(sources, schemas, kept, options), *_without_series(sources, set(giving), options)),
+        notes=(*_left_out(sources, schemas, kept), *_without_series(sources, set(giving), options)),
     )
 
 
@@ -113,9 +113,7 @@ def _shared(fields: Sequence[Field]) -> Field:
     return replace(fields[0], name="value", kind=kind, dtype=common.newbyteorder("<"), arrow=pa.float64(), is_shared=True)
 
 
-def _left_out(
-    sources: Sequence[Source], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema], options: Options
-) -> list[str]:
+def _left_out(sources: Sequence[Source], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
     """A note for each name that is not numeric: in all files that have it, or in some."""
     without: dict[str, list[str]] = {}
     numeric: dict[str, str] = {}
