@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.diagnose.measured import on_cpu
 
 from stoker.diagnose.boundaries import FORWARD, NAMES, NEXT, REST, Times
+from stoker.diagnose.conclude import conclude
 from stoker.diagnose.epochs import Course, End, between
 from stoker.diagnose.ledger import Ledger
+from stoker.diagnose.measurements import Loader
 
 MS = 1_000_000
 
@@ -78,3 +81,12 @@ def test_the_ledger_gives_ends_their_stretch_and_their_time_on_the_device() -> N
         (12, 0, False, None),
         (12, 1, True, 0.5),
     ]
+
+
+@pytest.mark.parametrize(("workers", "persistent", "advised"), [(2, False, True), (2, True, False), (0, None, False)])
+def test_worker_processes_that_start_in_each_epoch_are_to_stay(workers: int, persistent: bool | None, advised: bool) -> None:
+    loader = Loader(kind="DataLoader", workers=workers, persistent=persistent)
+    finding = conclude(on_cpu(next=10.0, loader=loader, between_epochs={"loader": 0.25, "other": 0.5}))
+    assert finding.verdict == "data"
+    assert "25 % of the time passes between epochs until it gives batches again" in finding.why
+    assert ("persistent" in [step.name for step in finding.next]) == advised

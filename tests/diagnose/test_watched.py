@@ -148,6 +148,27 @@ def test_a_loader_of_a_validation_does_not_take_over(sources: Sources) -> None:
     assert known in sources.passed
 
 
+def test_a_form_around_the_loader_that_only_says_that_it_is_one_does_not_take_over(sources: Sources) -> None:
+    """As that of accelerate: it stands in the user's loop, and goes through the one that is known."""
+    loader = DataLoader(ROWS, batch_size=4)
+
+    class Form:
+        dataset = ROWS
+
+        @property
+        def __class__(self) -> Any:
+            return DataLoader
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from loader
+
+    for _ in range(3):
+        epoch(sources, Form())  # type: ignore[arg-type]
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+    assert sources.found.place == place(3)
+
+
 def test_negative_control_without_a_look_at_what_was_there_a_validation_takes_over(sources: Sources) -> None:
     known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
     epoch(sources, DataLoader(ROWS, batch_size=4))

@@ -141,13 +141,12 @@ def _data(case: Case) -> list[Step]:
 
 
 def _persistent(case: Case) -> list[Step]:
-    """At most what passes between epochs until the loader gives batches again."""
-    loader, shares = case.measured.loader, case.measured.between_epochs
-    starting = shares.get("loader", 0.0) / (1 - shares["other"]) if shares.get("other", 1.0) < 1 else 0.0
-    if not loader.workers or loader.persistent or starting <= 0:
+    """Of which it is not known what it gives: processes that start slow down the steps beside them, too."""
+    loader, starting = case.measured.loader, case.measured.between_epochs.get("loader", 0.0)
+    if not loader.workers or loader.persistent or starting < LEAST_GAIN - 1:
         return []
     sentence = "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)"
-    return [case.up_to("persistent", sentence, case.division.step * (1 - min(1.0, starting)))]
+    return [case.step("persistent", sentence)]
 
 
 def _workers(case: Case) -> list[Step]:
