@@ -12,25 +12,12 @@ import numpy as np
 import torch
 
 from benchmarks.before.time_moe_original import OriginalTimeMoe
+from benchmarks.gpu_trainer import Losses
 from benchmarks.time_moe.setting import ON_GPU, Setting
 from benchmarks.time_moe.ways import original_steps, trainer_of
 
 FIRST = 12
 """Losses that are kept one by one: the first updates of AdamW are the largest."""
-
-
-class Losses:
-    """A writer that keeps the loss of each step."""
-
-    def __init__(self) -> None:
-        self.each: list[float] = []
-
-    def write(self, step: int, values: Any) -> None:
-        if "rate" in values:
-            self.each.append(values["loss"])
-
-    def close(self) -> None:
-        pass
 
 
 def curve(setting: Setting) -> dict[str, Any]:
@@ -45,7 +32,7 @@ def curve(setting: Setting) -> dict[str, Any]:
     for precision in ("bf16", "tf32") if ON_GPU else ("fp32",):
         kept = Losses()
         trainer_of(setting.model(), precision, writers=[kept], log_every=1).fit(feed, epochs=1)
-        keep(f"recipe {precision}", kept.each)
+        keep(f"recipe {precision}", kept.means)  # each of one step
     pairs = {"bf16": "bf16", "tf32": "fp32"} if ON_GPU else {"fp32": "fp32"}
     for precision in pairs.values():
         losses = torch.stack(list(original_steps(setting.original(), iter(feed), precision=precision)))
