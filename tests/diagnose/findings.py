@@ -10,7 +10,20 @@ from typing import Any
 import msgspec
 
 from stoker.diagnose.finding import Cause, Finding, Step, Tried
-from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Place, Rank, Stretch, Sync, WhatIf, Work
+from stoker.diagnose.measurements import (
+    Blame,
+    Loader,
+    Machine,
+    Measurements,
+    Phases,
+    Place,
+    Rank,
+    Reads,
+    Stretch,
+    Sync,
+    WhatIf,
+    Work,
+)
 
 DATASET = Place(file="iceaggr/data.py", line=88, function="IceDataset.__getitem__")
 LOOP = Place(file="train.py", line=41, function="main")
@@ -116,6 +129,16 @@ def on_gpu() -> Finding:
                 bytes_read=41_900_000.0,
                 bytes_used=3_352_000.0,
                 startup_seconds=1.9,
+                reads=Reads(
+                    batches=3,
+                    samples=768,
+                    cache_hits=0.21,
+                    files=5,
+                    reads=202.0,
+                    reads_a_file=121.2,
+                    bytes_read=41_900_000.0,
+                    bytes_from_disk=8_400_000.0,
+                ),
             ),
             work=Work(
                 ops=412.0,

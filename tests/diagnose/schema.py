@@ -5,9 +5,39 @@ from __future__ import annotations
 from msgspec import inspect
 
 from stoker.diagnose.finding import Cause, Finding, Step, Tried
-from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Place, Rank, Stretch, Sync, WhatIf, Work
+from stoker.diagnose.measurements import (
+    Blame,
+    Loader,
+    Machine,
+    Measurements,
+    Phases,
+    Place,
+    Rank,
+    Reads,
+    Stretch,
+    Sync,
+    WhatIf,
+    Work,
+)
 
-RECORDS = [Finding, Cause, Place, Step, Tried, Measurements, Stretch, WhatIf, Rank, Phases, Sync, Blame, Loader, Work, Machine]
+RECORDS = [
+    Finding,
+    Cause,
+    Place,
+    Step,
+    Tried,
+    Measurements,
+    Stretch,
+    WhatIf,
+    Rank,
+    Phases,
+    Sync,
+    Blame,
+    Loader,
+    Reads,
+    Work,
+    Machine,
+]
 
 
 def type_name(kind: inspect.Type) -> str:

@@ -15,7 +15,7 @@ from tests.diagnose.test_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 from stoker.diagnose.advice import MOST
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.finding import Finding
-from stoker.diagnose.measurements import Blame, Loader, Measurements, Place, WhatIf
+from stoker.diagnose.measurements import Blame, Loader, Measurements, Place, Reads, WhatIf
 
 DATASET = Place(file="data.py", line=88, function="Rows.__getitem__")
 
@@ -31,6 +31,7 @@ def test_data_is_told_with_its_line_and_its_numbers() -> None:
         stages={"read": 0.2, "decode": 0.8},
         bytes_read=125.0,
         bytes_used=10.0,
+        reads=Reads(batches=2, samples=256, cache_hits=0.21, files=5, reads=101.0, reads_a_file=40.4),
     )
     finding = conclude(on_cpu(next=20.0, loader=loader))
     assert finding.verdict == "data"
@@ -38,7 +39,8 @@ def test_data_is_told_with_its_line_and_its_numbers() -> None:
     assert finding.place == DATASET
     assert finding.why == (
         "Rows.__getitem__ (data.py:88): 72 % of the loader's time; decode is 80 % of making a batch; 12.5 bytes are read for each "
-        "used; a batch takes 20 ms to make, a step without it 9.7 ms, both together 29.7 ms"
+        "used; a worker reads each of 5 files 40 times for 2 batches, and 21 % of samples need no read; "
+        "a batch takes 20 ms to make, a step without it 9.7 ms, both together 29.7 ms"
     )
     assert finding.causes[0].sentence == "68 % of each step waits for the loader"
     assert predicted(finding)["cached"] == pytest.approx(29.7 / 9.7, rel=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.diagnose.advice import advise, place_of
 from stoker.diagnose.finding import Cause, Confidence, Finding, Verdict
 from stoker.diagnose.ladder import climb
-from stoker.diagnose.measurements import Measurements, Place, Rank
+from stoker.diagnose.measurements import Measurements, Place, Rank, Reads
 from stoker.diagnose.parts import Division, copies_seconds, divide, flops_seconds, scaled_phases, seconds_of
 from stoker.diagnose.rule import LARGEST_RESIDUAL, OF_RANKS, WASTE, doubt, rank
 from stoker.diagnose.words import percent
@@ -15,6 +15,8 @@ SURE_SPREAD = 0.05
 SURE_STEPS = 20
 WORTH_TELLING = 0.05
 """Of all time, between epochs."""
+READ_AGAIN = 1.5
+"""Reads of each file from which on they are told of."""
 CLOSE = 1.25
 """Two causes whose shares differ by less than this factor could change places."""
 
@@ -81,6 +83,7 @@ def _why_data(measured: Measurements, division: Division) -> str:
         told.append(f"{stage} is {percent(loader.stages[stage])} of making a batch")
     if loader.bytes_read and loader.bytes_used and loader.bytes_read > 1.5 * loader.bytes_used:
         told.append(f"{loader.bytes_read / loader.bytes_used:,.1f} bytes are read for each used")
+        told += _read_again(loader.reads)
     alone, cached = seconds_of(measured.loader_alone), seconds_of(measured.cached)
     if alone is not None and cached is not None:
         told.append(
@@ -89,6 +92,15 @@ def _why_data(measured: Measurements, division: Division) -> str:
     else:
         told.append(f"a batch takes {_time(division.parts.data)} of a step of {_time(division.step)}")
     return "; ".join(told)
+
+
+def _read_again(reads: Reads | None) -> list[str]:
+    """How often the same files are read, where that is more than once."""
+    if reads is None or reads.reads_a_file is None or reads.cache_hits is None or reads.reads_a_file < READ_AGAIN:
+        return []
+    files = f"each of {reads.files:,} files" if reads.files > 1 else "the same file"
+    times = f"{reads.reads_a_file:,.0f} times for {reads.batches:,} batches"
+    return [f"a worker reads {files} {times}, and {percent(reads.cache_hits)} of samples need no read"]
 
 
 def _why_transfer(measured: Measurements, division: Division) -> str:

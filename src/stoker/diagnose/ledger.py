@@ -16,7 +16,7 @@ from stoker.diagnose.epochs import LEAST_EPOCHS, Between, Course, End, between, 
 from stoker.diagnose.levels import at_one_level, split
 from stoker.diagnose.machine import measure_machine
 from stoker.diagnose.measurements import Blame, Device, Loader, Machine, Measurements, Phases, Rank, Stretch, Sync, WhatIf, Work
-from stoker.diagnose.stages import Profile
+from stoker.diagnose.profile import Profile
 from stoker.diagnose.watched import Source, Sources
 from stoker.diagnose.words import percent
 from stoker.errors import TrainError
@@ -214,12 +214,11 @@ class Ledger:
     def _loader(self, source: Source | None, batches: float) -> Loader:
         if source is None or not source.gives_batches:
             return Loader(kind="loop", place=source.place if source is not None else None)
-        profile = self.profile
         used = statistics.median(self.batch_bytes) * batches if self.batch_bytes else None
-        loader = source.loader
-        common = {"place": source.place, "bytes_used": used, "startup_seconds": _seconds(source.startup_ns)}
+        loader, known = source.loader, _profiled(self.profile, batches)
+        common = {"place": source.place, "bytes_used": used, "startup_seconds": _seconds(source.startup_ns), **known}
         if loader is None:
-            return Loader(kind=type(source.iterable).__name__, batch_size=self.batch_rows, **common)  # type: ignore[arg-type]
+            return Loader(kind=type(source.iterable).__name__, batch_size=self.batch_rows, **common)
         return Loader(
             kind=type(loader).__name__,
             workers=loader.num_workers,
@@ -227,13 +226,17 @@ class Ledger:
             batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
             dataset=type(loader.dataset).__name__,
             persistent=loader.persistent_workers if loader.num_workers else None,
-            stages=profile.stages if profile is not None else {},
-            functions=profile.functions if profile is not None else [],
-            bytes_read=profile.bytes_read_a_batch * batches
-            if profile is not None and profile.bytes_read_a_batch is not None
-            else None,
-            **common,  # type: ignore[arg-type]
+            **common,
         )
+
+
+def _profiled(profile: Profile | None, batches: float) -> dict[str, Any]:
+    """What looking into the loader has told of it."""
+    if profile is None:
+        return {}
+    a_batch = profile.reads.bytes_read
+    read = a_batch * batches if a_batch is not None else None
+    return {"stages": profile.stages, "functions": profile.functions, "bytes_read": read, "reads": profile.reads}
 
 
 def in_groups(steps: list[Times], size: int) -> list[Times]:

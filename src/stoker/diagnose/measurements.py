@@ -100,6 +100,27 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """After the optimizer's step: logging, metrics, what the loop does besides."""
 
 
+class Reads(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker reads, counted while it made some batches."""
+
+    batches: int
+    """That were looked at."""
+    samples: int
+    """That were asked for; batches, where a data set gives whole ones."""
+    cache_hits: float | None = None
+    """Share of samples that took no read of a file, because the program had kept what it needed; None where none ever does."""
+    files: int = 0
+    """Different ones, as far as their names are known."""
+    reads: float = 0.0
+    """Of files, a batch; a file counts once for a sample."""
+    reads_a_file: float | None = None
+    """How often the worker read each file for these batches; None where no file is known."""
+    bytes_read: float | None = None
+    """A batch, by calls; files that are mapped into memory do not count. None where the system does not tell."""
+    bytes_from_disk: float | None = None
+    """A batch: what the system did not have in its own cache, mapped files and what it reads ahead included."""
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of where batches come from."""
 
@@ -120,6 +141,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Of tensors that reach the model, a step."""
     startup_seconds: float | None = None
     """Until the first batch."""
+    reads: Reads | None = None
+    """What one worker reads; None where batches could not be made for that."""
     persistent: bool | None = None
     """Whether its worker processes stay from epoch to epoch; None without any."""
 

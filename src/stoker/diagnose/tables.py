@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stoker.diagnose import words
-from stoker.diagnose.measurements import Loader, Machine, Measurements, Stretch, WhatIf, Work
+from stoker.diagnose.measurements import Loader, Machine, Measurements, Reads, Stretch, WhatIf, Work
 from stoker.diagnose.picture import PHASE_TITLES
 
 YES_NO = {True: "yes", False: "no", None: words.UNKNOWN}
@@ -111,8 +111,22 @@ def _loader(loader: Loader) -> Iterator[tuple[str, str]]:
         yield "used by the model a step", words.size(loader.bytes_used)
     if loader.bytes_read is not None and loader.bytes_used and loader.bytes_read >= loader.bytes_used:
         yield "read for each byte used", words.count(loader.bytes_read / loader.bytes_used)
+    if loader.reads is not None:
+        yield from _reads(loader.reads)
     if loader.startup_seconds is not None:
         yield "until the first batch", words.duration(loader.startup_seconds)
+
+
+def _reads(reads: Reads) -> Iterator[tuple[str, str]]:
+    if reads.cache_hits is not None:
+        yield "samples that read no file", words.percent(reads.cache_hits)
+    if reads.reads_a_file is not None:
+        yield "files that a worker read", f"{reads.files:,} for {reads.batches:,} batches"
+        yield "reads of each of them", words.count(reads.reads_a_file)
+    if reads.bytes_read and reads.bytes_from_disk is not None:
+        yield "bytes in the system's cache", words.percent(max(0.0, 1 - reads.bytes_from_disk / reads.bytes_read))
+    elif reads.bytes_from_disk:
+        yield "from the disk a batch", words.size(reads.bytes_from_disk)
 
 
 def _stretches(measured: Measurements) -> list[tuple[str, ...]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
 from stoker.clock import now_ns
-from stoker.diagnose.stages import profile_loader
+from stoker.diagnose.profile import profile_iterable, profile_loader
 from stoker.diagnose.steps import Steps
 from stoker.diagnose.watched import Watched
 
@@ -38,15 +40,25 @@ def _pull(watched: Watched) -> tuple[float, bool]:
 
 
 def look_into(steps: Steps) -> None:
-    """Which part of making a batch takes the time."""
+    """Which part of making a batch takes the time, and what it reads."""
     training = steps.training
-    source = training.sources.found
-    if source is None or source.loader is None:
+    source, watched = training.sources.found, training.watched
+    if source is None or not source.gives_batches:
+        return
+    seconds, loader = steps.length(0.5), source.loader
+    if loader is None:
+        if watched is not None and training.can_repeat and _makes_batches(source.iterable):
+            training.ledger.profile = profile_iterable(functools.partial(_pull, watched), seconds=seconds)
         return
     try:
-        training.ledger.profile = profile_loader(source.loader, seconds=steps.length(0.5))
+        training.ledger.profile = profile_loader(loader, seconds=seconds)
     except Exception as error:  # the user's: a dataset may need what only its workers have
-        if not source.loader.num_workers:
+        if not loader.num_workers:
             raise
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         training.ledger.notes.append(f"The dataset works in its workers only ({told}), so making a batch could not be looked into.")
+
+
+def _makes_batches(iterable: object) -> bool:
+    """Whether going through it does the work, and not a list that has all batches or threads of our own."""
+    return type(iterable).__module__.split(".")[0] not in ("builtins", "stoker")
