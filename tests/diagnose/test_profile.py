@@ -56,6 +56,8 @@ def write(folder: Path, kind: str) -> None:
     for number in range(FILES):
         if kind == "npy":
             np.save(folder / f"{number}.npy", values)
+        elif kind == "npz":
+            np.savez(folder / f"{number}.npz", x=values)
         elif kind == "parquet":
             pq.write_table(pa.table({"x": values}), folder / f"{number}.parquet")
         else:
@@ -71,7 +73,13 @@ def from_parquet(file: Path) -> np.ndarray[Any, Any]:
     return pq.read_table(str(file)).column("x").to_numpy()
 
 
-READERS = {"npy": np.load, "parquet": from_parquet, "json": from_json}
+def from_archive(file: Path) -> np.ndarray[Any, Any]:
+    with np.load(file) as archive:
+        values: np.ndarray[Any, Any] = archive["x"]
+        return values
+
+
+READERS = {"npy": np.load, "npz": from_archive, "parquet": from_parquet, "json": from_json}
 
 
 def reads_of(dataset: Dataset[Any], **options: Any) -> Reads:

@@ -12,6 +12,7 @@ import stat
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import PurePath
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
@@ -81,10 +82,11 @@ class Reading:
         self._files.update(self._seen)
         self._seen.clear()
 
-    def opened(self, file: object) -> None:
+    def opened(self, file: Any) -> None:
         """A file is being read, if this names one or is one that is open."""
-        path = getattr(file, "name", None) if isinstance(file, io.IOBase) else file
-        if not isinstance(path, str | bytes | os.PathLike) or os.fsdecode(path).startswith(NO_FILES):
+        # By their types: objects that are half made may have no class to ask for.
+        path: Any = getattr(file, "name", None) if issubclass(type(file), io.IOBase) else file
+        if not issubclass(type(path), str | bytes | PurePath) or os.fsdecode(path).startswith(NO_FILES):
             return
         try:
             state = os.stat(path)  # noqa: PTH116  # may be a text that is no path at all
@@ -128,8 +130,8 @@ def _arguments(frame: FrameType) -> Iterator[object]:
     """Those by position and by name, and what lists of them have."""
     code = frame.f_code
     for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-        value = frame.f_locals.get(name)
-        if isinstance(value, list | tuple):
+        value: Any = frame.f_locals.get(name)
+        if issubclass(type(value), list | tuple):
             yield from value
         else:
             yield value

@@ -96,7 +96,7 @@ def stage_of(frame: FrameType, event: str, argument: Any) -> str | None:
     """The stage that a call begins, of a function of Python's (`call`) or of another language's (`c_call`); None for most."""
     if event == "c_call":
         owner = getattr(argument, "__self__", None)  # of a function its module
-        apart = owner is gc or isinstance(owner, io.BytesIO | io.StringIO)  # a file in memory is not read from anywhere
+        apart = owner is gc or issubclass(type(owner), io.BytesIO | io.StringIO)  # a file in memory is not read from anywhere
         return None if apart else _of_name(getattr(argument, "__name__", ""))
     code = frame.f_code
     if code is collated.__code__:
