@@ -53,11 +53,13 @@ def test_workers_that_would_share_cores_for_little_are_not_proposed() -> None:
     assert "workers" in predicted(much)
 
 
-def test_workers_are_predicted_where_there_are_cores_for_them() -> None:
+def test_of_workers_it_is_told_what_they_give_at_most() -> None:
     machine = msgspec.structs.replace(TWO_CORES, cores=16, threads=4)
     finding = conclude(on_cpu(next=20.0, machine=machine))
-    assert predicted(finding)["workers"] == pytest.approx(29.7 / 9.9, rel=0.02)
-    assert "num_workers=4" in next(step.sentence for step in finding.next if step.name == "workers")
+    workers = next(step for step in finding.next if step.name == "workers")
+    assert (workers.predicted, workers.predicted_low) == (None, None)
+    assert workers.predicted_high == pytest.approx(29.7 / 9.7, rel=0.02)
+    assert "num_workers=4" in workers.sentence
 
 
 @pytest.mark.parametrize("name", ON_CPU)

@@ -22,6 +22,7 @@ from stoker.diagnose.work import (
     kernel_shares,
     main_precision,
     step_shares,
+    with_times,
     work_of,
 )
 
@@ -129,7 +130,7 @@ def test_shares_of_a_step_add_up(steps: int) -> None:
     assert min(profiled.shares.values()) >= 0
     with Counting() as counted:
         training.step()
-    work = work_of(counted, profiled)
+    work = with_times(work_of(counted), profiled)
     assert (work.ops, work.shares, work.kernels) == (counted.ops, profiled.shares, None)
 
 

@@ -29,8 +29,6 @@ WITH_DATA = ("threads",)
 """Fixes that were measured on steps with their batches."""
 STRANGE = 0.12
 """By which steps as they are may differ from stretch to stretch, as the logarithm of a ratio, before predictions become ranges."""
-HANDOVER_SECONDS = 2e-4
-"""Of a batch from a worker process to the training."""
 MOST_WORKERS = 8
 WORTH_SHARING = 1.2
 """Times faster at most: workers for less, which would share cores with the training, make it slower."""
@@ -161,13 +159,12 @@ def _workers(case: Case) -> list[Step]:
     busy = 1 if measured.device == "cuda" else measured.machine.threads
     if alone is None:
         return [case.step("workers", sentence)]
-    left = division.step - division.parts.data + HANDOVER_SECONDS
-    behind = alone * max(1, now) / wanted
-    if busy + wanted >= measured.machine.cores:  # they would share cores, and nobody measured how
-        if division.step < WORTH_SHARING * max(left, behind):
-            return []
-        return [case.up_to("workers", sentence, max(left, behind))]
-    return [case.step("workers", sentence, max(left, behind), _doubt(measured.loader_alone) / wanted + HANDOVER_SECONDS)]
+    left = max(division.step - division.parts.data, alone * max(1, now) / wanted)
+    sharing = busy + wanted >= measured.machine.cores
+    if sharing and division.step < WORTH_SHARING * left:
+        return []
+    # Nobody measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
+    return [case.up_to("workers", sentence, left)]
 
 
 def _transfer(case: Case) -> list[Step]:

@@ -40,6 +40,8 @@ class Training:
         """The processes that train together, if this is one of several."""
         self.what_if: str | None = None
         """The fix that is measured now. What the program raises meanwhile is not its own fault."""
+        self.looked_at: set[str] = set()
+        """Fixes of which it is known what they give, or that it cannot be known."""
         self.watched: Watched | None = None
         """What the loop goes through, since a batch was asked for."""
         self.batches: list[Any] = []

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+import msgspec
 import torch
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -326,20 +327,21 @@ def _parents(event: Any) -> Iterator[Any]:
         parent = parent.cpu_parent
 
 
-def work_of(counted: Counting, profiled: Profiling | None = None, *, peak_bytes: int | None = None) -> Work:
-    """What one step does; both were around one step."""
+def work_of(counted: Counting) -> Work:
+    """What one step does, as far as counting tells."""
     return Work(
         ops=float(counted.ops),
-        kernels=profiled.kernels if profiled is not None else None,
         flops=counted.flops,
         flops_by_dtype=dict(counted.flops_by_dtype),
         moved_bytes=float(counted.moved_bytes) if counted.ops else None,
         h2d_bytes=float(counted.h2d_bytes),
         h2d_copies=float(counted.h2d_copies),
-        peak_bytes=peak_bytes,
-        shares=profiled.shares if profiled is not None else {},
-        device_seconds=profiled.device_seconds if profiled is not None else None,
     )
+
+
+def with_times(work: Work, profiled: Profiling) -> Work:
+    """The same, with what its operations take."""
+    return msgspec.structs.replace(work, kernels=profiled.kernels, shares=profiled.shares, device_seconds=profiled.device_seconds)
 
 
 def main_precision(counted: Counting) -> str:

@@ -44,6 +44,10 @@ def course(steps: Steps) -> Plan:
     if training.device == "cuda":
         yield from device.alone(training)
         device.copies(training)
+        if ranks is None:
+            # A profile leaves a GPU slower to start kernels: all that can be seen before it is.
+            yield from what_ifs(steps, safe=True)
+    yield from step.times_of_operations(steps)
     loader.look_into(steps)
     if ranks is not None:  # fixes are chosen by times, and not all processes would choose alike
         ranks.join()

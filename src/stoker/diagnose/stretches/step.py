@@ -9,7 +9,7 @@ from stoker.diagnose.plan import TRUE, Mode, Plan
 from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.steps import Steps
 from stoker.diagnose.training import Training
-from stoker.diagnose.work import Counting, Profiling, main_precision, work_of
+from stoker.diagnose.work import Counting, Profiling, main_precision, with_times, work_of
 
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
 
@@ -25,22 +25,28 @@ def lines(steps: Steps) -> Plan:
 
 def operations(steps: Steps) -> Plan:
     """What a step consists of, counted."""
-    training = steps.training
-    boundaries, cached = training.boundaries, training.can_cache
-    counting, profiling = Counting(), Profiling(training.device)
+    training, counting = steps.training, Counting()
     if not compiled():  # such code would be compiled anew for a mode that looks at its operations
-        yield Mode(cached=cached, before=counting.__enter__)
+        yield Mode(cached=training.can_cache, before=counting.__enter__)
         counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    training.ledger.work = work_of(counting)
+    if counting.flops:
+        training.boundaries.precision = main_precision(counting)
+
+
+def times_of_operations(steps: Steps) -> Plan:
+    """What the parts of a step take, from a profile."""
+    training, profiling = steps.training, Profiling(steps.training.device)
+    boundaries, ledger = training.boundaries, training.ledger
     yield from steps.settle(training.without_data, 1)
     for _ in range(int(training.agree(_profiled_steps(training)))):
         boundaries.on_edge = profiling.edge
-        yield Mode(cached=cached, before=profiling.begin)
+        yield Mode(cached=training.can_cache, before=profiling.begin)
         boundaries.on_edge = None
         profiling.end()
     profiling.close()
-    training.ledger.work = work_of(counting, profiling)
-    if counting.flops:
-        boundaries.precision = main_precision(counting)
+    if ledger.work is not None:
+        ledger.work = with_times(ledger.work, profiling)
 
 
 def _profiled_steps(training: Training) -> int:

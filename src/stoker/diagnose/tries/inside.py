@@ -30,9 +30,9 @@ LEAST_OF_A_STEP = 0.03
 LEAST_GAIN = 1.02
 STRETCH_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
 FIXES_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
+"""After which no fix is looked at any more."""
 STEPS_OF_A_ROUND = 13
 """Where steps are long: four with a fix, four without, and those that do not count."""
-"""After which no fix is looked at any more."""
 
 
 def ordinary_machine(cores: int) -> Machine:
@@ -69,11 +69,12 @@ def fix_inside(name: str, measured: Measurements) -> Fix | None:
     return kind(best_threads(measured)) if name == "threads" else kind()
 
 
-def what_ifs(steps: Steps) -> Plan:
-    """Fixes, each switched on for some steps: predictions are made of that. All else is known by now."""
+def what_ifs(steps: Steps, *, safe: bool = False) -> Plan:
+    """Fixes, each switched on for some steps: predictions are made of that. All else is known by now; `safe` ones, with which no
+    program ends, may come before."""
     training = steps.training
     on_cpu, begin = training.device == "cpu", now_ns()
-    seen: set[str] = set()
+    seen = training.looked_at
     # To measure the machine takes memory and gives it back, after which a program may find its own sooner: a step of foreach
     # updates then took 3.8 ms and not 9. So what can be looked at on a CPU comes before.
     for machine in [ordinary_machine(training.ledger.cores), None] if on_cpu else [None]:
@@ -85,7 +86,7 @@ def what_ifs(steps: Steps) -> Plan:
             rounds = 2 if on_cpu and 2 * a_round < longest / 2 else 1
             spent = (now_ns() - begin) / 1e9
             late = steps.late or spent > longest or (bool(seen) and spent + rounds * a_round > longest)
-            if late or name in seen or (fix is not None and training.every_turn and fix.may_fail):
+            if late or name in seen or (fix is not None and fix.may_fail and (safe or training.every_turn)):
                 continue
             seen.add(name)
             if name == "feed":
