@@ -14,7 +14,7 @@ from tests.diagnose.test_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 
 from stoker.diagnose.advice import MOST
 from stoker.diagnose.conclude import conclude
-from stoker.diagnose.finding import Finding
+from stoker.diagnose.finding import Finding, Step
 from stoker.diagnose.measurements import Blame, Loader, Measurements, Place, Reads, WhatIf
 
 DATASET = Place(file="data.py", line=88, function="Rows.__getitem__")
@@ -115,6 +115,22 @@ def test_steps_that_changed_by_themselves_make_a_range() -> None:
     assert step.predicted is None
     assert step.predicted_high is not None
     assert step.predicted_high > 1.5
+
+
+def test_a_host_that_a_profile_has_slowed_makes_a_range() -> None:
+    launch = PROGRAMS["launch_tf"][1]
+
+    def graph(at_best: float | None) -> Step:
+        what_if = msgspec.structs.replace(switched_on(10.2, 5.0), at_best=at_best)
+        return next(
+            one for one in conclude(msgspec.structs.replace(launch, what_ifs={"graph": what_if})).next if one.name == "graph"
+        )
+
+    exact, slowed = graph(None), graph(3.0 * MS)
+    assert exact.predicted == pytest.approx(10.18 / 5.0, rel=0.02)
+    assert slowed.predicted is None
+    assert slowed.predicted_low == pytest.approx(10.18 / 5.0, rel=0.05)
+    assert slowed.predicted_high == pytest.approx(10.18 / 3.0, rel=0.05)
 
 
 def test_a_larger_batch_pays_for_its_data_in_full() -> None:

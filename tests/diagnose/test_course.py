@@ -28,7 +28,7 @@ def stretches(monkeypatch: pytest.MonkeyPatch) -> Any:
         for owner, found in (
             (module.loop, ("warm_up", "phases", "as_it_is", "without_data", "other_threads")),
             (module.step, ("lines", "operations", "times_of_operations")),
-            (module.device, ("alone", "copies")),
+            (module.device, ("alone", "copies", "issuing")),
             (module.loader, ("look_into",)),
             (module, ("what_ifs",)),
         ):
@@ -48,6 +48,7 @@ def test_a_gpu_is_measured_before_its_kernels_are_profiled(stretches: Any) -> No
     names = stretches("cuda")
     profile = names.index("times_of_operations")
     assert names[profile - 3 : profile] == ["alone", "copies", "what_ifs safe"]
+    assert names[profile + 1] == "issuing", "so that it is known what it left behind"
     assert names[-1] == "what_ifs", "those that may end the program come last"
 
 

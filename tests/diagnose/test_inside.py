@@ -18,7 +18,7 @@ from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.tries.feed import gathering
 from stoker.diagnose.tries.fused import Fused
-from stoker.diagnose.tries.inside import fix_inside, fixes_wanted
+from stoker.diagnose.tries.inside import _at_best, fix_inside, fixes_wanted
 
 
 @pytest.fixture
@@ -105,6 +105,17 @@ def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypat
     assert str(ends[0]).endswith("raised ValueError: a batch has 8 rows")  # without the guard
     assert ends[1] is None
     assert child.session.training.ledger.notes[0].startswith("what batch would give could not be measured: train.py")
+
+
+def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
+    ledger = Ledger()
+    assert _at_best(ledger, 0.018) is None, "there was no profile yet"
+    ledger.host_issue += [0.0128] * 7
+    ledger.issue_after_profile += [0.0224] * 7
+    assert _at_best(ledger, 0.018) == pytest.approx(0.018 * 128 / 224)
+    assert _at_best(ledger, 0.060) is None, "the device takes longer than the host"
+    ledger.issue_after_profile[:] = [0.0120] * 7
+    assert _at_best(ledger, 0.010) is None, "and here it left nothing behind"
 
 
 def test_only_what_would_be_advised_is_looked_at() -> None:

@@ -80,15 +80,19 @@ class Case:
 
 def ratio_of(what_if: WhatIf) -> float:
     """What is left of a step, as a share: a machine that is slower now than it was before is so for both sides."""
-    before = what_if.as_it_is.median
-    return what_if.with_fix.median / before if before > 0 else 1.0
+    before, after = what_if.as_it_is.median, what_if.with_fix.median
+    if what_if.at_best is not None:
+        after = (after + what_if.at_best) / 2  # it lies between the two
+    return after / before if before > 0 else 1.0
 
 
 def error_of(what_if: WhatIf, before: float) -> float:
     """Two standard errors of it; more where steps as they are took another time than `before`, so that something else changed."""
     away = abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
     strange = away if away > STRANGE else 0.0
-    return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, strange)
+    slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
+    half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
+    return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, strange, half)
 
 
 def _doubt(stretch: Stretch | None) -> float:

@@ -47,6 +47,7 @@ class Ledger:
     on_device: dict[int, list[float]] = field(default_factory=dict)
     """Seconds between marks on a GPU's timeline, by the list (its id) that holds the host's times of the same steps."""
     host_issue: list[float] = field(default_factory=list)
+    issue_after_profile: list[float] = field(default_factory=list)
     sleeps: list[Asleep] = field(default_factory=list)
     copies: list[float] = field(default_factory=list)
     """Seconds a batch."""

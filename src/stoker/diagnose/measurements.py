@@ -194,6 +194,9 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
     as_it_is: Stretch
     with_fix: Stretch
+    at_best: float | None = None
+    """Seconds of a step with the fix, were the host as fast as before its kernels were profiled; None where it was, or is not what
+    a step waits for."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,9 +45,11 @@ def course(steps: Steps) -> Plan:
         yield from device.alone(training)
         device.copies(training)
         if ranks is None:
-            # A profile leaves a GPU slower to start kernels: all that can be seen before it is.
+            # A profile leaves the host slower to start kernels, by up to a half and for good: what can come before it does.
             yield from what_ifs(steps, safe=True)
     yield from step.times_of_operations(steps)
+    if training.device == "cuda" and ranks is None:
+        yield from device.issuing(training, training.ledger.issue_after_profile)
     loader.look_into(steps)
     if ranks is not None:  # fixes are chosen by times, and not all processes would choose alike
         ranks.join()

@@ -11,12 +11,17 @@ from stoker.diagnose.plan import Mode, Plan
 from stoker.diagnose.training import Training
 
 
+def issuing(training: Training, into: list[float]) -> Plan:
+    """Seconds in which the host issues a step while the device has nothing to do."""
+    for _ in range(7):
+        times = yield Mode(cached=training.can_cache, before=torch.cuda.synchronize)
+        into.append(times.without_data)
+
+
 def alone(training: Training) -> Plan:
     """H, G and S: issuing a step, running it, and waiting within it."""
     cached, ledger = training.can_cache, training.ledger
-    for _ in range(7):
-        times = yield Mode(cached=cached, before=torch.cuda.synchronize)
-        ledger.host_issue.append(times.without_data)
+    yield from issuing(training, ledger.host_issue)
     sleep = 2.5 * statistics.median(ledger.host_issue)
     speed = cycles_a_second()
     rounds: list[Asleep] = []

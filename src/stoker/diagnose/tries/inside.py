@@ -6,6 +6,7 @@ not measured. The law: whatever becomes of a fix, all that the verdict is made o
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sized
 
 import torch
@@ -31,6 +32,8 @@ LEAST_GAIN = 1.02
 STRETCH_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
 FIXES_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
 """After which no fix is looked at any more."""
+HELD_UP = 1.2
+"""Steps that take longer than this many times what issuing takes wait for the device and not for the host."""
 STEPS_OF_A_ROUND = 13
 """Where steps are long: four with a fix, four without, and those that do not count."""
 
@@ -144,7 +147,15 @@ def _measure(steps: Steps, name: str, fix: Fix, *, rounds: int, modes: tuple[Mod
         boundaries.listen()
     before, after = _stretch(training.ledger, as_it_is, plain), _stretch(training.ledger, with_fix, changed)
     if before.seconds and after.seconds:
-        training.ledger.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after)
+        training.ledger.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after, at_best=_at_best(training.ledger, after.median))
+
+
+def _at_best(ledger: Ledger, seconds: float) -> float | None:
+    """What a step would take with a host as fast as before the profile; None where no host can have held it up."""
+    if not ledger.issue_after_profile or not ledger.host_issue:
+        return None
+    before, after = statistics.median(ledger.host_issue), statistics.median(ledger.issue_after_profile)
+    return seconds * before / after if after > before and seconds < HELD_UP * after else None
 
 
 def _stretch(ledger: Ledger, steps: list[Times], mode: Mode) -> Stretch:
