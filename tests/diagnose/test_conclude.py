@@ -9,7 +9,7 @@ import sys
 import msgspec
 import pytest
 from hypothesis import given
-from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
+from tests.diagnose.measured import COMPUTING, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 from tests.diagnose.test_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 
 from stoker.diagnose.advice import MOST
@@ -107,6 +107,24 @@ def test_what_is_not_sure_is_told_as_a_range() -> None:
     assert step.predicted_low is not None
     assert step.predicted_high is not None
     assert step.predicted_low < 1.47 < step.predicted_high
+
+
+def test_memory_lies_elsewhere_in_each_process_and_makes_a_range() -> None:
+    what_ifs = {"autocast": switched_on(9.8, 7.0)}
+    moving, computing = (on_cpu(shares=shares, flops=1e6, what_ifs=what_ifs) for shares in (MOVING, COMPUTING))
+    assert conclude(moving).verdict == "memory"
+    steps = [next(one for one in conclude(one).next if one.name == "autocast") for one in (moving, computing)]
+    assert [step.predicted is None for step in steps] == [True, False]
+
+
+def test_a_step_that_waits_for_its_host_is_predicted_as_a_range() -> None:
+    held_up = on_gpu(30.0, loader=25.0, cached=5.0, issue=5.0, device=2.0, kernels=400)
+    steady = on_gpu(30.0, loader=25.0, cached=5.0, issue=2.0, device=5.0, kernels=400)
+    steps = [next(one for one in conclude(one).next if one.name == "cached") for one in (held_up, steady)]
+    assert [step.predicted is None for step in steps] == [True, False]
+    assert steps[0].predicted_low is not None
+    assert steps[0].predicted_high is not None
+    assert steps[0].predicted_low < 6.0 < steps[0].predicted_high
 
 
 def test_steps_that_changed_by_themselves_make_a_range() -> None:

@@ -23,6 +23,12 @@ ALSO = 0.10
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
 RUN_TO_RUN = 0.01
 """By which one process differs from the next, of a step: no stretch of one process shows it."""
+RUN_TO_RUN_OF_MEMORY = 0.08
+"""Of what a CPU moves through memory: pages lie elsewhere in each process."""
+RUN_TO_RUN_OF_ISSUING = 0.06
+"""Of steps that a GPU waits for: its host issues them at another speed in each process."""
+HELD_UP = 1.2
+"""Times what issuing takes: steps that take longer wait for the device and not for the host."""
 WIDEST = 1.25
 """High over low of a prediction; what is less sure is told as a range."""
 WITH_DATA = ("threads",)
@@ -47,12 +53,21 @@ class Case:
         if left is None or now <= 0:
             return Step(name=name, sentence=sentence, predicted=None)
         left = max(left, now / MOST)
-        error = math.hypot(error, left * 2 * RUN_TO_RUN, left * 2 * min(1.0, self.measured.loop.error))
+        error = math.hypot(error, left * 2 * self._run_to_run(name, left), left * 2 * min(1.0, self.measured.loop.error))
         low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
         sure = high <= WIDEST * low
         return Step(
             name=name, sentence=sentence, predicted=min(MOST, now / left) if sure else None, predicted_low=low, predicted_high=high
         )
+
+    def _run_to_run(self, name: str, left: float) -> float:
+        """By which a step of so many seconds differs from process to process, as a share of it."""
+        if self.measured.device == "cuda":
+            issue = seconds_of(self.measured.host_issue)
+            held_up = issue is not None and left < HELD_UP * issue and name != "graph"  # which issues all of it at once
+            return RUN_TO_RUN_OF_ISSUING if held_up else RUN_TO_RUN
+        parts, work = self.division.parts, max(self.division.step - self.division.parts.data, 1e-9)
+        return RUN_TO_RUN + RUN_TO_RUN_OF_MEMORY * min(1.0, parts.memory / work)
 
     def up_to(self, name: str, sentence: str, left: float) -> Step:
         """A thing to do of which it is only known what it cannot leave less than."""
@@ -108,7 +123,7 @@ def advise(measured: Measurements, division: Division, causes: list[Cause]) -> l
             for step in _ADVISERS[cause.verdict](case):
                 steps.setdefault(step.name, step)
     for step in (*_fused(case), *_threads(case)):
-        if step.predicted is not None:
+        if step.predicted is not None or (step.predicted_low or 0.0) >= LEAST_GAIN:
             steps.setdefault(step.name, step)
     return [step for step in steps.values() if _may_gain(step)]
 

@@ -12,7 +12,7 @@ from collections.abc import Sized
 import torch
 
 from stoker.clock import now_ns
-from stoker.diagnose.advice import best_threads
+from stoker.diagnose.advice import HELD_UP, best_threads
 from stoker.diagnose.boundaries import Times
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.ledger import Ledger
@@ -32,8 +32,6 @@ LEAST_GAIN = 1.02
 STRETCH_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
 FIXES_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
 """After which no fix is looked at any more."""
-HELD_UP = 1.2
-"""Steps that take longer than this many times what issuing takes wait for the device and not for the host."""
 STEPS_OF_A_ROUND = 13
 """Where steps are long: four with a fix, four without, and those that do not count."""
 
