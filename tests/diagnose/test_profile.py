@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from stoker.diagnose import making
 from stoker.diagnose import reading as module
 from stoker.diagnose.measurements import Reads
 from stoker.diagnose.profile import profile_iterable, profile_loader
@@ -123,6 +124,12 @@ def test_a_worker_makes_every_nth_batch(tmp_path: Path) -> None:
     write(tmp_path, "npy")
     alone, one_of_two = (reads_of(Files(tmp_path, np.load), num_workers=number) for number in (1, 2))
     assert (alone.files, one_of_two.files) == (1, 2), "the first two batches are of one file, the second and the fourth of two"
+
+
+def test_few_batches_are_made_where_one_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(0, 10**13, 10**9))
+    monkeypatch.setattr(making, "now_ns", lambda: next(ticks))
+    assert profile_iterable(object, seconds=0.5).reads.batches == 1
 
 
 def test_a_batch_is_a_sample_where_the_data_set_gives_whole_ones(tmp_path: Path) -> None:

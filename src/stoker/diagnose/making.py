@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stoker.clock import now_ns
 
-LEAST_BATCHES, MOST_BATCHES = 2, 100
+MOST_BATCHES = 100
 _END = object()
 
 Ask = Callable[..., Any]
@@ -73,10 +73,10 @@ def collated(collate: Callable[[Any], object], samples: Any) -> object:
     return collate(samples)
 
 
-def make_some(make: Callable[[], object], seconds: float) -> tuple[int, float]:
+def make_some(make: Callable[[], object], seconds: float, *, least: int = 2) -> tuple[int, float]:
     """How many batches were made in about so many seconds, and in how many exactly."""
     begin, count = now_ns(), 0
-    while count < MOST_BATCHES and (count < LEAST_BATCHES or now_ns() - begin < seconds * 1e9):
+    while count < MOST_BATCHES and (count < least or now_ns() - begin < seconds * 1e9):
         make()
         count += 1
     return count, (now_ns() - begin) / 1e9

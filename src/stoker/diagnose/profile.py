@@ -14,6 +14,9 @@ from stoker.diagnose.reading import Reading
 from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.stages import Stages
 
+LONG_SECONDS = 1.0
+"""Of making a batch: from there on as few are made as can be."""
+
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What making a batch consists of."""
@@ -37,11 +40,12 @@ def profile_iterable(pull: Callable[[], object], *, seconds: float = 0.5) -> Pro
 def _profile(making: Callable[[Ask, int], Callable[[], object]], workers: int, seconds: float) -> Profile:
     make = making(plainly, 1)
     with Sampler() as sampler:
-        make_some(make, seconds)
+        batches, spent = make_some(make, seconds)
+    least = 2 if spent < LONG_SECONDS * batches else 1
     stages = Stages()
     with stages:
-        make_some(make, seconds)
+        make_some(make, seconds, least=least)
     reading = Reading()
     with reading:  # last: by now the data set's own caches are as full as they get
-        batches, _ = make_some(making(reading.ask, workers), seconds)
+        batches, _ = make_some(making(reading.ask, workers), seconds, least=least)
     return Profile(stages=stages.shares(), functions=sampler.of_phase(), reads=reading.found(batches))
