@@ -20,6 +20,8 @@ from stoker.diagnose.measurements import Reads
 from stoker.diagnose.stages import stage_of
 
 COUNTS = "/proc/self/io"
+MOST_FILES = 1000
+"""Of a list that a function is given: it may as well be a list of texts."""
 NO_FILES = ("/proc/", "/sys/", "/dev/")
 
 
@@ -132,7 +134,7 @@ def _arguments(frame: FrameType) -> Iterator[object]:
     for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         value: Any = frame.f_locals.get(name)
         if issubclass(type(value), list | tuple):
-            yield from value
+            yield from value[:MOST_FILES]
         else:
             yield value
 
