@@ -17,7 +17,7 @@ from stoker.diagnose.plan import Mode, Plan
 from stoker.diagnose.training import Training
 from stoker.diagnose.turns import Turns
 
-LONGEST_SECONDS: dict[Device, float] = {"cpu": 22.0, "cuda": 12.0}
+LONGEST_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}
 """From the first measured step: what a verdict may take."""
 CUDA_PACE = 0.6
 """Steps of a GPU vary less, and a verdict is to come sooner."""
