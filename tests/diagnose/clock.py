@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.diagnose import boundaries, function, ledger, session, steps, watched, workers
+from stoker.diagnose import boundaries, function, ledger, making, session, steps, watched, workers
 from stoker.diagnose.measurements import Machine
 from stoker.diagnose.stretches import loader
 from stoker.diagnose.tries import inside
@@ -29,7 +29,7 @@ class Clock:
 def install_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """All of a diagnosis looks at this clock, on a machine that is known."""
     clock = Clock()
-    for module in (boundaries, function, inside, loader, session, steps, watched, workers):
+    for module in (boundaries, function, inside, loader, making, session, steps, watched, workers):
         monkeypatch.setattr(module, "now_ns", clock)
     monkeypatch.setattr(ledger, "measure_machine", lambda device: MACHINE)
     return clock

@@ -45,7 +45,7 @@ def course(steps: Steps) -> Plan:
         yield from device.alone(training)
         device.copies(training)
         if ranks is None:
-            # A profile leaves the host slower to start kernels, by up to a half and for good: what can come before it does.
+            # A profile leaves the host slower to start kernels, by three quarters and for good: what can come before does.
             yield from what_ifs(steps, safe=True)
     yield from step.times_of_operations(steps)
     if training.device == "cuda" and ranks is None:
