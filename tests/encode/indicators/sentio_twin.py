@@ -254,7 +254,13 @@ class SentioTwin:
 
     def obv(self, x: Array, w: int, on: Settings) -> Array:
         c = self.c
-        signs = self.each(1, lambda i: F(1) if c[i] > c[i - 1] else F(-1) if c[i] < c[i - 1] else c[i] - c[i - 1])
+
+        def sign(i: int) -> np.float32:
+            if c[i] == c[i - 1]:  # also two that are infinite
+                return F(0)
+            return F(1) if c[i] > c[i - 1] else F(-1) if c[i] < c[i - 1] else F("nan")
+
+        signs = self.each(1, sign)
         return self._total(self.each(1, lambda i: signs[i] * self.v[i]))
 
     def vpt(self, x: Array, w: int, on: Settings) -> Array:
