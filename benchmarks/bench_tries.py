@@ -26,8 +26,8 @@ import msgspec
 
 from benchmarks import record
 from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
-from benchmarks.verdicts.measure import PROGRAMS as FOLDER
 from benchmarks.verdicts.measure import ROOT
+from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.finding import Finding, Step
@@ -50,7 +50,7 @@ Row = dict[str, Any]
 def try_program(program: Program, *, pace: float, seconds: float, limit: float, everything: bool, keep: Path | None) -> Row:
     """Diagnose it, and try what has a prediction; in a folder of its own, with its own variables."""
     begin = time.monotonic()
-    script = FOLDER / program.script
+    script = program.path
     measured = measure_script(script, program.words, quiet=True, pace=pace)
     finding = conclude(measured)
     steps = [step for step in finding.next if step.name in FIXES and (everything or step.predicted_low is not None)]
@@ -126,8 +126,11 @@ def _summary(errors: list[float]) -> dict[str, float]:
     return {"tries": len(errors), "median": round(statistics.median(errors), 3), "p90": round(p90, 3)}
 
 
-def run_apart(program: Program, asked: argparse.Namespace, end: float) -> Row:
-    """One program in a process of its own, which inherits the cores of its lane; ended where it takes far too long."""
+def run_apart(program: Program, asked: argparse.Namespace, end: float, data: Path | None) -> Row:
+    """One program in a process of its own, which inherits the cores of its lane; ended where it takes far too long.
+
+    `data` is what programs of `others/` read.
+    """
     failed = {"name": program.name, "device": program.device, "verdict": "error", "tries": [], "not_predicted": []}
     if time.monotonic() > end:
         return failed | {"verdict": "not run", "why_none": "no time was left"}
@@ -141,6 +144,8 @@ def run_apart(program: Program, asked: argparse.Namespace, end: float) -> Row:
     }
     command = [sys.executable, "-m", "benchmarks.bench_tries", *words]
     with tempfile.TemporaryDirectory() as folder:
+        if program.folder == "others" and data is not None:
+            (Path(folder) / "data").symlink_to(data)
         try:
             done = subprocess.run(
                 command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=2 * asked.limit + 60
@@ -175,14 +180,7 @@ def _asked() -> argparse.Namespace:
 
 
 def _chosen(names: Sequence[str]) -> list[Program]:
-    import torch
-
-    able = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    found = [
-        one
-        for one in PROGRAMS
-        if one.device in able and one.kind not in ("sabotaged", "other") and one.name.startswith(tuple(names))
-    ]
+    found = [one for one in PROGRAMS if one.kind != "sabotaged" and one.name.startswith(tuple(names)) and can_run(one)]
     return sorted(found, key=lambda one: next((n for n, start in enumerate(FIRST) if one.name.startswith(start)), len(FIRST)))
 
 
@@ -205,13 +203,14 @@ def main() -> None:
     chosen = _chosen(SMALL if asked.small else asked.only or [""])
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))
     try:
-        for program, row in side_by_side(lanes, chosen, partial(run_apart, asked=asked, end=end)):
-            if row["verdict"] == "not run":
-                continue
-            rows[program.name] = row
-            print(json.dumps(row), flush=True)
-            if not asked.small:
-                record.save("bench_tries", QUESTION, _answer(rows, asked), path=path, show=False)
+        with data_for(chosen) as data:
+            for program, row in side_by_side(lanes, chosen, partial(run_apart, asked=asked, end=end, data=data)):
+                if row["verdict"] == "not run":
+                    continue
+                rows[program.name] = row
+                print(json.dumps(row), flush=True)
+                if not asked.small:
+                    record.save("bench_tries", QUESTION, _answer(rows, asked), path=path, show=False)
     except KeyboardInterrupt:
         print("interrupted: what was found so far is kept")
     print(json.dumps(score(list(rows.values())), indent=1))

@@ -13,7 +13,6 @@ were written without knowing the rule.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 import signal
@@ -22,8 +21,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from benchmarks import record
 from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import PROGRAMS as FOLDER
 from benchmarks.verdicts.measure import step_seconds
+from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose.conclude import conclude
@@ -43,16 +43,6 @@ QUESTION = "Of programs with one known cause, how many does `stoker diagnose` na
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")
 NEIGHBOURS_A_CORE = 2
 LIMIT_SECONDS = 60.0
-PACKAGES = {
-    "with_accelerate.py": "accelerate",
-    "with_lightning.py": "pytorch_lightning",
-    "with_transformers.py": "transformers",
-    "accelerate_encoder.py": "accelerate",
-    "lightning_topk.py": "pytorch_lightning",
-    "trainer_ngrams.py": "transformers",
-    "parquet_rows.py": "pandas",
-    "tqdm_scores.py": "tqdm",
-}
 OPTIONS = ["-m", "stoker", "diagnose", "--json", "--quiet"]
 COMMON = ("name", "kind", "device", "put_in_second")
 Row = dict[str, Any]
@@ -86,18 +76,6 @@ def diagnose(program: Program, *, processor_time: bool = False, keep: Path | Non
         measured["losses"] = [loss for loss in measured["losses"] if loss is not None]  # those that are no numbers
         (keep / f"{program.name}.json").write_text(json.dumps(measured))
     return row | _told(finding)
-
-
-@contextmanager
-def data_for(programs: Sequence[Program]) -> Iterator[Path | None]:
-    """The data of `others/`, made once and gone afterwards; None where no program needs it."""
-    maker = next((one.path.with_name("make_data.py") for one in programs if one.folder == "others"), None)
-    if maker is None:
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, str(maker)], cwd=folder, check=True)
-        yield Path(folder) / "data"
 
 
 def _python(program: Program) -> list[str]:
@@ -222,15 +200,6 @@ def _known(path: Path) -> dict[str, Row]:
     return {row["name"]: row for row in rows}
 
 
-def _can_run(program: Program) -> bool:
-    import torch
-
-    package = PACKAGES.get(program.script)
-    if package is not None and importlib.util.find_spec(package) is None:
-        return False
-    return program.device == "cpu" or torch.cuda.is_available()
-
-
 def _answer(rows: dict[str, Row]) -> dict[str, Any]:
     ordered = [rows[program.name] for program in PROGRAMS if program.name in rows]
     return {**score(ordered), "not_run": [one.name for one in PROGRAMS if one.name not in rows], "programs": ordered}
@@ -252,7 +221,7 @@ def main() -> None:
             _show(row)
         print(json.dumps(score(list(again.values())), indent=1))
         return
-    chosen = [one for one in chosen if _can_run(one) and not (asked.shares and one.clean is None)]
+    chosen = [one for one in chosen if can_run(one) and not (asked.shares and one.clean is None)]
     path = asked.out or record.RESULTS / "bench_verdicts.json"
     rows = {} if asked.small else _known(path)
     lanes = make_lanes(asked.parallel, usable_cores(), gpu=any(one.device == "cuda" for one in chosen))

@@ -1,0 +1,46 @@
+"""What programs need beside themselves: a package, a device, and data of those in `others/`."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.verdicts.table import Program
+
+PACKAGES = {
+    "with_accelerate.py": "accelerate",
+    "with_lightning.py": "pytorch_lightning",
+    "with_transformers.py": "transformers",
+    "accelerate_encoder.py": "accelerate",
+    "lightning_topk.py": "pytorch_lightning",
+    "trainer_ngrams.py": "transformers",
+    "parquet_rows.py": "pandas",
+    "tqdm_scores.py": "tqdm",
+}
+
+
+def can_run(program: Program) -> bool:
+    """Whether this machine has the package and the device for it."""
+    import torch
+
+    package = PACKAGES.get(program.script)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return False
+    return program.device == "cpu" or torch.cuda.is_available()
+
+
+@contextmanager
+def data_for(programs: Sequence[Program]) -> Iterator[Path | None]:
+    """The data of `others/`, made once and gone afterwards; None where no program needs it."""
+    maker = next((one.path.with_name("make_data.py") for one in programs if one.folder == "others"), None)
+    if maker is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, str(maker)], cwd=folder, check=True)
+        yield Path(folder) / "data"
