@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -44,6 +45,8 @@ FIRST = (
 ASKED = {"median": 0.05, "p90": 0.10}
 CLEAR = 1.10
 """A gain from which on a prediction is no mere "about the same"."""
+SAME_SPEED = 0.05
+"""Of the logarithm of a ratio of steps."""
 Row = dict[str, Any]
 
 
@@ -67,14 +70,15 @@ def try_program(program: Program, *, pace: float, seconds: float, limit: float, 
 def row_of(program: Program, finding: Finding, told: Sequence[Step] = ()) -> Row:
     """What is kept of a finding; `told` was advised and not tried."""
     tried = [step for step in finding.next if step.tried is not None and step.tried.error is None]
+    now = finding.measurements.loop.median if finding.measurements is not None else float("nan")
     return {
         "name": program.name,
         "device": program.device,
         "verdict": finding.verdict,
         "why_none": finding.why if finding.verdict == "none" else None,
         "spread": round(finding.spread, 3),
-        "tries": [_try_of(step) for step in tried if step.predicted is not None],
-        "not_predicted": [_try_of(step) for step in tried if step.predicted is None] + [_told(step) for step in told],
+        "tries": [_try_of(step, now) for step in tried if step.predicted is not None],
+        "not_predicted": [_try_of(step, now) for step in tried if step.predicted is None] + [_told(step) for step in told],
         "could_not_be_tried": {one.name: one.tried.error for one in finding.next if one.tried is not None and one.tried.error},
     }
 
@@ -84,11 +88,13 @@ def _told(step: Step) -> Row:
     return {"fix": step.name} | {name: round(value, 3) for name, value in ends if value is not None}
 
 
-def _try_of(step: Step) -> Row:
+def _try_of(step: Step, step_seconds: float) -> Row:
     tried = step.tried
     if tried is None:
         return _told(step)
     row = _told(step) | {"tried": round(tried.speedup, 3), "low": round(tried.low, 3), "high": round(tried.high, 3)}
+    if tried.step_seconds is not None:
+        row |= {"step_ms": round(step_seconds * 1e3, 3), "step_ms_when_tried": round(tried.step_seconds * 1e3, 3)}
     row |= {"losses": tried.losses, "largest_difference": tried.largest_difference, "peak_bytes": tried.peak_bytes}
     if step.predicted is not None:
         row["error"] = round(abs(step.predicted / tried.speedup - 1), 3)
@@ -108,6 +114,7 @@ def score(rows: list[Row]) -> dict[str, Any]:
         "predicted": len(tries),
         "not_predicted": {name: sum(one["fix"] == name for one in others) for name in sorted({one["fix"] for one in others})},
         "all": _summary([one["error"] for one in tries]),
+        "at_the_same_speed": _summary([one["error"] for one in tries if _same_speed(one)]),
         "clear_gains": _summary([one["error"] for one in tries if max(one["predicted"], one["tried"]) >= CLEAR]),
         "by_device": {name: _summary([one["error"] for row in rows if row.get("device") == name for one in row["tries"]])
                       for name in ("cpu", "cuda")},
@@ -117,6 +124,11 @@ def score(rows: list[Row]) -> dict[str, Any]:
         "ranges_overlap": sum(bool(one["overlap"]) for one in others if "overlap" in one),
         "ranges_tried": sum("overlap" in one for one in others),
     }  # fmt: skip
+
+
+def _same_speed(one: Row) -> bool:
+    """Whether the program as it is ran as fast when the fix was tried as when it was diagnosed; machines change their speed."""
+    return "step_ms" in one and abs(math.log(one["step_ms_when_tried"] / one["step_ms"])) <= SAME_SPEED
 
 
 def _summary(errors: list[float]) -> dict[str, float]:

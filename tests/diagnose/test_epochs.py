@@ -90,3 +90,15 @@ def test_worker_processes_that_start_in_each_epoch_are_to_stay(workers: int, per
     assert finding.verdict == "data"
     assert "25 % of the time passes between epochs until it gives batches again" in finding.why
     assert ("persistent" in [step.name for step in finding.next]) == advised
+
+
+def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() -> None:
+    ledger, steps = Ledger(), list[Times]()
+    for _ in range(2):
+        ledger.begin(steps)
+        for _ in range(2):
+            steps += STEPS[:4]
+            ledger.add_end(steps, times(32, 3), ours=True)
+    assert ledger.last_stretch(steps, None) == pytest.approx([0.010 + 0.030 / 5] * 8)
+    ledger.ends.clear()
+    assert ledger.last_stretch(steps, None) == pytest.approx([0.010] * 8), "the control: no epoch ends"

@@ -16,9 +16,11 @@ from stoker.diagnose.conclude import conclude
 from stoker.diagnose.function import measure_step
 from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.session import Session
 from stoker.diagnose.tries.feed import gathering
 from stoker.diagnose.tries.fused import Fused
 from stoker.diagnose.tries.inside import _at_best, fix_inside, fixes_wanted
+from stoker.diagnose.watched import Source, Watched
 
 
 @pytest.fixture
@@ -149,3 +151,12 @@ def test_gathered_batches_are_like_those_of_the_program() -> None:
     assert gathering([{"x": torch.ones(4), "name": "a"}], 100, 4) is None
     assert gathering([torch.ones(4, 2), torch.ones(4, 3)], 100, 4) is None
     assert gathering([], 100, 4) is None
+
+
+def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:
+    session = Session(on_done=lambda: None)
+    passes = [Watched(session.training.sources, Source([7, 8], None), iter([7, 8]), 0) for _ in range(2)]
+    session.training.instead = iter("abcd")
+    assert [session._next_true(one) for one in (*passes, *passes)] == list("abcd")
+    session.training.instead = None
+    assert [session._next_true(one) for one in passes] == [7, 7]

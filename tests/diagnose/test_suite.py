@@ -11,8 +11,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from benchmarks.bench_verdicts import PACKAGES, data_for, score
+from benchmarks.bench_verdicts import score
 from benchmarks.verdicts.measure import PROGRAMS as FOLDER
+from benchmarks.verdicts.needs import PACKAGES, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import OTHERS, PROGRAMS, SINGLES, Program
 

@@ -284,3 +284,21 @@ def test_a_process_that_says_nothing_is_told(text: str, told: str, tmp_path: Pat
     program.write_text(text)
     running = Running(program, quiet=True, limit_seconds=3.0 if "sleep" in text else 60.0)
     assert told in str(running.end().error)
+
+
+@pytest.mark.parametrize(("tried_ms", "told"), [(10.0, False), (10.5, False), (12.0, True), (8.0, True)])
+def test_a_machine_that_has_changed_its_speed_since_is_told(tried_ms: float, told: bool) -> None:
+    measured = on_cpu()
+    before = measured.loop.median * 1e3
+    finding = msgspec.structs.replace(
+        on_gpu(), measurements=measured, verdict="optimizer", next=[Step(name="fused", sentence="fused", predicted=2.0)]
+    )
+
+    def start(fix: str | None, value: int | None) -> Trying:
+        return Fake(fix or "base", (0.5 if fix else 1.0) * tried_ms / 10 * before / 100, [])
+
+    after = try_with(finding, start)
+    assert after.next[0].tried is not None
+    assert after.next[0].tried.step_seconds == pytest.approx(tried_ms / 10 * before / 1e3)
+    notes = after.measurements.notes if after.measurements is not None else []
+    assert any("when fixes were tried" in note for note in notes) == told

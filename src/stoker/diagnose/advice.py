@@ -8,11 +8,13 @@ measured, neither. Nothing is advised that would gain less than two per cent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stoker.diagnose.finding import Cause, Step, Verdict
 from stoker.diagnose.measurements import Blame, Measurements, Place, Stretch, WhatIf
+from stoker.diagnose.pages import ENVIRONMENT
 from stoker.diagnose.parts import Division, seconds_of
 
 LEAST_GAIN = 1.02
@@ -35,6 +37,8 @@ WITH_DATA = ("threads",)
 """Fixes that were measured on steps with their batches."""
 STRANGE = 0.12
 """By which steps as they are may differ from stretch to stretch, as the logarithm of a ratio, before predictions become ranges."""
+WORTH_KEEPING = 0.03
+"""Of a step, for memory from the system."""
 MOST_WORKERS = 8
 WORTH_SHARING = 1.2
 """Times faster at most: workers for less, which would share cores with the training, make it slower."""
@@ -53,7 +57,8 @@ class Case:
         if left is None or now <= 0:
             return Step(name=name, sentence=sentence, predicted=None)
         left = max(left, now / MOST)
-        error = math.hypot(error, left * 2 * self._run_to_run(name, left), left * 2 * min(1.0, self.measured.loop.error))
+        pages = self._for_pages(max) if name != "malloc" else 0.0  # which is about them
+        error = math.hypot(error, left * 2 * self._run_to_run(name, left), left * 2 * min(1.0, self.measured.loop.error), pages)
         low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
         sure = high <= WIDEST * low
         return Step(
@@ -68,6 +73,16 @@ class Case:
             return RUN_TO_RUN_OF_ISSUING if held_up else RUN_TO_RUN
         parts, work = self.division.parts, max(self.division.step - self.division.parts.data, 1e-9)
         return RUN_TO_RUN + RUN_TO_RUN_OF_MEMORY * min(1.0, parts.memory / work)
+
+    def _for_pages(self, of: Callable[[list[float]], float], kinds: Sequence[str] = ("loop", "cached")) -> float:
+        """Seconds of a step for memory from the system, as stretches of these kinds tell; the next process may keep its memory."""
+        seen = [number for kind in kinds for number in self.measured.pages.get(kind, [])]
+        return of(seen) * (self.measured.machine.page_seconds or 0.0) if seen else 0.0
+
+    @property
+    def for_pages(self) -> float:
+        """Seconds of a step of the loop as it is that go into memory from the system."""
+        return min(self._for_pages(statistics.fmean, ("loop",)), self.division.step / 2)
 
     def up_to(self, name: str, sentence: str, left: float) -> Step:
         """A thing to do of which it is only known what it cannot leave less than."""
@@ -122,7 +137,7 @@ def advise(measured: Measurements, division: Division, causes: list[Cause]) -> l
         if place == 0 or cause.share >= ALSO:
             for step in _ADVISERS[cause.verdict](case):
                 steps.setdefault(step.name, step)
-    for step in (*_fused(case), *_threads(case)):
+    for step in (*_fused(case), *_threads(case), *_malloc(case)):
         if step.predicted is not None or (step.predicted_low or 0.0) >= LEAST_GAIN:
             steps.setdefault(step.name, step)
     return [step for step in steps.values() if _may_gain(step)]
@@ -239,6 +254,14 @@ def _fused(case: Case) -> list[Step]:
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
     return [case.switched_on("fused", f"one kernel for all weights: {measured.optimizer}(..., fused=True)")]
+
+
+def _malloc(case: Case) -> list[Step]:
+    spent, pages = case.for_pages, statistics.fmean(case.measured.pages.get("loop") or [0.0])
+    if spent < WORTH_KEEPING * case.division.step:
+        return []
+    sentence = f"keep freed memory in the process ({ENVIRONMENT}): {pages:,.0f} pages a step come from the system anew"
+    return [case.step("malloc", sentence, case.division.step - spent, spent / 2)]
 
 
 def best_threads(measured: Measurements) -> int | None:

@@ -48,6 +48,8 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     losses: Losses
     largest_difference: float | None = None
     peak_bytes: int | None = None
+    step_seconds: float | None = None
+    """Of the program as it is, next to it: a machine that changed its speed since the diagnosis makes another speed-up."""
     error: str | None = None
 
 

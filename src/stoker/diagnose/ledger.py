@@ -22,6 +22,7 @@ from stoker.diagnose.words import percent
 from stoker.errors import TrainError
 
 LEAST_GROUPS = 16
+LEAST_EPOCHS_OF_A_TRIAL = 3
 WORTH_TELLING = 0.10
 """Of all time, between epochs."""
 
@@ -69,6 +70,8 @@ class Ledger:
     waited_ns: int = 0
     """Of `looped_ns`, the time of the stretches of T and C: some thread was ready to run, and others had its core."""
     looped_ns: int = 0
+    pages: dict[str, list[float]] = field(default_factory=dict)
+    """That a step got from the system, by kind of stretch."""
     notes: list[str] = field(default_factory=list)
     first_ns: int = 0
     """When the first step had ended."""
@@ -81,10 +84,9 @@ class Ledger:
         measured = self.loop or self.phased or self.early[1:]  # the first one has the time before it in it
         if not measured:
             raise TrainError(_too_early(boundaries.steps))
-        source = sources.found
-        together = self._steps_together(source)
+        source, batches = sources.found, self._batches
+        together = self._steps_together(source, self.loop)
         phased = in_groups(self.phased or measured, together)
-        batches = statistics.median(self.batches_a_step) if any(self.batches_a_step) else 1
         lost = between([self._course(one) for one in (self.early, self.phased, self.loop)], _epoch_length(source, batches))
         starting = lost.loader if lost is not None and not self.apart else 0.0  # what others take longer meanwhile is not known
         epochs = self._epochs(measured, source)
@@ -105,6 +107,7 @@ class Ledger:
             blocked_under_sleep=sum(one.blocked for one in self.sleeps) > len(self.sleeps) / 2 if self.sleeps else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
+            pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
             blames=self.blames,
@@ -145,6 +148,15 @@ class Ledger:
             waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
         )
 
+    def last_stretch(self, steps: list[Times], source: Source | None) -> list[float]:
+        """Seconds of the steps of it, as T is told: each with its part of what its loader takes to begin an epoch."""
+        epochs = self._epochs(steps, source, least=LEAST_EPOCHS_OF_A_TRIAL)
+        if epochs:
+            return [one.seconds for one in epochs[-1]]
+        lost = between([self._course(steps)], _epoch_length(source, self._batches))
+        starting = lost.loader if lost is not None else 0.0
+        return [one + starting for one in self._pieces(steps, self._steps_together(source, steps))[-1]]
+
     def begin(self, into: list[Any]) -> None:
         """What is written to a list from here on is another stretch of the same kind."""
         self.starts.setdefault(id(into), []).append(len(into))
@@ -167,12 +179,12 @@ class Ledger:
         ends = [End(0, number, one) for number, one in enumerate(steps) if one.broken]  # each as it came
         return Course(steps=[one for one in steps[1:] if not one.broken], ends=ends, on_device=on_device)
 
-    def _epochs(self, steps: list[Times], source: Source | None) -> list[list[Times]]:
+    def _epochs(self, steps: list[Times], source: Source | None, *, least: int = LEAST_EPOCHS) -> list[list[Times]]:
         """Mean steps of epochs, stretch by stretch, where these are so short that workers never come to work evenly in one."""
         if source is None or source.loader is None or not source.loader.num_workers or self.apart or steps is self.early:
             return []
         found = self._course(steps).epochs(len(split(steps, self.starts.get(id(steps), []))))
-        enough = sum(map(len, found)) >= LEAST_EPOCHS and all(found) and id(steps) not in self.on_device
+        enough = sum(map(len, found)) >= least and all(found) and id(steps) not in self.on_device
         return found if enough else []
 
     def _phases(self, phased: list[Times], source: Source | None, starting: float) -> Phases:
@@ -190,13 +202,18 @@ class Ledger:
     def _on_device(self, steps: list[Times], together: int) -> list[float]:
         return [statistics.fmean(part) for part in _groups(self.on_device.get(id(steps), []), together)]
 
-    def _steps_together(self, source: Source | None) -> int:
+    @property
+    def _batches(self) -> float:
+        """Of a step."""
+        return statistics.median(self.batches_a_step) if any(self.batches_a_step) else 1
+
+    def _steps_together(self, source: Source | None, steps: list[Times]) -> int:
         """How many steps in a row have to be looked at as one, because they differ for a good reason."""
         workers = source.loader.num_workers if source is not None and source.loader is not None else 0
         wanted = max(1, workers)  # their batches come in bursts of as many
         if self.batch_bytes and max(self.batch_bytes) > 1.05 * min(self.batch_bytes):
             wanted *= 4
-        return max(1, min(wanted, len(self.loop) // LEAST_GROUPS))
+        return max(1, min(wanted, len(steps) // LEAST_GROUPS))
 
     def _alone(
         self, source: Source | None, phased: list[Times], batches: float, together: int, loop: list[list[float]]

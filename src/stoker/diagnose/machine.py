@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stoker.clock import now_ns
 from stoker.diagnose.measurements import Device, Machine
+from stoker.diagnose.pages import page_seconds
 
 COPY_BYTES = 32 << 20
 """Larger than what caches hold of it on most machines, small enough to be copied in a few milliseconds."""
@@ -64,6 +65,7 @@ def _measure(device: Device) -> Machine:
             memcpy_bytes=max(copied for _, copied, _ in rounds),
             matmul_flops={kind: max(flops[kind] for flops, _, _ in rounds) for kind in CPU_TYPES},
             dispatch_seconds=min(seconds for _, _, seconds in rounds),
+            page_seconds=page_seconds(),
             disk_bytes=disk_bytes(),
         )
 

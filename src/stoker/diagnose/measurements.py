@@ -160,6 +160,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     """A second, by type: fp32, and where there are such tf32, bf16, fp16."""
     dispatch_seconds: float
     """The host's cost of one small operation."""
+    page_seconds: float | None = None
+    """What it takes to get a page of memory from the system, until it has been written to; None where nobody measured it."""
     launch_seconds: float | None = None
     h2d_pageable_bytes: float | None = None
     h2d_pinned_bytes: float | None = None
@@ -234,6 +236,9 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """G divided: forward, backward, optimizer."""
     blocked_under_sleep: bool | None = None
     """Whether issuing a step took as long as the work that was queued before it: the step waits for the device."""
+    pages: dict[str, list[float]] = {}
+    """Of memory, that a step got from the system: by kind of stretch (`loop`, `cached`), for each one. A process that gives memory
+    back gets it again at the next step, and how much it gives back differs from process to process."""
     fewer_threads: dict[str, float] = {}
     """Seconds of a cached step by the number of torch's threads."""
     syncs: list[Sync] = []

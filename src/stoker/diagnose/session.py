@@ -185,6 +185,8 @@ class Session:
         self._on_done()
 
     def _next_true(self, watched: Watched) -> Any:
+        if self.training.instead is not None:
+            return next(self.training.instead)
         try:
             return next(watched.iterator)
         except StopIteration:

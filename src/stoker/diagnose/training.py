@@ -6,6 +6,7 @@ them and say how steps are looked at, and those who started the session ask here
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from stoker.diagnose.boundaries import Boundaries, Times
@@ -44,6 +45,8 @@ class Training:
         """Fixes of which it is known what they give, or that it cannot be known."""
         self.watched: Watched | None = None
         """What the loop goes through, since a batch was asked for."""
+        self.instead: Iterator[Any] | None = None
+        """What the loop gets in place of its own batches, while that is measured."""
         self.batches: list[Any] = []
         """Copies of several distinct batches."""
 

@@ -37,6 +37,8 @@ COMPILE_SECONDS = 180.0
 MEDIAN_OF_FEW = 1.2533
 """The standard error of a median, in that of a mean, were values normal."""
 WORTH_TELLING = 1.02
+OTHER_SPEED = 0.10
+"""Of the logarithm of a ratio: by as much, the program itself has become faster or slower."""
 NO_TIME = "there was no time left to try it"
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
@@ -133,7 +135,18 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
         one = tried.get(name)
         if one is not None and one.error is None and one.low > WORTH_TELLING:
             steps.append(Step(name=name, sentence=SENTENCES[name], predicted=None, tried=one))
-    return msgspec.structs.replace(finding, next=steps)
+    notes = _changed_speed(measured, [one.step_seconds for one in tried.values() if one.step_seconds is not None])
+    measured = msgspec.structs.replace(measured, notes=[*measured.notes, *notes])
+    return msgspec.structs.replace(finding, next=steps, measurements=measured)
+
+
+def _changed_speed(measured: Measurements, tried: Sequence[float]) -> list[str]:
+    """Told where predictions were made of another speed of the program as it is than it had when fixes were tried."""
+    before, after = measured.loop.median, statistics.median(tried) if tried else NOTHING
+    if not (before > 0 and after > 0) or abs(math.log(after / before)) <= OTHER_SPEED:
+        return []
+    told = f"a step of the program as it is took {before * 1e3:,.3g} ms when it was diagnosed, and {after * 1e3:,.3g} ms when fixes"
+    return [f"{told} were tried: the machine has changed its speed, and predictions are of the speed before."]
 
 
 def _with(step: Step, tried: Tried | None) -> Step:
@@ -247,6 +260,7 @@ def judge(name: str, itself: Itself, compared: Compared) -> Tried:
         losses=losses,
         largest_difference=difference,
         peak_bytes=outcome.peak_bytes,
+        step_seconds=statistics.median(one.median for one in compared.base),
     )
 
 

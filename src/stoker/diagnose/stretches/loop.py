@@ -9,6 +9,7 @@ import torch
 
 from stoker.clock import Waiting
 from stoker.diagnose.boundaries import BACKWARD, Times
+from stoker.diagnose.pages import pages_so_far
 from stoker.diagnose.plan import CACHED, TRUE, Mode, Plan
 from stoker.diagnose.ranks import Ranks
 from stoker.diagnose.steps import Steps
@@ -78,12 +79,15 @@ def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:
 
 
 def _clean(steps: Steps, mode: Mode, seconds: float, least: int, into: list[Times]) -> Plan:
-    """A stretch in which it is seen, too, how long threads waited for cores."""
-    training = steps.training
+    """A stretch in which it is seen, too, how long threads waited for cores, and how often memory came from the system."""
+    training, number, before = steps.training, len(into), pages_so_far()
     training.ledger.begin(into)
     waiting = Waiting()
     yield from steps.count(mode, seconds, least, into)
     training.ledger.add_waiting(waiting)
+    if len(into) > number:
+        kind = "cached" if mode.cached else "loop"
+        training.ledger.pages.setdefault(kind, []).append((pages_so_far() - before) / (len(into) - number))
     training.boundaries.listen()
 
 

@@ -19,6 +19,7 @@ FIXES = {
     "feed": "Gathered",
     "fused": "Fused",
     "graph": "Graph",
+    "malloc": "Malloc",
     "pinned": "Pinned",
     "sdpa": "Attention",
     "tf32": "Tf32",

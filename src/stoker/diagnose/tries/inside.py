@@ -101,18 +101,18 @@ def what_ifs(steps: Steps, *, safe: bool = False) -> Plan:
 def _gathered(steps: Steps, rounds: int) -> Plan:
     """The loop with batches that are gathered at once, in turn with batches that cost nothing."""
     training = steps.training
-    watched, found, size = training.watched, training.sources.found, training.ledger.batch_rows
-    if watched is None or found is None or not size or not training.can_repeat:
+    found, size = training.sources.found, training.ledger.batch_rows
+    if found is None or not size or not training.can_repeat:
         return
     dataset = found.loader.dataset if found.loader is not None else ()
     rows = len(dataset) if isinstance(dataset, Sized) and len(dataset) else MAX_CACHED * size
     gathered = gathering(training.batches, rows, size)
     if gathered is not None:
-        kept, watched.iterator = watched.iterator, gathered
+        training.instead = gathered  # of what passes of the program give, however many begin meanwhile
         try:
             yield from _measure(steps, "feed", Fix(), modes=(CACHED, TRUE), rounds=rounds)
         finally:
-            watched.iterator = kept
+            training.instead = None
 
 
 def _measure(steps: Steps, name: str, fix: Fix, *, rounds: int, modes: tuple[Mode, Mode] | None = None) -> Plan:

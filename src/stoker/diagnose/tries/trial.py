@@ -69,6 +69,7 @@ class TrialSession(Session):
         super().__init__(on_done=on_done)
         self._fix = fix
         self._turn = turn
+        self._looped: list[Times] = []
         self.training.endless = True  # epochs do not end, in any trial, so that all see the same batches
 
     def take_control(self) -> None:
@@ -101,9 +102,14 @@ class TrialSession(Session):
 
     def _each(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
         """Every step by itself."""
-        steps: list[Times] = []
+        ledger, steps = self.training.ledger, self._looped
+        ledger.begin(steps)
+        before = len(steps)
         yield from self.steps.count(mode, stretch, LEAST_STEPS, steps)
-        times += [one.without_data if mode.cached else one.seconds for one in steps]
+        if mode.cached:
+            times += [one.without_data for one in steps[before:]]
+        else:
+            times += ledger.last_stretch(steps, self.training.sources.found)
 
     def _chunks(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
         """Some steps between two waits for the device: the host runs ahead of it, so the time of one step says little."""
