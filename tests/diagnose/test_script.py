@@ -76,6 +76,28 @@ def test_what_any_other_iterable_reads_is_counted_by_batches(run: Run) -> None:
     assert (loader.reads.reads, loader.reads.samples) == (1.0, loader.reads.batches)
 
 
+ZIPPED = """
+import torch
+x, net = torch.randn(40, 4), torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+for epoch in range(100_000):
+    for batch, target in zip(x.split(8), x[:, :1].split(8)):
+        loss = (net(batch) - target).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_loop_that_cannot_be_begun_anew_and_ends_soon(run: Run) -> None:
+    measured = run(ZIPPED)
+    assert measured.loader.kind == "zip"
+    assert measured.loader.batch_size == 8
+    assert measured.cached is not None, "batches of which copies were kept as they came"
+    assert measured.work is not None
+    assert len(measured.loop.seconds) >= 12
+
+
 def test_a_while_loop_has_phases_and_makes_its_batches_itself(run: Run) -> None:
     measured = run(programs.WHILE)
     assert measured.loader.kind == "loop"

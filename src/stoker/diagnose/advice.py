@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.diagnose.finding import Cause, Step, Verdict
@@ -39,6 +39,8 @@ STRANGE = 0.12
 """By which steps as they are may differ from stretch to stretch, as the logarithm of a ratio, before predictions become ranges."""
 WORTH_KEEPING = 0.03
 """Of a step, for memory from the system."""
+MOST_FOR_PAGES = 0.7
+"""Of a step: a page that was warm a moment ago costs less than one that is measured alone."""
 MOST_WORKERS = 8
 WORTH_SHARING = 1.2
 """Times faster at most: workers for less, which would share cores with the training, make it slower."""
@@ -57,7 +59,7 @@ class Case:
         if left is None or now <= 0:
             return Step(name=name, sentence=sentence, predicted=None)
         left = max(left, now / MOST)
-        pages = self._for_pages(max) if name != "malloc" else 0.0  # which is about them
+        pages = max(self.measured.for_pages("loop", "cached"), default=0.0)  # what one process gets anew, the next may have kept
         error = math.hypot(error, left * 2 * self._run_to_run(name, left), left * 2 * min(1.0, self.measured.loop.error), pages)
         low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
         sure = high <= WIDEST * low
@@ -73,16 +75,6 @@ class Case:
             return RUN_TO_RUN_OF_ISSUING if held_up else RUN_TO_RUN
         parts, work = self.division.parts, max(self.division.step - self.division.parts.data, 1e-9)
         return RUN_TO_RUN + RUN_TO_RUN_OF_MEMORY * min(1.0, parts.memory / work)
-
-    def _for_pages(self, of: Callable[[list[float]], float], kinds: Sequence[str] = ("loop", "cached")) -> float:
-        """Seconds of a step for memory from the system, as stretches of these kinds tell; the next process may keep its memory."""
-        seen = [number for kind in kinds for number in self.measured.pages.get(kind, [])]
-        return of(seen) * (self.measured.machine.page_seconds or 0.0) if seen else 0.0
-
-    @property
-    def for_pages(self) -> float:
-        """Seconds of a step of the loop as it is that go into memory from the system."""
-        return min(self._for_pages(statistics.fmean, ("loop",)), self.division.step / 2)
 
     def up_to(self, name: str, sentence: str, left: float) -> Step:
         """A thing to do of which it is only known what it cannot leave less than."""
@@ -137,9 +129,10 @@ def advise(measured: Measurements, division: Division, causes: list[Cause]) -> l
         if place == 0 or cause.share >= ALSO:
             for step in _ADVISERS[cause.verdict](case):
                 steps.setdefault(step.name, step)
-    for step in (*_fused(case), *_threads(case), *_malloc(case)):
+    for step in (*_fused(case), *_threads(case)):
         if step.predicted is not None or (step.predicted_low or 0.0) >= LEAST_GAIN:
             steps.setdefault(step.name, step)
+    steps.update({step.name: step for step in _malloc(case)})
     return [step for step in steps.values() if _may_gain(step)]
 
 
@@ -257,11 +250,12 @@ def _fused(case: Case) -> list[Step]:
 
 
 def _malloc(case: Case) -> list[Step]:
-    spent, pages = case.for_pages, statistics.fmean(case.measured.pages.get("loop") or [0.0])
+    pages, seconds = statistics.fmean(case.measured.pages.get("loop") or [0.0]), case.measured.for_pages("loop")
+    spent = min(statistics.fmean(seconds or [0.0]), MOST_FOR_PAGES * case.division.step)
     if spent < WORTH_KEEPING * case.division.step:
         return []
     sentence = f"keep freed memory in the process ({ENVIRONMENT}): {pages:,.0f} pages a step come from the system anew"
-    return [case.step("malloc", sentence, case.division.step - spent, spent / 2)]
+    return [case.up_to("malloc", sentence, case.division.step - spent)]
 
 
 def best_threads(measured: Measurements) -> int | None:

@@ -266,3 +266,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that took more than three times the median (collections of garbage, logging, checkpoints)."""
     notes: list[str] = []
     losses: list[float] = []
+
+    def for_pages(self, *kinds: str) -> list[float]:
+        """Seconds of a step that go into memory from the system, in each stretch of these kinds."""
+        cost = self.machine.page_seconds or 0.0
+        return [cost * number for kind in kinds for number in self.pages.get(kind, [])]

@@ -188,7 +188,10 @@ class Session:
         if self.training.instead is not None:
             return next(self.training.instead)
         try:
-            return next(watched.iterator)
+            value = next(watched.iterator)
+            if self.training.keeping:
+                self.training.keep(value)
+            return value
         except StopIteration:
             boundaries = self.training.boundaries
             boundaries.broken = True

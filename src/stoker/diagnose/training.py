@@ -37,6 +37,10 @@ class Training:
         """Whether the loop is ours: its epochs do not end any more."""
         self.light = False
         """Whether steps are so short that their times are taken without looking at their phases."""
+        self.light_without_data = False
+        """Whether they are where batches cost nothing."""
+        self.keeping = False
+        """Whether batches are copied as they come: what gives them cannot be begun anew, and may end soon."""
         self.ranks: Ranks | None = None
         """The processes that train together, if this is one of several."""
         self.what_if: str | None = None
@@ -90,20 +94,26 @@ class Training:
     def collect(self) -> None:
         """Keep copies of several distinct batches, and wait until workers have nothing to do."""
         watched = self.watched
-        while watched is not None and len(self.batches) < MAX_CACHED:
-            self._keep(watched)
-            if num_bytes(self.batches) > MAX_CACHED_BYTES:
-                break
+        while watched is not None and self._has_room and (watched.source.can_repeat or not self.batches):
+            self.keep(self._next_of(watched))
         wait_for_workers(watched.iterator if watched is not None else None)
 
-    def _keep(self, watched: Watched) -> None:
+    def keep(self, batch: Any) -> None:
+        """Keep a copy of it, if there is room."""
+        if self._has_room:
+            self.batches.append(copied(batch))
+            self.ledger.batch_bytes.append(num_bytes(batch))
+            self.ledger.batch_rows = num_rows(batch)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.batches) < MAX_CACHED and num_bytes(self.batches) <= MAX_CACHED_BYTES
+
+    def _next_of(self, watched: Watched) -> Any:
         try:
-            batch = next(watched.iterator)
+            return next(watched.iterator)
         except StopIteration:
             if not watched.source.can_repeat:
                 raise TrainError("the batches came to an end while they were looked at.") from None
             watched.restart()
-            batch = next(watched.iterator)
-        self.batches.append(copied(batch))
-        self.ledger.batch_bytes.append(num_bytes(batch))
-        self.ledger.batch_rows = num_rows(batch)
+            return next(watched.iterator)

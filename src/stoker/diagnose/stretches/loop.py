@@ -25,6 +25,13 @@ FAR_SLOWER = 3.0
 def warm_up(steps: Steps) -> Plan:
     """Until the queue of a loader is empty and the times of steps have settled."""
     training = steps.training
+    training.keeping = training.can_cache and not training.can_repeat  # else they are taken when they are needed
+    yield from _until_settled(steps)
+    training.keeping = False
+
+
+def _until_settled(steps: Steps) -> Plan:
+    training = steps.training
     seen: list[float] = []
     least = max(3, training.queue + 1)
     if training.ranks is not None:
@@ -50,10 +57,11 @@ def phases(steps: Steps) -> Plan:
     """How a step divides. Steps that are short have a stretch for this alone, because looking costs; it comes first, so that the
     first losses are seen."""
     training, ledger = steps.training, steps.training.ledger
-    early = [one.seconds for one in ledger.early[-6:]]
-    one_batch = max(ledger.batches_a_step, default=1) <= 1
-    light = training.sources.found is not None and statistics.median(early) < SHORT_STEP and one_batch
-    training.light = bool(training.agree(light))
+    early, one_batch = ledger.early[-6:], max(ledger.batches_a_step, default=1) <= 1
+    may_be = training.sources.found is not None and one_batch
+    training.light = bool(training.agree(may_be and statistics.median(one.seconds for one in early) < SHORT_STEP))
+    short = statistics.median(one.without_data for one in early) < SHORT_STEP
+    training.light_without_data = bool(training.agree(training.light or (may_be and short and training.device == "cpu")))
     if training.light:
         yield from steps.count(TRUE, 0.5, CLEAN_STEPS, ledger.phased)
 
@@ -72,7 +80,7 @@ def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:
     """C: the loop with its data for nothing."""
     training = steps.training
     training.collect()
-    if training.light:
+    if training.light_without_data:
         training.boundaries.silence()
     yield from steps.settle(CACHED, 1)
     yield from _clean(steps, CACHED, seconds, least, training.ledger.cached)

@@ -86,12 +86,12 @@ class TrialSession(Session):
         training, steps = self.training, self.steps
         yield from warm_up(steps)
         yield from phases(steps)  # losses are seen here; from here on nothing is looked at that costs time
-        if training.light:
-            training.boundaries.silence()
         mode = TRUE
         if self._fix is not None and self._fix.caches and training.can_cache:
             training.collect()
             self._fix.used, mode = True, CACHED
+        if training.light or (training.light_without_data and mode.cached):
+            training.boundaries.silence()
         stretch = self._turn([])
         while stretch > 0:
             # Another process had the machine, and workers have filled their queue meanwhile.
