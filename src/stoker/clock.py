@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 now_ns = time.perf_counter_ns
+busy_ns = time.process_time_ns
+"""Of all threads of this process: what they worked, or waited without sleeping."""
 TASKS = Path("/proc/self/task")
 
 

@@ -13,16 +13,25 @@ _SCRIPTS = {
     "data": (
         "npz_convnet", "parquet_rows", "generator_lstm", "record_stream", "padded_text", "token_blocks", "short_epochs",
         "trainer_ngrams", "compiled_spectra", "sensor_windows", "augmented_tiles", "hashed_reviews", "skipgram_pairs",
-        "churn_frame", "masked_tokens",
+        "churn_frame", "masked_tokens", "dna_motifs", "sketch_strokes", "garch_paths", "board_planes", "polygon_area",
     ),
-    "host": ("tqdm_scores", "csv_log", "checkpoints", "lightning_topk", "prediction_dump", "running_auc"),
-    "optimizer": ("experts", "click_factors", "playlist_vectors", "shop_coefficients", "wide_catalogue"),
+    "host": (
+        "tqdm_scores", "csv_log", "checkpoints", "lightning_topk", "prediction_dump", "running_auc", "bootstrap_interval",
+        "spelling_fixer",
+    ),
+    "optimizer": (
+        "experts", "click_factors", "playlist_vectors", "shop_coefficients", "wide_catalogue", "tag_affinity", "online_ranker",
+    ),
     "compute": (
         "mlp_list", "accelerate_encoder", "autocast_mlp", "lstm_windows", "token_buckets", "closure_mlp", "loader_each_epoch",
         "closure_convolution", "plain_convolution", "upscaler", "byte_transformer", "dense_autoencoder", "dilated_forecast",
+        "texture_patches", "distilled_student", "paired_towers", "clip_motion",
     ),
     "memory": ("gated_scaling", "norm_stack", "tone_curve"),
-    "dispatch": ("hand_gru", "circle_gan", "ratings", "pendulum_policy", "heat_equation", "letter_cells"),
+    "dispatch": (
+        "hand_gru", "circle_gan", "ratings", "pendulum_policy", "heat_equation", "letter_cells", "bracket_trees", "kalman_noise",
+        "crf_tagger",
+    ),
     "oversubscribed": ("norm_mlp", "gram_matrices", "mixer_patches"),
 }  # fmt: skip
 

@@ -35,6 +35,11 @@ WIDEST = 1.25
 """High over low of a prediction; what is less sure is told as a range."""
 WITH_DATA = ("threads",)
 """Fixes that were measured on steps with their batches."""
+WITHOUT_DATA = ("cached", "feed")
+"""Fixes after which batches cost nothing, or next to it."""
+THREADS_DIFFER = 0.3
+"""What steps take longer, or shorter, whose threads wait for each other at every operation: 1.25 ms in one minute and 2.05 in the
+next, in the same process, because two cores of a virtual machine are now near and now far from each other."""
 STRANGE = 0.12
 """By which steps as they are may differ from stretch to stretch, as the logarithm of a ratio, before predictions become ranges."""
 WORTH_KEEPING = 0.03
@@ -60,7 +65,8 @@ class Case:
             return Step(name=name, sentence=sentence, predicted=None)
         left = max(left, now / MOST)
         pages = max(self.measured.for_pages("loop", "cached"), default=0.0)  # what one process gets anew, the next may have kept
-        error = math.hypot(error, left * 2 * self._run_to_run(name, left), left * 2 * min(1.0, self.measured.loop.error), pages)
+        doubts = [self._run_to_run(name, left), min(1.0, self.measured.loop.error), self._of_threads(name, left) / 2]
+        error = math.hypot(error, pages, *(left * 2 * one for one in doubts))
         low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
         sure = high <= WIDEST * low
         return Step(
@@ -75,6 +81,14 @@ class Case:
             return RUN_TO_RUN_OF_ISSUING if held_up else RUN_TO_RUN
         parts, work = self.division.parts, max(self.division.step - self.division.parts.data, 1e-9)
         return RUN_TO_RUN + RUN_TO_RUN_OF_MEMORY * min(1.0, parts.memory / work)
+
+    def _of_threads(self, name: str, left: float) -> float:
+        """By how much a prediction would be another one in a minute in which threads wait longer for each other: a share of it."""
+        now, rest = self.division.step, self.without_data
+        longer = THREADS_DIFFER * waiting_threads(self.measured)
+        data = 0.0 if name in WITHOUT_DATA else min(now - rest, left)
+        of_left = 0.0 if name in WITH_DATA else left - data  # one thread waits for none
+        return abs(math.log((1 + longer * rest / now) / (1 + longer * of_left / left)))
 
     def up_to(self, name: str, sentence: str, left: float) -> Step:
         """A thing to do of which it is only known what it cannot leave less than."""
@@ -247,6 +261,17 @@ def _fused(case: Case) -> list[Step]:
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
     return [case.switched_on("fused", f"one kernel for all weights: {measured.optimizer}(..., fused=True)")]
+
+
+def waiting_threads(measured: Measurements) -> float:
+    """How much of a step without its data is threads that wait for each other, from 0, where each gains or one is used, to 1."""
+    threads, by_threads = measured.machine.threads, measured.fewer_threads
+    if measured.device != "cpu" or measured.cores_used is None or threads < 2:
+        return 0.0
+    one, all_of_them = by_threads.get("1"), by_threads.get(str(threads))
+    ideal = 1 / min(threads, measured.machine.cores)
+    lost = (all_of_them / one - ideal) / (1 - ideal) if one and all_of_them and ideal < 1 else 1.0
+    return min(1.0, max(0.0, lost)) * min(1.0, max(0.0, measured.cores_used - 1))
 
 
 def _malloc(case: Case) -> list[Step]:

@@ -70,6 +70,8 @@ class Ledger:
     waited_ns: int = 0
     """Of `looped_ns`, the time of the stretches of T and C: some thread was ready to run, and others had its core."""
     looped_ns: int = 0
+    cores_used: dict[str, list[float]] = field(default_factory=dict)
+    """By kind of stretch."""
     pages: dict[str, list[float]] = field(default_factory=dict)
     """That a step got from the system, by kind of stretch."""
     notes: list[str] = field(default_factory=list)
@@ -107,6 +109,7 @@ class Ledger:
             blocked_under_sleep=sum(one.blocked for one in self.sleeps) > len(self.sleeps) / 2 if self.sleeps else None,
             loader_alone=self._alone(source, phased, batches, together, loop),
             waited_for_cores=self.waited_ns / self.looped_ns if self.looped_ns else None,
+            cores_used=_cores_used(self.cores_used),
             pages=self.pages,
             fewer_threads={str(number): seconds for number, seconds in self.by_threads.items()},
             syncs=self.syncs,
@@ -301,6 +304,11 @@ def _not_in_steps(shares: dict[str, float]) -> list[str]:
     share = shares.get("other", 0.0)
     told = f"{percent(share)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
     return [told] if share > WORTH_TELLING else []
+
+
+def _cores_used(by_kind: dict[str, list[float]]) -> float | None:
+    used = by_kind.get("cached") or by_kind.get("loop")
+    return statistics.median(used) if used else None
 
 
 def _slow(steps: list[Times]) -> int:

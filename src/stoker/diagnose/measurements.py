@@ -236,6 +236,8 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """G divided: forward, backward, optimizer."""
     blocked_under_sleep: bool | None = None
     """Whether issuing a step took as long as the work that was queued before it: the step waits for the device."""
+    cores_used: float | None = None
+    """By steps of C (T where there is no C) on average, with threads that wait for others without sleeping."""
     pages: dict[str, list[float]] = {}
     """Of memory, that a step got from the system: by kind of stretch (`loop`, `cached`), for each one. A process that gives memory
     back gets it again at the next step, and how much it gives back differs from process to process."""

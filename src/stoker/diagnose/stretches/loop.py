@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import torch
 
-from stoker.clock import Waiting
+from stoker.clock import Waiting, busy_ns, now_ns
 from stoker.diagnose.boundaries import BACKWARD, Times
 from stoker.diagnose.pages import pages_so_far
 from stoker.diagnose.plan import CACHED, TRUE, Mode, Plan
@@ -87,16 +87,17 @@ def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:
 
 
 def _clean(steps: Steps, mode: Mode, seconds: float, least: int, into: list[Times]) -> Plan:
-    """A stretch in which it is seen, too, how long threads waited for cores, and how often memory came from the system."""
-    training, number, before = steps.training, len(into), pages_so_far()
-    training.ledger.begin(into)
-    waiting = Waiting()
+    """A stretch of which it is seen, too, how long threads waited for cores, how many they used, and what memory came anew."""
+    ledger, number = steps.training.ledger, len(into)
+    ledger.begin(into)
+    waiting, pages, busy, begin = Waiting(), pages_so_far(), busy_ns(), now_ns()
     yield from steps.count(mode, seconds, least, into)
-    training.ledger.add_waiting(waiting)
+    kind = "cached" if mode.cached else "loop"
     if len(into) > number:
-        kind = "cached" if mode.cached else "loop"
-        training.ledger.pages.setdefault(kind, []).append((pages_so_far() - before) / (len(into) - number))
-    training.boundaries.listen()
+        ledger.cores_used.setdefault(kind, []).append((busy_ns() - busy) / max(1, now_ns() - begin))
+        ledger.pages.setdefault(kind, []).append((pages_so_far() - pages) / (len(into) - number))
+    ledger.add_waiting(waiting)
+    steps.training.boundaries.listen()
 
 
 def apart(steps: Steps, ranks: Ranks, *, seconds: float) -> Plan:
