@@ -102,3 +102,11 @@ def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() ->
     assert ledger.last_stretch(steps, None) == pytest.approx([0.010 + 0.030 / 5] * 8)
     ledger.ends.clear()
     assert ledger.last_stretch(steps, None) == pytest.approx([0.010] * 8), "the control: no epoch ends"
+
+
+def test_a_short_stretch_of_a_trial_is_not_lost_where_steps_are_looked_at_several_at_a_time() -> None:
+    ledger, steps = Ledger(batch_bytes=[1, 2]), list[Times]()  # batches of two sizes: four at a time, where there are enough
+    for number in (100, 3):
+        ledger.begin(steps)
+        steps += [times(2, 3)] * number
+    assert ledger.last_stretch(steps, None) == pytest.approx([0.010] * 3)

@@ -158,7 +158,8 @@ class Ledger:
             return [one.seconds for one in epochs[-1]]
         lost = between([self._course(steps)], _epoch_length(source, self._batches))
         starting = lost.loader if lost is not None else 0.0
-        return [one + starting for one in self._pieces(steps, self._steps_together(source, steps))[-1]]
+        together = self._steps_together(source, split(steps, self.starts.get(id(steps), []))[-1])
+        return [one + starting for one in self._pieces(steps, together)[-1]]
 
     def begin(self, into: list[Any]) -> None:
         """What is written to a list from here on is another stretch of the same kind."""

@@ -66,6 +66,10 @@ class Training:
         """Keep a step at whose begin an epoch ended, beside those that are written to a list."""
         self.ledger.add_end(into, times, ours=self.endless and self.can_repeat)
 
+    def is_light(self, mode: Mode) -> bool:
+        """Whether steps that get this are so short that looking at them costs too much."""
+        return self.light_without_data if mode.cached else self.light
+
     # ---- its batches ----
 
     @property

@@ -80,7 +80,7 @@ def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:
     """C: the loop with its data for nothing."""
     training = steps.training
     training.collect()
-    if training.light_without_data:
+    if training.is_light(CACHED):
         training.boundaries.silence()
     yield from steps.settle(CACHED, 1)
     yield from _clean(steps, CACHED, seconds, least, training.ledger.cached)

@@ -124,7 +124,7 @@ def _measure(steps: Steps, name: str, fix: Fix, *, rounds: int, modes: tuple[Mod
     as_it_is: list[Times] = []
     with_fix: list[Times] = []
     try:
-        if training.light or (training.light_without_data and plain.cached):
+        if training.is_light(plain):
             boundaries.silence()
         for _ in range(rounds):
             batches[:] = fix.on(boundaries.roots, boundaries.optimizer, kept)

@@ -90,7 +90,7 @@ class TrialSession(Session):
         if self._fix is not None and self._fix.caches and training.can_cache:
             training.collect()
             self._fix.used, mode = True, CACHED
-        if training.light or (training.light_without_data and mode.cached):
+        if training.is_light(mode):
             training.boundaries.silence()
         stretch = self._turn([])
         while stretch > 0:
