@@ -128,7 +128,7 @@ def test_a_step_that_waits_for_its_host_is_predicted_as_a_range() -> None:
 
 
 def test_steps_that_changed_by_themselves_make_a_range() -> None:
-    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(9.0, 6.0)}))  # 18.2 before
+    finding = conclude(on_cpu(optimizer=9.0, what_ifs={"fused": switched_on(13.0, 8.7)}))  # 18.2 before
     step = next(one for one in finding.next if one.name == "fused")
     assert step.predicted is None
     assert step.predicted_high is not None

@@ -33,6 +33,8 @@ HELD_UP = 1.2
 """Times what issuing takes: steps that take longer wait for the device and not for the host."""
 WIDEST = 1.25
 """High over low of a prediction; what is less sure is told as a range."""
+VAGUE = 4.0
+"""High over low beyond which a range says nothing, and is not told."""
 WITH_DATA = ("threads",)
 """Fixes that were measured on steps with their batches."""
 WITHOUT_DATA = ("cached", "feed")
@@ -64,10 +66,13 @@ class Case:
         if left is None or now <= 0:
             return Step(name=name, sentence=sentence, predicted=None)
         left = max(left, now / MOST)
-        pages = max(self.measured.for_pages("loop", "cached"), default=0.0)  # what one process gets anew, the next may have kept
+        # What one process gets anew, the next may have kept; steps were seen to take up to twice as long in one as in another.
+        pages = min(max(self.measured.for_pages("loop", "cached"), default=0.0), left / 2)
         doubts = [self._run_to_run(name, left), min(1.0, self.measured.loop.error), self._of_threads(name, left) / 2]
         error = math.hypot(error, pages, *(left * 2 * one for one in doubts))
         low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
+        if high > VAGUE * low:
+            return Step(name=name, sentence=sentence, predicted=None)
         sure = high <= WIDEST * low
         return Step(
             name=name, sentence=sentence, predicted=min(MOST, now / left) if sure else None, predicted_low=low, predicted_high=high
