@@ -20,7 +20,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "'$(PYTHON)' has no venv module. Install it (on Debian and Ubuntu: the package python3-venv) and run make again."; exit 1; }
 	@echo "Installing into $(VENV) (a minute or two, only once) ..."
-	@[ -x $(VENV)/bin/pip ] || $(PYTHON) -m venv --clear $(VENV)
+	@# Without the stamp an earlier install was interrupted, and pip cannot repair half-installed packages: start again.
+	@[ -x $(VENV)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(VENV)
 	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
