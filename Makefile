@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow soak bench clean
+.PHONY: help setup demo test lint test-slow test-gpu explore soak bench clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -30,7 +30,7 @@ demo: $(STAMP) ## diagnose a slow training, pack, train the recipe, compare; the
 	@$(PY) examples/guarantees.py
 
 test: lint ## lint, then the quick tests
-	@$(PY) -m pytest -q -n 2
+	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2
 
 lint: $(STAMP) ## ruff and mypy
 	@$(PY) -m ruff check --quiet .
@@ -40,6 +40,13 @@ lint: $(STAMP) ## ruff and mypy
 
 test-slow: $(STAMP) ## the slow tests, some minutes
 	@$(PY) -m pytest -q -n 2 -m slow
+
+test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
+	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "torch sees no GPU here; run this on a machine with an NVIDIA GPU."; exit 1; }
+	@$(PY) -m pytest -q -m gpu
+
+explore: $(STAMP) ## the quick tests with new seeds; what fails becomes a fixed example of its test
+	@$(PY) -m pytest -q -n 2 --explore
 
 soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak

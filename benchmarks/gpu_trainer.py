@@ -21,6 +21,7 @@ from torch import nn
 import stoker
 from benchmarks import record
 from benchmarks.before import tfa_loop
+from stoker.devices import sync_debug_mode
 
 QUESTION = "What does a step cost on a GPU: a plain loop, the trainer's eager step, and the whole step as a CUDA graph?"
 DEVICE = "cuda"
@@ -249,11 +250,8 @@ def count_waits(run: Callable[[], Any]) -> int:
     """How often torch says that an operation waits for the device."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
+        with sync_debug_mode("warn"):
             run()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
     return sum("synchroniz" in str(one.message) for one in seen)
 
 

@@ -1,14 +1,21 @@
-"""What all tests share: seeds that are printed and can be replayed, fresh interpreters, and traces of dying processes."""
+"""What all tests share: fixed seeds, fresh interpreters, and traces of dying processes.
+
+Two runs of the suite do the same: every seed is derived from the name of its test, and hypothesis is derandomised. `--explore`
+draws new seeds instead (`make explore`); what it finds becomes a fixed example of its test.
+"""
 
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
+import random
 import secrets
 import signal
 import subprocess
 import sys
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,15 +26,17 @@ import pytest
 from stoker.testing import Zygote
 
 # A shared machine may stall any example, so time limits are pytest's; a failure prints the line that replays it.
-hypothesis.settings.register_profile("stoker", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("stoker")
+hypothesis.settings.register_profile("fixed", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("explore", deadline=None, print_blob=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, metavar="N", help="seed of the `rng` fixture, to replay a failure")
+    parser.addoption("--explore", action="store_true", help="draw new seeds instead of the fixed ones")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("explore" if config.getoption("--explore") else "fixed")
     if not faulthandler.is_enabled():
         faulthandler.enable()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -38,13 +47,35 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network, so none may wait for one
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and not _has_gpu():
+        pytest.skip("needs a GPU")
+
+
+@functools.cache
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """A new seed for every run, or that of `--seed`; pytest shows the line when the test fails."""
+    """A seed of this test's own, the same in every run; pytest shows the line that replays it when the test fails."""
     given: int | None = request.config.getoption("--seed")
-    seed = secrets.randbits(32) if given is None else given
-    print(f"replay with: pytest '{request.node.nodeid}' --seed {seed}")
-    return seed
+    if given is None:
+        given = secrets.randbits(32) if request.config.getoption("--explore") else zlib.crc32(request.node.nodeid.encode())
+    print(f"replay with: pytest '{request.node.nodeid}' --seed {given}")
+    return given
+
+
+@pytest.fixture(autouse=True)
+def seed_global_generators(seed: int) -> None:
+    """What a test draws without a generator of its own, such as the weights of a new model, is fixed as well."""
+    random.seed(seed)
+    np.random.seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
 
 
 @pytest.fixture

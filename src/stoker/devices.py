@@ -1,11 +1,14 @@
 """Devices, as people name them: what torch would refuse with a traceback is refused in one line.
 
-Ground of feeds, trainings and recipes. torch is imported on use.
+Used by feeds, trainers, recipes and diagnose. torch is imported on use.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from stoker.errors import OptionError
 
@@ -29,3 +32,28 @@ def check_device(device: str | torch.device) -> torch.device:
             raise OptionError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs here.")
         return torch.device("cuda", index)
     return found
+
+
+@contextlib.contextmanager
+def sync_debug_mode(mode: str, cuda: Any = None) -> Iterator[None]:
+    """Let torch warn about operations that wait for the GPU (`"warn"`), or refuse them (`"error"`), within the block.
+
+    The mode is that of the whole process, so it is always restored. torch warns that the mode is a prototype when it is set; the
+    caller has not asked for that, and where warnings are errors it would leave the mode on.
+    """
+    if cuda is None:
+        import torch
+
+        cuda = torch.cuda
+    before = cuda.get_sync_debug_mode()
+    try:
+        _set_sync_debug_mode(cuda, mode)
+        yield
+    finally:
+        _set_sync_debug_mode(cuda, before)
+
+
+def _set_sync_debug_mode(cuda: Any, mode: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*debug mode is a prototype")
+        cuda.set_sync_debug_mode(mode)

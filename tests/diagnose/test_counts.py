@@ -185,7 +185,7 @@ def test_on_a_gpu_the_allocator_and_the_profiler_are_asked(monkeypatch: pytest.M
     assert (found.allocations, found.allocated_bytes, found.kernels, found.syncs) == (3, 3096, 7, 0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_a_real_gpu() -> None:
     x = torch.randn(64, 64, device="cuda")
     with StepCounter() as counter:

@@ -123,7 +123,7 @@ def test_a_wait_is_blamed_on_the_users_line() -> None:
     ]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_sleep_ahead_on_a_real_device() -> None:
     boundaries = Boundaries()
     value = torch.ones(256, 256, device="cuda")

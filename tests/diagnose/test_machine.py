@@ -69,7 +69,7 @@ def test_a_disk_that_cannot_be_measured_is_none(tmp_path: Path) -> None:
     assert disk_bytes(tmp_path / "empty") is None
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 def test_rates_of_a_gpu() -> None:
     measured = measure_machine("cuda")
     assert measured.gpu

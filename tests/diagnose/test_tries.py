@@ -311,7 +311,7 @@ def test_copies_from_pinned_memory_alone_are_not_waited_for() -> None:
     assert copied(Fake(False), "cuda") == {}
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", ["graph", "tf32", "cudnn"])
 def test_fixes_of_a_gpu_keep_the_losses(name: str) -> None:
     def run(fix: Fix | None) -> list[float]:

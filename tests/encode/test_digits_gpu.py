@@ -13,7 +13,7 @@ from stoker.encode import join_digits, split_digits
 from stoker.encode.digits.tensor import CHUNK
 from stoker.errors import BadValue
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("bounds", [*WINDOWS, (None, None), (None, -2)], ids=str)

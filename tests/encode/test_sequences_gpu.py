@@ -12,7 +12,7 @@ from tests.encode.test_sequences_device import check_same, make_table
 from stoker.encode import pad_sequences
 from stoker.errors import OptionError
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 
 def upload(table: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ import torch
 
 import stoker
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 VIEWS = [
     stoker.Windows(16, stride=3),

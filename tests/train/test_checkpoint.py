@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from tests.train.test_state import DTYPES
 from tests.train.trees import bits, is_same, state
 
+from stoker.devices import sync_debug_mode
 from stoker.errors import CheckpointError, CheckpointInvalid, DiskFull
 from stoker.testing import FaultyFiles
 from stoker.train import checkpoint
@@ -178,7 +179,7 @@ def test_negative_control_an_image_that_shares_memory_changes_with_the_training(
     assert content(image) != before
 
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+needs_cuda = pytest.mark.gpu
 
 
 @needs_cuda
@@ -196,14 +197,11 @@ def test_a_gpu_goes_on_while_its_state_is_copied(monkeypatch: pytest.MonkeyPatch
     memory: dict[str, Image] = {}
     checkpoint.capture({"model": tensors}, {}, memory=memory)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_debug_mode("error"):
         captured = checkpoint.capture({"model": tensors}, {}, memory=memory)
         for _ in range(3):
             for tensor in tensors.values():
                 tensor.mul_(2)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     checkpoint.write_captured(tmp_path / "c", captured)
     assert is_same(expected, read(tmp_path / "c")[0]["model"])
 

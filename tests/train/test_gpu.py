@@ -13,11 +13,12 @@ from tests.train.training import Kept
 from torch import nn
 
 import stoker
+from stoker.devices import sync_debug_mode
 from stoker.errors import NonFinite
 from stoker.train.checkpoints import Checkpoints
 from stoker.train.graph import Gathering
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
 
@@ -155,11 +156,8 @@ def test_the_host_never_waits_in_a_step(graph: bool, options: dict[str, Any]) ->
         batches = pairs(20)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            try:
+            with sync_debug_mode("warn"):
                 trainer.fit(batches, epochs=epochs)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
         counts.append(sum("synchroniz" in str(one.message) for one in seen))
     assert counts[1] - counts[0] <= 6, counts
 
@@ -174,11 +172,8 @@ def test_a_loss_that_is_read_each_step_would_be_counted() -> None:
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
+        with sync_debug_mode("warn"):
             trainer_of(net(), loss).fit(pairs(20))
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
     assert sum("synchroniz" in str(one.message) for one in seen) >= 20
 
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from stoker.devices import sync_debug_mode
 from stoker.train.ema import Ema
 from stoker.train.metrics import AUC, MAE, MSE, Accuracy, Mean, Metric, QuantileLoss
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 METRICS = [Mean, Accuracy, MAE, MSE, QuantileLoss, AUC, lambda: AUC(bins=2**16)]
 
@@ -21,11 +22,8 @@ METRICS = [Mean, Accuracy, MAE, MSE, QuantileLoss, AUC, lambda: AUC(bins=2**16)]
 @contextlib.contextmanager
 def waiting_is_an_error() -> Iterator[None]:
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with sync_debug_mode("error"):
         yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_negative_control_a_wait_is_an_error() -> None:

@@ -6,6 +6,7 @@ module that speaks to the device, so that a test can give it another.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from stoker.clock import now_ns
+from stoker.devices import sync_debug_mode
 from stoker.diagnose.boundaries import NAMES, Boundaries
 from stoker.diagnose.copies import leaves
 from stoker.diagnose.measurements import Place, Sync
@@ -102,31 +104,27 @@ class Waits:
         self._cuda = cuda
         self._seen: Counter[Place | None] = Counter()
         self._steps = 0
-        self._caught: Any = None
-        self._mode: Any = None
+        self._opened = contextlib.ExitStack()
 
     def begin(self) -> None:
         """A step begins."""
-        self._caught = warnings.catch_warnings()
-        self._caught.__enter__()
+        self._opened.enter_context(warnings.catch_warnings())
         warnings.simplefilter("always")
         shown = warnings.showwarning
 
         def show(message: Any, *args: Any, **kwargs: Any) -> None:
-            if "called a synchronizing" not in str(message):  # torch also warns of this mode itself
+            if "called a synchronizing" not in str(message):
                 shown(message, *args, **kwargs)
                 return
             frame = own_frame(sys._getframe(1))
             self._seen[place_of(frame) if frame is not None else None] += 1
 
         warnings.showwarning = show
-        self._mode = self._cuda.get_sync_debug_mode()
-        self._cuda.set_sync_debug_mode("warn")
+        self._opened.enter_context(sync_debug_mode("warn", self._cuda))
 
     def end(self) -> None:
         """It has ended."""
-        self._cuda.set_sync_debug_mode(self._mode)
-        self._caught.__exit__(None, None, None)
+        self._opened.close()
         self._steps += 1
 
     def syncs(self) -> list[Sync]:

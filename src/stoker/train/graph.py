@@ -6,12 +6,12 @@ the device) gathered there by the graph itself. A shape that comes for the first
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
 
+from stoker.devices import sync_debug_mode
 from stoker.errors import TrainError
 from stoker.train.choice import reason_of
 from stoker.train.loss import map_tensors, tensors_of
@@ -123,7 +123,7 @@ class Graphs:
             with torch.cuda.stream(stream):
                 for _ in range(WARM_UP - 1):
                     body()
-                with _waits_are_errors():  # a capture that fails may leave generators unusable, so look first
+                with sync_debug_mode("error"):  # a capture that fails may leave generators unusable, so look first
                     body()
             torch.cuda.current_stream().wait_stream(stream)
             restore()
@@ -175,14 +175,3 @@ class Gathering(Graphs):
         self._step.micro(self._captured.enqueue())
         if self._whole:
             self._step.update()
-
-
-@contextlib.contextmanager
-def _waits_are_errors() -> Iterator[None]:
-    """Let torch refuse operations that wait for the device, with the line that asks for them."""
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)

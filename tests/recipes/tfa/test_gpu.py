@@ -15,7 +15,7 @@ from stoker.recipes.tfa import attention, attention_kernel
 from stoker.recipes.tfa.banded import Banded
 from stoker.recipes.tfa.model import Tfa
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 
 DEVICE = "cuda"
 CASES = [

@@ -10,6 +10,7 @@ import torch
 from tests.recipes.time_moe.test_model import model_of
 from torch import Tensor
 
+from stoker.devices import sync_debug_mode
 from stoker.recipes.time_moe import SIZES, Size, TimeMoe
 from stoker.recipes.time_moe.attention import attend, runs_of
 from stoker.recipes.time_moe.gated import gated_backward
@@ -17,7 +18,7 @@ from stoker.recipes.time_moe.grouped import GPU_TILE, grouped_product, weights_b
 from stoker.recipes.time_moe.routing import num_rows, route, sort_by_expert, sort_plainly
 
 pytestmark = [
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.gpu,
     pytest.mark.filterwarnings("ignore"),  # torch warns of what it does itself as it compiles
 ]
 NARROW = Size(hidden=64, intermediate=256, layers=2, heads=2, experts=8, top_k=2, max_position=1024)
@@ -177,11 +178,8 @@ def test_a_compiled_step_waits_for_nothing_and_is_a_graph(packed: bool, bf16: bo
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for mode in ("default", "error"):
-            torch.cuda.set_sync_debug_mode(mode)
-            try:
+            with sync_debug_mode(mode):
                 compiled = loss_and_gradients(model, x, y, given, bf16=bf16)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
     torch.cuda.current_stream().wait_stream(stream)
     assert apart(compiled[0], eager[0]) < (1e-2 if bf16 else 1e-5)
     model.zero_grad()

@@ -33,8 +33,10 @@ def alone(training: Training) -> Plan:
     ledger.sleeps = rounds
     waits = Waits()
     for _ in range(3):
-        yield Mode(cached=cached, before=waits.begin)
-        waits.end()
+        try:
+            yield Mode(cached=cached, before=waits.begin)
+        finally:  # the mode is that of the whole process: a step that fails must not leave it on
+            waits.end()
     ledger.syncs = waits.syncs()
 
 
