@@ -127,6 +127,7 @@ def test_a_wait_is_blamed_on_the_users_line() -> None:
 def test_sleep_ahead_on_a_real_device() -> None:
     boundaries = Boundaries()
     value = torch.ones(256, 256, device="cuda")
+    value = value @ value / 256  # the first matmul of a process loads a library, longer than the device sleeps here
     asleep = Asleep(boundaries, 0.05, cycles_a_second())
     asleep.begin()
     for _ in range(10):

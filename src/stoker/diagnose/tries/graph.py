@@ -6,6 +6,7 @@ the loss. What is replayed is what torch can put in place of the model's call; t
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -55,7 +56,10 @@ def _capture(module: torch.nn.Module, forward: Any, args: tuple[torch.Tensor, ..
     module.forward = forward
     try:
         samples = tuple(one.detach().clone().requires_grad_(one.requires_grad) for one in args)
-        torch.cuda.make_graphed_callables(module, samples)
+        with warnings.catch_warnings():
+            # Capturing uses a stream of its own, other than that of earlier steps. Losses are compared afterwards.
+            warnings.filterwarnings("ignore", message="The AccumulateGrad node's stream")
+            torch.cuda.make_graphed_callables(module, samples)
         return module.forward
     finally:
         module._forward_pre_hooks = hooks
