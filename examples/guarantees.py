@@ -249,10 +249,13 @@ def run_and_kill(folder: Path) -> None:
     child.wait()
     print(f"kill -9: exit code {child.returncode}")
     command(folder, "train", "--resume", "runs/killed", "--quiet")
-    weights = [newest_weights(folder / "runs" / name) for name in ("whole", "killed")]
-    print(f"weights equal to those of the run that was never killed, bit for bit: {weights[0] == weights[1]}")
-    if weights[0] != weights[1]:
-        sys.exit("guarantees expected the same weights")
+    runs = [folder / "runs" / name for name in ("whole", "killed")]
+    whole, killed = map(newest_weights, runs)
+    print(f"weights equal to those of the run that was never killed, bit for bit: {whole == killed}")
+    if whole != killed:
+        setups = [json.loads((run / "run.json").read_bytes())["sessions"][-1]["config"]["setup"] for run in runs]
+        print(f"setup of the whole run:  {setups[0]}\nsetup of the killed run: {setups[1]}")
+        sys.exit("guarantees expected the same weights" + ("" if setups[0] == setups[1] else ", but the setups differ"))
     command(folder, "runs", "runs")
     command(folder, "export", "runs/killed", "model.pt2")
 

@@ -291,7 +291,7 @@ class Engine:
 
     def _with(self, name: str, setup: Setup) -> Setup:
         if name in ("tf32", "bf16"):
-            return replace(setup, precision=name)
+            return replace(setup, precision="tf32" if name == "tf32" else "bf16")
         if name == "graph":  # where it is not fused yet, the user has left that open
             return replace(setup, graph=True, fused=True)
         return replace(setup, fused=True) if name == "fused" else replace(setup, compile=True)
