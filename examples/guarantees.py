@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
 import random
 import shutil
 import signal
@@ -60,6 +61,8 @@ feed = stoker.Feed(store, stoker.Windows(48, stride=48), batch_size=64, columns=
 
 def main() -> None:
     """Run the commands a newcomer would run."""
+    # The models are small: beside another program two threads would wait for each other at each of their layers.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="stoker-demo-") as name:
         folder = Path(name)
         rows = make_prices(folder / "prices")

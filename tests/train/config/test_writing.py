@@ -69,7 +69,8 @@ optimizer.nesterov optimizer.weight_decay schedule schedule.end schedule.every s
 split.by split.embargo split.horizon split.test split.time split.valid split.warm_up train train.accumulate train.clip train.compile
 train.device train.early_stopping train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode
 train.early_stopping.patience train.ema train.epochs train.folder train.fused train.graph train.guard train.keep train.log_every
-train.max_seconds train.metrics train.precision train.ranks train.recompute train.save_every train.seed train.setup train.speed train.writers data
+train.max_seconds train.metrics train.precision train.ranks train.recompute train.save_every train.seed train.setup train.speed
+train.writers data
 """
 
 
