@@ -151,7 +151,7 @@ class Ending:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("fused", [None, True])
 def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(fused: bool | None, tmp_path: Path) -> None:
-    """Ten times, and ended at ten moments with and without a checkpoint: with the graph that is chosen, or not, as it may be."""
+    """Ten times, and ended at ten moments: while setups are measured (0), before the first checkpoint (60) and later."""
 
     def train(name: str | None = None, *, at: int | None = None, resume: bool = False) -> dict[str, torch.Tensor]:
         model = net(dropout=0.2)
@@ -166,7 +166,7 @@ def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(fused: bool | None, t
         found = [train() for _ in range(10)]
         for moment in (0, 1, 2, 59, 60, 61, 100, 200, 300, 359):
             with pytest.raises(Ends):
-                train(str(moment), at=moment + 1)
+                train(str(moment), at=moment)
             found.append(train(str(moment), resume=True))
     for other in found[1:]:
         for name, tensor in found[0].items():
@@ -210,7 +210,7 @@ def test_a_feed_is_gathered_within_the_graph(last: str, accumulate: int, monkeyp
     eager, graph = net(), net()
     trainer_of(eager, loss, accumulate=accumulate).fit(feed_of(last=last), epochs=3)
     trainer_of(graph, loss, graph=True, accumulate=accumulate).fit(feed_of(last=last), epochs=3)
-    assert_close(eager, graph, rtol=1e-3)
+    assert_same(eager, graph)
     assert len(gathered) == 3 * len(feed_of(last=last))
 
 
