@@ -129,10 +129,10 @@ def stages(folder: Path, extra: tuple[str, ...]) -> dict[str, Any]:
     prepared = timed("CSV to split rows", lambda: prepare(settings, target, reach=reach))
     timed("audit", lambda: audit.check_all(prepared))
     model = pipeline.make_model(settings, mean=prepared.scaler.mean, std=prepared.scaler.std, levels=prepared.levels)
-    with using(pipeline.choose_threads(prepared, model)):
+    with using(pipeline.threads_of(settings)):
         timed("training", lambda: pipeline._fit(prepared, model, target, "cpu", resume=False, progress=False))
         timed("score and baselines", lambda: scoring.score(model, prepared))
-        return {**found, "threads that a step is fastest with": torch.get_num_threads()}
+        return {**found, "threads of a step": torch.get_num_threads()}
 
 
 def predictor(folder: Path) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def run_ours(case: Case, batches: Callable[[int], Any], fused: bool, steps: int)
 
 
 def run_defaults(case: Case, batches: Callable[[int], Any], steps: int) -> Weights:
-    """Our trainer as it comes, with a criterion of torch: it measures which implementation is faster, and takes that."""
+    """Our trainer as it comes, with a criterion of torch and an optimizer as people make it."""
     model = case.model()
     stoker.Trainer(model, nn.MSELoss(), adamw(model, None), progress=False).fit(batches(steps))
     return list(model.parameters())

@@ -140,6 +140,7 @@ class Bench:
                 loss,
                 torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01),
                 precision=precision,
+                fused=True,
                 graph=True,
                 compile=is_compiled,
                 clip=1.0,

@@ -149,8 +149,9 @@ def small(is_small: bool) -> dict[str, Any]:
             times[name].append(steps_of(trainer, feed, epochs if name == "eager" else 10 * epochs))
             losses[name] = kept.means
     model, kept = copy.deepcopy(first), Losses()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     trainer = stoker.Trainer(
-        model, window_loss(criterion), torch.optim.AdamW(model.parameters(), lr=1e-3), compile=False, writers=[kept], progress=False
+        model, window_loss(criterion), optimizer, compile=False, speed="measured", writers=[kept], progress=False
     )
     result = trainer.fit(feed, epochs=epochs)
     return {
@@ -190,6 +191,7 @@ def tfa(is_small: bool) -> dict[str, Any]:
             window_loss(criterion),
             torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01),
             precision=precision,
+            fused=True,
             graph=True,
             compile=compiled,
             clip=1.0,
@@ -271,6 +273,7 @@ def saving(is_small: bool) -> dict[str, Any]:
                     window_loss(nn.BCEWithLogitsLoss()),
                     torch.optim.AdamW(model.parameters(), lr=2e-3),
                     precision="bf16",
+                    fused=True,
                     graph=True,
                     compile=False,
                     folder=Path(folder) / "run" if name == "with" else None,

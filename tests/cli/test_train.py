@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.calling import Done
@@ -208,3 +209,46 @@ def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: p
     monkeypatch.setattr(assembly, "find_ranks", lambda: assembly.Process(rank=1, world_size=2, local_rank=1))
     assert stoker("train", "c.yaml").out == ""
     assert train_command.CONFIG_NAME not in [path.name for path in (folder / "runs" / "c").iterdir()]
+
+
+def setup_of(run: Path) -> Any:
+    return json.loads((run / "run.json").read_text())["sessions"][-1]["config"]["setup"]
+
+
+def weights_of(run: Path) -> bytes:
+    return (latest(run).path / "model.safetensors").read_bytes()
+
+
+def test_a_setup_is_asked_for_recorded_and_copied(stoker: Stoker, folder: Path) -> None:
+    plain = {"precision": "fp32", "fused": False, "graph": False, "compile": False}
+    assert stoker("train", "c.yaml", "--quiet", "--set", "folder=plain").code == 0
+    assert setup_of(folder / "plain") == plain
+    assert stoker("train", "c.yaml", "--quiet", "--set", "folder=fused", "--set", "fused=true").code == 0
+    assert setup_of(folder / "fused") == {**plain, "fused": True}
+    assert stoker("train", "c.yaml", "--quiet", "--set", "folder=copy", "--set", "setup=fused").code == 0
+    assert setup_of(folder / "copy") == {**plain, "fused": True}
+    assert weights_of(folder / "copy") == weights_of(folder / "fused")
+    refused = stoker("train", "c.yaml", "--quiet", "--set", "folder=none", "--set", "setup=nothing")
+    assert refused.code == 2
+    assert "nothing holds no run.json" in refused.err
+
+
+def test_a_faster_setup_is_measured_when_asked(stoker: Stoker, folder: Path) -> None:
+    done = stoker("train", "c.yaml", "--speed", "measured")
+    assert done.code == 0
+    assert "choice   no   not measured: 12 updates are over before it has paid off" in done.out
+    assert read_config(folder / "runs" / "c" / "config.yaml").train.speed == "measured"
+    assert json.loads((folder / "runs" / "c" / "run.json").read_text())["sessions"][0]["trials"][0]["name"] == "choice"
+
+
+def test_a_resumed_run_keeps_its_setup_unless_another_is_allowed(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "c.yaml", "--quiet", "--set", "fused=true").code == 0
+    more = ("--set", "epochs=3", "--allow", "epochs")
+    refused = stoker("train", "--resume", "runs/c", "--quiet", "--set", "precision=bf16", *more)
+    assert refused.code == 2
+    assert "train.precision: 'fp32' saved, 'bf16' now" in refused.err
+    assert stoker("train", "--resume", "runs/c", "--quiet", *more).code == 0
+    assert setup_of(folder / "runs" / "c")["fused"] is True
+    changed = ("--set", "precision=bf16", "--allow", "precision", "--set", "epochs=4", "--allow", "epochs")
+    assert stoker("train", "--resume", "runs/c", "--quiet", *changed).code == 0
+    assert setup_of(folder / "runs" / "c") == {"precision": "bf16", "fused": True, "graph": False, "compile": False}

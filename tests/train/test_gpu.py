@@ -9,14 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.train.hog import hog
 from tests.train.training import Kept
 from torch import nn
 
 import stoker
+from stoker.clock import Waiting
 from stoker.devices import sync_debug_mode
-from stoker.errors import NonFinite
+from stoker.errors import NonFinite, TrainError
+from stoker.train import Setup
 from stoker.train.checkpoints import Checkpoints
+from stoker.train.choice import Timed
+from stoker.train.engine import Engine
 from stoker.train.graph import Gathering
+from stoker.train.optimizer import LearningRate
 
 pytestmark = pytest.mark.gpu
 
@@ -50,6 +56,11 @@ def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> stoker.Tra
     return stoker.Trainer(model, loss or nn.MSELoss(), optimizer, **given)
 
 
+def assert_same(one: nn.Module, other: nn.Module) -> None:
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
 def assert_close(one: nn.Module, other: nn.Module, rtol: float = 1e-4) -> None:
     for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=rtol, atol=1e-5)
@@ -67,8 +78,112 @@ def test_a_graph_does_what_eager_steps_do(options: dict[str, Any]) -> None:
     kept = Kept(), Kept()
     trainer_of(eager, writers=[kept[0]], log_every=1, **options).fit(batches, epochs=4)
     trainer_of(graph, graph=True, writers=[kept[1]], log_every=1, **options).fit(batches, epochs=4)
-    assert_close(eager, graph)
-    np.testing.assert_allclose(kept[1].losses(), kept[0].losses(), rtol=1e-3)
+    assert_same(eager, graph)
+    assert kept[1].losses() == kept[0].losses()
+
+
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD"])
+@pytest.mark.parametrize("schedule", [None, stoker.train.Cosine(warmup=3)])
+def test_a_graph_and_eager_fused_steps_give_the_same_bits(kind: str, schedule: Any) -> None:
+    """Both read the learning rate from a float32 tensor: 1e-2 is another number in float64."""
+    options: dict[str, Any] = {"momentum": 0.9} if kind == "SGD" else {}
+    models = []
+    for graph in (False, True):
+        model = net(dropout=0.2)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-2, weight_decay=0.01, fused=True, **options)
+        torch.manual_seed(5)
+        trainer_of(model, optimizer=optimizer, graph=graph, schedule=schedule, clip=1.0, ema=0.9).fit(pairs(), epochs=5)
+        assert optimizer.param_groups[0]["lr"] == 1e-2, "the optimizer is given back as it was"
+        models.append(model)
+    assert_same(*models)
+
+
+def test_a_learning_rate_in_double_would_give_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control of the test above."""
+    graph, eager = net(), net()
+    trainer_of(graph, graph=True).fit(pairs(), epochs=5)
+    monkeypatch.setattr(LearningRate, "to_device", lambda self, device: None)
+    trainer_of(eager).fit(pairs(), epochs=5)
+    assert not all(map(torch.equal, graph.parameters(), eager.parameters()))
+
+
+def test_nothing_turns_a_fused_optimizer_on_unasked() -> None:
+    model, plain = net(), net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for epochs in (1, 30):
+        result = trainer_of(model, optimizer=optimizer, graph="auto").fit(pairs(), epochs=epochs)
+        assert not result.setup.fused
+        assert not result.setup.graph
+        assert "is not fused" in next(trial.reason for trial in result.trials if trial.name == "graph")
+    told = torch.optim.AdamW(plain.parameters(), lr=1e-2)
+    for epochs in (1, 30):
+        trainer_of(plain, optimizer=told, graph=False).fit(pairs(), epochs=epochs)
+    assert_same(model, plain)
+    with pytest.raises(TrainError, match=r"AdamW is not fused, so the host has to check each update. Pass fused=True"):
+        trainer_of(net(), optimizer=lambda weights: torch.optim.AdamW(weights), graph=True).fit(pairs())
+    asked, made = net(), net()
+    trainer_of(asked, optimizer=torch.optim.AdamW(asked.parameters(), lr=1e-2), graph=True, fused=True).fit(pairs())
+    trainer_of(made, graph=True).fit(pairs())
+    assert_same(asked, made)
+
+
+class Ends(Exception):
+    """The end of a process, for tests that stay in one."""
+
+
+class Ending:
+    """Batches that end the run in the middle."""
+
+    def __init__(self, batches: list[Any], at: int | None) -> None:
+        self.batches, self.left = batches, at
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Any:
+        for batch in self.batches:
+            if self.left is not None:
+                if not self.left:
+                    raise Ends
+                self.left -= 1
+            yield batch
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fused", [None, True])
+def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(fused: bool | None, tmp_path: Path) -> None:
+    """Ten times, and ended at ten moments: while setups are measured (0), before the first checkpoint (60) and later."""
+
+    def train(name: str | None = None, *, at: int | None = None, resume: bool = False) -> dict[str, torch.Tensor]:
+        model = net(dropout=0.2)
+        torch.manual_seed(2)
+        options: Any = {"folder": tmp_path / name, "save_every": 60} if name is not None else {}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        trainer = stoker.Trainer(model, nn.MSELoss(), optimizer, fused=fused, clip=1.0, ema=0.9, progress=False, **options)
+        trainer.fit(Ending(pairs(), at), epochs=30, resume=resume)
+        return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    with hog():
+        found = [train() for _ in range(10)]
+        for moment in (0, 1, 2, 59, 60, 61, 100, 200, 300, 359):
+            with pytest.raises(Ends):
+                train(str(moment), at=moment)
+            found.append(train(str(moment), resume=True))
+    for other in found[1:]:
+        for name, tensor in found[0].items():
+            assert torch.equal(tensor, other[name]), name
+
+
+def test_a_graph_is_not_taken_where_steps_cannot_be_repeated() -> None:
+    count = iter(range(1_000_000))
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return nn.functional.mse_loss(model(batch[0]), batch[1]) * (1 + 1e-3 * next(count))
+
+    result = trainer_of(net(), loss, graph="auto").fit(pairs(), epochs=30)
+    (trial,) = result.trials
+    assert not result.setup.graph
+    assert "other bits each time" in trial.reason
 
 
 def test_running_statistics_are_kept_by_a_graph() -> None:
@@ -96,7 +211,7 @@ def test_a_feed_is_gathered_within_the_graph(last: str, accumulate: int, monkeyp
     eager, graph = net(), net()
     trainer_of(eager, loss, accumulate=accumulate).fit(feed_of(last=last), epochs=3)
     trainer_of(graph, loss, graph=True, accumulate=accumulate).fit(feed_of(last=last), epochs=3)
-    assert_close(eager, graph, rtol=1e-3)
+    assert_same(eager, graph)
     assert len(gathered) == 3 * len(feed_of(last=last))
 
 
@@ -193,17 +308,35 @@ def test_a_step_that_waits_is_not_captured_and_the_reason_is_told() -> None:
     assert not result.setup.graph
 
 
-def test_the_fastest_setup_is_chosen_and_leaves_no_trace() -> None:
-    model = net(dropout=0.1)
+def test_a_measured_setup_leaves_no_trace_and_can_be_copied() -> None:
+    model, told = net(dropout=0.1), net(dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(4)
-    result = trainer_of(model, optimizer=optimizer, precision="auto", graph="auto").fit(pairs(), epochs=30)
-    assert result.setup.graph
+    result = trainer_of(model, optimizer=optimizer, precision="auto", graph="auto", speed="measured").fit(pairs(), epochs=100)
     assert {trial.name for trial in result.trials} >= {"fused", "graph", "tf32", "bf16"}
-    told = net(dropout=0.1)
     torch.manual_seed(4)
-    trainer_of(told, precision=result.setup.precision, graph=True).fit(pairs(), epochs=30)
-    assert_close(model, told, rtol=1e-2)
+    copied: Any = {"precision": "auto", "graph": "auto", "compile": "auto", "setup": result.setup}
+    again = trainer_of(told, optimizer=torch.optim.AdamW(told.parameters(), lr=1e-2), **copied).fit(pairs(), epochs=100)
+    assert again.setup == result.setup
+    assert_same(model, told)
+
+
+def test_a_hint_says_what_would_be_faster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An optimizer that is not fused stays so; one line says what a fused one with a graph would bring."""
+    original = Engine._measure
+
+    def measure(self: Engine, setup: Setup, *given: Any, **options: Any) -> Timed:
+        return original(self, setup, *given, **options)._replace(seconds=0.1 if setup.graph else 1.0)
+
+    monkeypatch.setattr(Engine, "_measure", measure)
+    monkeypatch.setattr(Waiting, "end", lambda self: (0, 1))
+    model = net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    result = trainer_of(model, optimizer=optimizer, graph="auto", progress=True, max_seconds=1e-9).fit(pairs(), epochs=1000)
+    assert result.setup == Setup()
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("  a fused optimizer with a CUDA graph would be 10.0x faster (10.0-10.0), losses ")
+    assert line.endswith(': speed="measured"')
 
 
 @pytest.mark.parametrize("graph", [False, True])

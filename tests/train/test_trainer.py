@@ -123,21 +123,20 @@ def test_measured_choices_are_told_and_leave_no_trace(capsys: pytest.CaptureFixt
     """The run is that of a trainer which was told the same setup from the start."""
     ours, told = network(dropout=0.3), network(dropout=0.3)
     torch.manual_seed(5)
-    result = trainer_of(
-        ours, optimizer=torch.optim.AdamW(ours.parameters()), precision="auto", graph="auto", compile="auto", progress=True
-    ).fit(pairs(), epochs=20)
+    opened = {"precision": "auto", "graph": "auto", "compile": "auto", "speed": "measured", "progress": True}
+    result = trainer_of(ours, optimizer=torch.optim.AdamW(ours.parameters()), **opened).fit(pairs(), epochs=80)
     assert {trial.name for trial in result.trials} == {"fused", "graph", "bf16", "compile"}
     assert "there is no GPU" in capsys.readouterr().out
     torch.manual_seed(5)
     setup = result.setup  # whatever was faster on this machine, at this moment
     optimizer = adamw(told, lr=1e-3, fused=setup.fused or None)
-    trainer_of(told, optimizer=optimizer, precision=setup.precision, compile=setup.compile).fit(pairs(), epochs=20)
+    trainer_of(told, optimizer=optimizer, precision=setup.precision, compile=setup.compile).fit(pairs(), epochs=80)
     assert same_weights(ours, told)
 
 
 def test_a_short_run_is_not_measured() -> None:
     model = network()
-    result = trainer_of(model, optimizer=torch.optim.AdamW(model.parameters()), precision="auto").fit(pairs())
+    result = trainer_of(model, optimizer=torch.optim.AdamW(model.parameters()), precision="auto", speed="measured").fit(pairs())
     assert "12 updates are over before it has paid off" in result.trials[0].reason
 
 
@@ -149,7 +148,7 @@ def test_an_iterator_loses_no_batch_to_measurements() -> None:
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
     batches = pairs(300)
-    trainer_of(network(), loss, precision="auto").fit(iter(batches))
+    trainer_of(network(), loss, precision="auto", speed="measured").fit(iter(batches))
     assert seen[-300:] == [float(x[0, 0]) for x, _ in batches]
 
 
@@ -182,6 +181,9 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
         ({"precision": "fp64"}, "precision is 'fp64'; expected one of auto, fp32, tf32, bf16, fp16"),
         ({"precision": "fp16"}, "precision 'fp16' needs a GPU"),
         ({"graph": True}, "graph=True needs a GPU"),
+        ({"fused": 1}, "fused is 1; expected True, False, or None"),
+        ({"speed": "fast"}, "speed is 'fast'; expected 'exact' or 'measured'"),
+        ({"speed": "measured", "setup": "runs/x"}, "Pass one of the two"),
         ({"graph": 1.5}, "graph is 1.5; expected True, False or 'auto'"),
         ({"accumulate": 0}, "accumulate is 0; expected a whole number of at least 1"),
         ({"clip": -1.0}, "clip is -1.0; expected a number above 0"),

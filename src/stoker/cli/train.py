@@ -39,6 +39,9 @@ COMPARED = {
     "train.clip": "config.clip",
     "train.ema": "config.ema",
     "train.guard": "config.guard",
+    "train.precision": "setup.precision",
+    "train.compile": "setup.compile",
+    "train.fused": "setup.fused",
 }
 """Fields of a configuration that a trainer compares too, and what it calls them."""
 
@@ -98,6 +101,11 @@ def recipe_of_run(folder: Path) -> str | None:
 @click.command("train", cls=_Train, short_help="Train a model as a configuration says, or a recipe.")
 @click.argument("config", required=False)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
+@click.option(
+    "--speed",
+    type=click.Choice(["exact", "measured"]),
+    help="What is chosen by measuring: exact (default) changes no bit of the weights, measured is whatever is faster.",
+)
 @click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
@@ -106,6 +114,7 @@ def recipe_of_run(folder: Path) -> str | None:
 def command(
     config: str | None,
     assignments: tuple[str, ...],
+    speed: str | None,
     resume: str | None,
     allow: tuple[str, ...],
     fields: bool,
@@ -131,6 +140,8 @@ def command(
         raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
     if allow and resume is None:
         raise click.UsageError("--allow is for --resume: a new run has nothing to differ from.")
+    if speed is not None:
+        assignments = (*assignments, f"train.speed={speed}")
     plan = _new(Path(config), assignments) if config is not None else _resumed(Path(resume or ""), assignments, allow)
     _run(plan, quiet=quiet or as_json, as_json=as_json)
 
@@ -230,7 +241,7 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool
     makers: Mapping[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}
     stopping = train.early_stopping
     model = trained.model.to(device)
-    return Trainer(
+    trainer = Trainer(
         model,
         trained.loss,
         partial(make_optimizer, config.optimizer),
@@ -240,6 +251,9 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool
         ema=train.ema,
         graph=train.graph,
         compile=train.compile,
+        fused=train.fused,
+        speed=train.speed,
+        setup=train.setup,
         recompute=train.recompute,
         schedule=make_schedule(config.schedule),
         early_stopping=None
@@ -259,6 +273,8 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool
         config=to_tree(config),
         progress=shows,
     )
+    trainer.speed_option = "--speed measured"
+    return trainer
 
 
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The engine: makes the work of a setup (eager steps or graphs, a precision, an implementation of the optimizer), and finds the
+"""The engine: makes the work of a setup (eager steps or graphs, a precision, an implementation of the optimizer), and chooses the
 setup by measuring, from one and the same state, which is there again afterwards.
 """
 
@@ -15,15 +15,31 @@ from torch import nn
 
 from stoker.clock import now_ns
 from stoker.errors import TrainError
-from stoker.train.choice import WORTH_MEASURING, Chooser, Setup, Timed, Trial
+from stoker.train.choice import (
+    HINT_SECONDS,
+    HINT_SHARE,
+    LARGEST_SHARE,
+    LEAST_GAIN,
+    RUNS,
+    WARM_UP,
+    WORTH_COMPILING_SECONDS,
+    WORTH_MEASURING,
+    Chooser,
+    Gain,
+    Setup,
+    Timed,
+    Trial,
+    steps_per_round,
+)
 from stoker.train.graph import Eager, Gathering, Graphs, Work
-from stoker.train.optimizer import FUSED, LearningRate, may_be_fused, set_fused
-from stoker.train.precision import Precision, Scale, set_matmul_flags
+from stoker.train.optimizer import FUSED, LearningRate, is_fused, may_be_fused, set_fused
+from stoker.train.precision import Scale, set_matmul_flags
 from stoker.train.readout import Readout
 from stoker.train.replicas import Replicas
 from stoker.train.shards import Shards
 from stoker.train.snapshot import Snapshot
 from stoker.train.step import Step, takes_flag
+from stoker.units import readable_seconds
 
 if TYPE_CHECKING:
     from stoker.train.stream import Stream
@@ -31,6 +47,8 @@ if TYPE_CHECKING:
 
 MEASURED_BATCHES = 4
 _SHAKEN_SEED = 0x5EED
+_WORDS = {"fused": "a fused optimizer", "graph": "a fused optimizer with a CUDA graph", "tf32": "tf32", "bf16": "bf16"}
+"""What a hint calls a candidate."""
 
 
 class Engine:
@@ -40,7 +58,9 @@ class Engine:
         self._trainer = trainer
         self._stream = stream
         self._total_updates = total_updates
-        self._may_be_fused = may_be_fused(trainer.optimizer)
+        self._may_be_fused = trainer.fused is None and may_be_fused(trainer.optimizer)
+        self._unfused = [group.get("fused") if not group.get("fused") else None for group in trainer.optimizer.param_groups]
+        self._was_fused = is_fused(trainer.optimizer)
         self._tried: dict[Setup, tuple[Step, Work, Readout]] = {}
         self.rate = LearningRate(trainer.optimizer)
         self.scale: Scale | None = None
@@ -51,6 +71,7 @@ class Engine:
 
     def __exit__(self, *error: object) -> None:
         self.rate.restore()
+        self._fuse(self._was_fused)
         for name in ("grad_scale", "found_inf"):
             if hasattr(self._trainer.optimizer, name):
                 delattr(self._trainer.optimizer, name)
@@ -103,12 +124,17 @@ class Engine:
 
     def _activate(self, setup: Setup) -> None:
         """Set what is set on the optimizer and for the whole process."""
-        if self._may_be_fused:
-            set_fused(self._trainer.optimizer, setup.fused)
         self.rate.restore()
-        if setup.graph:
+        self._fuse(setup.fused)
+        # A graph reads the learning rate from a float32 tensor. A fused kernel computes with a number of Python in double, so
+        # eager steps read the tensor too: both then give the same bits.
+        if setup.graph or (setup.fused and self._trainer.device.type == "cuda"):
             self.rate.to_device(self._trainer.device)
         set_matmul_flags(setup.precision)
+
+    def _fuse(self, fused: bool) -> None:
+        if fused != is_fused(self._trainer.optimizer):
+            set_fused(self._trainer.optimizer, fused, otherwise=self._unfused)
 
     def _model(self, setup: Setup) -> nn.Module:
         return self._trainer.compiled if setup.compile else self._trainer.model
@@ -119,7 +145,7 @@ class Engine:
         if self._trainer.device.type != "cuda":
             return "there is no GPU"
         if not takes_flag(optimizer):
-            return f"{type(optimizer).__name__} has no fused implementation, so the host has to look before each update"
+            return f"{type(optimizer).__name__} is not fused, so the host has to check each update. Pass fused=True"
         if any(group.get("dampening") for group in optimizer.param_groups):
             return "SGD with dampening begins unlike it goes on"
         if step.has_statistics and self._trainer.accumulate > 1:
@@ -138,79 +164,160 @@ class Engine:
 
         return preserve
 
-    def choose(self) -> tuple[Setup, tuple[Trial, ...]]:
-        """The fastest setup with the same losses, as far as the user has left it open."""
+    def baseline(self) -> Setup:
+        """The setup that the user's options ask for, without anything that is measured."""
         trainer = self._trainer
-        fixed: Precision = "fp32" if trainer.precision == "auto" else trainer.precision  # type: ignore[assignment]
-        fused = all(group.get("fused") for group in trainer.optimizer.param_groups)
-        setup = Setup(precision=fixed, fused=fused, graph=trainer.graph is True, compile=trainer.compile is True)
-        if setup.graph and self._may_be_fused:
-            setup = replace(setup, fused=True)
-        if trainer.ranks.shards and self._is_open():
-            return setup, (Trial(name="choice", chosen=False, reason="not measured: the weights are on several ranks"),)
-        if not self._is_open():
+        fused = is_fused(trainer.optimizer) if trainer.fused is None else trainer.fused
+        if trainer.graph is True and trainer.speed == "measured":
+            fused = fused or self._may_be_fused  # a graph needs it, and the user has left it open
+        return Setup(
+            precision="fp32" if trainer.precision == "auto" else trainer.precision,
+            fused=fused,
+            graph=trainer.graph is True,
+            compile=trainer.compile is True,
+        )
+
+    def choose(self) -> tuple[Setup, tuple[Trial, ...]]:
+        """The setup of a new run: the baseline, or what is faster and allowed to replace it."""
+        trainer, setup = self._trainer, self.baseline()
+        taken, hinted = self._candidates(setup)
+        if trainer.ranks.shards and trainer.speed == "measured":
+            return setup, self._noted("choice", "not measured: the weights are on several ranks")
+        if not taken and not self._is_worth_hinting(hinted):
+            if "graph" in hinted:
+                name = type(trainer.optimizer).__name__
+                return setup, self._noted("graph", f"{name} is not fused, so the host has to check each update (fused=True)")
             return setup, ()
-        if self._total_updates is not None and self._total_updates < WORTH_MEASURING:
-            reason = f"not measured: {self._total_updates:,} updates are over before it has paid off"
-            if self._may_be_fused and trainer.device.type == "cuda":
-                setup = replace(setup, fused=True)  # the guard needs no wait with it
-            return setup, (Trial(name="choice", chosen=False, reason=reason),)
+        if taken and self._total_updates is not None and self._total_updates < WORTH_MEASURING:
+            return setup, self._noted("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off")
         batches = self._stream.peek(MEASURED_BATCHES * trainer.accumulate)
-        snapshot = Snapshot(trainer.model, trainer.optimizer, *(trainer.ema.tensors() if trainer.ema is not None else ()))
-        on_gpu = trainer.device.type == "cuda"
-
-        def run(setup: Setup, num_steps: int, *, shaken: bool = False) -> Timed:
-            return self._measure(setup, num_steps, batches, snapshot, shaken=shaken)
-
-        chooser = Chooser(run=run, total_updates=self._total_updates)
+        others = [*trainer.loss_modules, *(trainer.ema.tensors() if trainer.ema is not None else ())]
+        snapshot = Snapshot(trainer.model, trainer.optimizer, *others)
         was_training = trainer.model.training
         trainer.model.train()
+
+        def run(setup: Setup, num_steps: int, *, shaken: bool = False, bits: bool = False) -> Timed:
+            return self._measure(setup, num_steps, batches, snapshot, shaken=shaken, bits=bits)
+
+        chooser = Chooser(run=run)
         try:
-            setup = self._improve(chooser, setup)
+            setup = self._improve(chooser, setup, taken)
+            self._hint(chooser, setup, hinted)
         finally:
             trainer.model.train(was_training)
             self._tried.clear()
             self._activate(setup)
             # A fresh optimizer has no state: what a graph will know by its address is made when it is captured.
-            snapshot.restore(for_graph=on_gpu and setup.graph)
+            snapshot.restore(for_graph=trainer.device.type == "cuda" and setup.graph)
             trainer.optimizer.zero_grad(set_to_none=True)
         return setup, tuple(chooser.trials)
 
-    def _is_open(self) -> bool:
-        trainer = self._trainer
-        on_gpu = trainer.device.type == "cuda"
-        return (
-            self._may_be_fused or trainer.precision == "auto" or trainer.compile == "auto" or (on_gpu and trainer.graph == "auto")
-        )
+    def _noted(self, name: str, reason: str) -> tuple[Trial, ...]:
+        trial = Trial(name=name, chosen=False, reason=reason)
+        self._trainer.say(str(trial))
+        return (trial,)
 
-    def _improve(self, chooser: Chooser, setup: Setup) -> Setup:
+    def _candidates(self, setup: Setup) -> tuple[list[str], list[str]]:
+        """What may replace parts of the baseline, by name; and what may only be hinted at, as it changes bits unasked."""
         trainer = self._trainer
         on_gpu = trainer.device.type == "cuda"
-        if self._may_be_fused and not setup.fused:
-            setup = chooser.better("fused", setup, replace(setup, fused=True))
-        if trainer.graph == "auto" and not trainer.ranks.together:
-            if on_gpu:
-                candidate = replace(setup, graph=True, fused=setup.fused or self._may_be_fused)
-                setup = chooser.better("graph", setup, candidate)
+        graph = ["graph"] if trainer.graph == "auto" and on_gpu and not trainer.ranks.together else []
+        fused = ["fused"] if self._may_be_fused and not setup.fused else []
+        precision = (["tf32"] if on_gpu else []) + ["bf16"] if trainer.precision == "auto" else []
+        if trainer.speed == "measured":
+            return [*fused, *graph, *precision, *(["compile"] if trainer.compile == "auto" else [])], []
+        if trainer.ranks.together:
+            return [], []
+        if graph and not setup.fused:
+            return [], [*(graph if fused else []), *precision]
+        return graph, [*fused, *precision]
+
+    def _is_worth_hinting(self, hinted: list[str]) -> bool:
+        """Whether somebody would see a hint, and a small share of the run is enough to measure it."""
+        if not hinted or not self._trainer.shows_progress or self._total_updates is None:
+            return False
+        return self._steps_per_round(1.0, hinted, share=HINT_SHARE) > 0
+
+    def _steps_per_round(self, seconds: float, names: list[str], *, share: float) -> int:
+        return steps_per_round(seconds, total_updates=self._total_updates, num_candidates=len(names), share=share)
+
+    def _improve(self, chooser: Chooser, setup: Setup, names: list[str]) -> Setup:
+        """Take what is faster, one candidate after the other."""
+        exact = self._trainer.speed == "exact"
+        if not exact and self._trainer.device.type != "cuda":
+            self._told(chooser.note("graph", "there is no GPU"))
+        if not names:
+            return setup
+        seconds = chooser.run(setup, 1).seconds
+        num_steps = self._steps_per_round(seconds, names, share=LARGEST_SHARE)
+        if num_steps < 1:
+            self._told(chooser.note("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"))
+            return setup
+        self._say_how_long(seconds, num_steps, [name for name in names if name != "compile"])
+        for name in names:
+            refusal = self._refusal(name, seconds)
+            if refusal is None:
+                if name == "compile":
+                    self._trainer.say("compiling the model (this may take minutes) ...")
+                setup = chooser.better(name, setup, self._with(name, setup), num_steps=num_steps, exact=exact)
+                self._told(chooser.trials[-1])
             else:
-                chooser.note("graph", "there is no GPU")
-        if trainer.precision == "auto":
-            setup = self._improve_precision(chooser, setup)
-        if trainer.compile == "auto" and chooser.is_worth_compiling(setup):
-            setup = chooser.better("compile", setup, replace(setup, compile=True))
+                self._told(chooser.note(name, refusal))
         return setup
 
-    def _improve_precision(self, chooser: Chooser, setup: Setup) -> Setup:
-        if self._trainer.device.type == "cuda":
-            setup = chooser.better("tf32", setup, replace(setup, precision="tf32"))
-            return chooser.better("bf16", setup, replace(setup, precision="bf16"))
-        slower = _bf16_slowdown()
-        if slower > 1.0:
-            chooser.note("bf16", f"products take {slower:.1f}x the time of fp32 on this CPU")
-            return setup
-        return chooser.better("bf16", setup, replace(setup, precision="bf16"))
+    def _hint(self, chooser: Chooser, setup: Setup, names: list[str]) -> None:
+        """Say in one line what would be faster, where measuring it takes a small share of the run."""
+        if not self._is_worth_hinting(names):
+            return
+        first, again = (chooser.run(setup, 1, bits=True) for _ in range(2))
+        num_steps = self._steps_per_round(again.seconds, names, share=HINT_SHARE)
+        # Steps that differ each time may count in places that no snapshot knows: they are left alone.
+        if first.bits != again.bits or num_steps < 1 or again.seconds * (self._total_updates or 0) < HINT_SECONDS:
+            return
+        self._say_how_long(again.seconds, num_steps, names)
+        best: tuple[float, str] | None = None
+        for name in names:
+            if self._refusal(name, again.seconds) is not None:
+                continue
+            trial = chooser.compare(name, setup, self._with(name, setup), num_steps=num_steps)
+            if trial.chosen and trial.gain is not None and trial.gain_low is not None and trial.gain_high is not None:
+                gain = Gain(trial.gain_low, trial.gain, trial.gain_high)
+                losses = trial.reason.rpartition(", ")[2]
+                line = f"{_WORDS[name]} would be {gain}, {losses}: {self._trainer.speed_option}"
+                best = max(best or (LEAST_GAIN, ""), (gain.low, line))
+                chooser.trials[-1] = replace(trial, chosen=False, reason=f"would be {gain}, {losses}")
+        if best is not None:
+            self._trainer.say(best[1])
 
-    def _measure(self, setup: Setup, num_steps: int, batches: list[Any], snapshot: Snapshot, *, shaken: bool) -> Timed:
+    def _with(self, name: str, setup: Setup) -> Setup:
+        if name in ("tf32", "bf16"):
+            return replace(setup, precision="tf32" if name == "tf32" else "bf16")
+        if name == "graph":  # where it is not fused yet, the user has left that open
+            return replace(setup, graph=True, fused=True)
+        return replace(setup, fused=True) if name == "fused" else replace(setup, compile=True)
+
+    def _refusal(self, name: str, seconds: float) -> str | None:
+        """Why a candidate is not even tried."""
+        if name == "graph" and not (is_fused(self._trainer.optimizer) or self._may_be_fused):
+            return f"{type(self._trainer.optimizer).__name__} is not fused, so the host has to check each update"
+        if name == "bf16" and self._trainer.device.type == "cpu" and (slower := _bf16_slowdown()) > 1.0:
+            return f"matmuls take {slower:.1f}x the time of fp32 on this CPU"
+        if name == "compile":
+            expected = seconds * self._total_updates if self._total_updates is not None else None
+            if expected is None or expected < WORTH_COMPILING_SECONDS:
+                length = "of unknown length" if expected is None else f"over in {readable_seconds(expected)}"
+                return f"not tried: the run is {length}, and compiling takes minutes"
+        return None
+
+    def _say_how_long(self, seconds: float, num_steps: int, names: list[str]) -> None:
+        if names:
+            expected = len(names) * (RUNS * num_steps + 2 * WARM_UP) * seconds
+            self._trainer.say(f"measuring setups (at most about {readable_seconds(max(1, round(expected)))}) ...")
+
+    def _told(self, trial: Trial) -> None:
+        self._trainer.say(str(trial))
+
+    def _measure(self, setup: Setup, num_steps: int, batches: list[Any], snapshot: Snapshot, *, shaken: bool, bits: bool) -> Timed:
         trainer = self._trainer
         is_new = setup not in self._tried
         if is_new:
@@ -227,12 +334,12 @@ class Engine:
                 torch.manual_seed(_SHAKEN_SEED)
             _synchronize(trainer.device)
             begin = now_ns()
-            self._run(work, batches, 2 if is_warm_up else num_steps)
+            self._run(work, batches, WARM_UP if is_warm_up else num_steps)
             _synchronize(trainer.device)
             seconds = (now_ns() - begin) / 1e9 / num_steps
         readout.take()
         losses = [loss for window in readout.ready(wait=True) for loss in window.column("loss")]
-        return Timed(seconds, losses[:num_steps])
+        return Timed(seconds, losses[:num_steps], snapshot.digest() if bits else "")
 
     def _run(self, work: Work, batches: list[Any], num_steps: int) -> None:
         entries = islice(cycle(batches), num_steps * self._trainer.accumulate)
@@ -248,7 +355,7 @@ def _synchronize(device: torch.device) -> None:
 
 
 def _bf16_slowdown() -> float:
-    """How many times longer a product of matrices takes in bf16 than in fp32, on this CPU."""
+    """How many times longer a matmul takes in bf16 than in fp32, on this CPU."""
     times = {}
     for dtype in (torch.float32, torch.bfloat16):
         matrix = torch.ones(256, 256, dtype=dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -27,28 +27,44 @@ def check_optimizer(optimizer: Any, parameters: Iterable[torch.Tensor]) -> torch
     return optimizer
 
 
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether one kernel updates all weights."""
+    return all(group.get("fused") for group in optimizer.param_groups)
+
+
 def may_be_fused(optimizer: torch.optim.Optimizer) -> bool:
     """Whether there is a choice: the optimizer has a fused implementation, and the user has not said which to take."""
-    return type(optimizer) in FUSED and all(
-        group.get("fused") is None and group.get("foreach") is None and not group.get("differentiable") and _is_plain(group)
-        for group in optimizer.param_groups
+    return refuses_fused(optimizer) is None and all(
+        group.get("fused") is None and group.get("foreach") is None for group in optimizer.param_groups
     )
 
 
-def _is_plain(group: dict[str, Any]) -> bool:
-    """Whether all weights are such as the fused kernels take."""
-    return all(torch.is_floating_point(weight) and not weight.is_sparse for weight in group["params"])
+def refuses_fused(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why the optimizer cannot be fused; None where it can."""
+    groups = optimizer.param_groups
+    if is_fused(optimizer):
+        return None
+    if type(optimizer) not in FUSED:
+        return f"{type(optimizer).__name__} has no fused implementation; {', '.join(kind.__name__ for kind in FUSED)} have one"
+    for name in ("foreach", "differentiable"):
+        if any(group.get(name) for group in groups):
+            return f"the optimizer was made with {name}=True, which cannot be fused"
+    if not all(torch.is_floating_point(weight) and not weight.is_sparse for group in groups for weight in group["params"]):
+        return "some weights are not dense floating point tensors"
+    return None
 
 
-def set_fused(optimizer: torch.optim.Optimizer, fused: bool) -> None:
-    """Take the fused implementation, or leave the choice to torch."""
-    for group in optimizer.param_groups:
-        group["fused"] = True if fused else None
+def set_fused(optimizer: torch.optim.Optimizer, fused: bool, *, otherwise: Sequence[bool | None] | None = None) -> None:
+    """Take the fused implementation, or leave the choice to torch; `otherwise` is what each group then says of `fused`."""
+    for group, other in zip(optimizer.param_groups, otherwise or [None] * len(optimizer.param_groups), strict=True):
+        group["fused"] = True if fused else other
     optimizer._step_supports_amp_scaling = fused  # type: ignore[attr-defined]
     optimizer._need_device_dtype_check_for_fused = fused  # type: ignore[attr-defined]
-    for weight, state in optimizer.state.items():
-        if isinstance(state.get("step"), torch.Tensor):
-            state["step"] = state["step"].to(weight.device if fused else "cpu")
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            state = optimizer.state.get(weight, {})
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].to(weight.device if fused or group.get("capturable") else "cpu")
 
 
 def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:

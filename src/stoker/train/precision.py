@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 
@@ -20,13 +20,14 @@ FIRST_SCALE = 2.0**16
 GROWTH, BACKOFF, GROWTH_STEPS = 2.0, 0.5, 2000
 
 
-def check_precision(precision: str, device: torch.device) -> None:
-    """Refuse what the device cannot do."""
+def check_precision(precision: str, device: torch.device) -> Precision | Literal["auto"]:
+    """Refuse what the device cannot do. "auto" is fp32, unless `speed="measured"` finds something faster."""
     known = ("auto", *get_args(Precision))
     if precision not in known:
         raise OptionError(f"precision is {precision!r}; expected one of {', '.join(known)}.")
     if precision in ("tf32", "fp16") and device.type != "cuda":
-        raise OptionError(f"precision {precision!r} needs a GPU, but the model is on {device.type}. Use 'fp32', 'bf16' or 'auto'.")
+        raise OptionError(f"precision {precision!r} needs a GPU, but the model is on {device.type}. Use 'fp32' or 'bf16'.")
+    return cast(Precision, precision)
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -7,13 +7,16 @@ without an end was killed, or is still running.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from stoker.errors import TrainError
 from stoker.files import write_file
 from stoker.train.machine import Commit, Machine
+
+if TYPE_CHECKING:
+    from stoker.train.choice import Setup
 
 NAME = "run.json"
 VERSION = 1
@@ -34,7 +37,9 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     folder: str
     """Where the command was given."""
     config: dict[str, Any]
-    """The effective configuration."""
+    """The effective configuration, with the setup of the run: what a resumed run takes it from."""
+    trials: list[dict[str, Any]] = []
+    """What was measured to choose the setup, with its intervals."""
     stores: dict[str, str]
     """The digest of each store that was fed, by its use or name."""
     versions: dict[str, str]
@@ -78,6 +83,16 @@ def read_record(folder: Path) -> Record:
     if not record.sessions:
         raise TrainError(f"{path} is damaged: it has no session.")
     return record
+
+
+def recorded_setup(folder: Path) -> Setup:
+    """The setup that a run is computed in, as its last session recorded it before its first step."""
+    from stoker.train.choice import parse_setup  # imports torch, which `stoker runs` has no use for
+
+    config = read_record(folder).last.config
+    if "setup" not in config:
+        raise TrainError(f"{folder / NAME} has no setup, so none can be taken from it. Give the folder of a run of stoker.Trainer.")
+    return parse_setup(config["setup"], where=str(folder / NAME))
 
 
 def write_record(folder: Path, record: Record) -> None:

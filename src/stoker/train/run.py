@@ -43,6 +43,7 @@ class Run:
         *,
         config: Any = None,
         stores: Mapping[str, str] | None = None,
+        trials: Sequence[Mapping[str, Any]] = (),
         from_step: int | None = None,
         command: Sequence[str] | None = None,
     ) -> None:
@@ -61,6 +62,7 @@ class Run:
                 command=list(sys.orig_argv if command is None else command),
                 folder=str(Path.cwd()),
                 config=_plain(config),
+                trials=[dict(trial) for trial in trials],
                 stores=dict(stores or {}),
                 versions=find_versions(),
                 machine=find_machine(),

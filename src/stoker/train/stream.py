@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from stoker.errors import OptionError, TrainError
+from stoker.train import rng
 from stoker.train.loss import map_tensors, tensors_of
 
 
@@ -25,8 +26,8 @@ class Stream:
         self.batches = batches
         self._device = device
         self._keeps_state = hasattr(batches, "state_dict") and hasattr(batches, "load_state_dict")
-        self._is_once = isinstance(batches, Iterator)
-        self._peeked: list[Any] = []
+        self._begun: Iterator[Any] | None = None
+        """The first epoch, where `peek` has begun it."""
         self._skip = 0
 
     def num_updates(self, accumulate: int, epochs: int) -> int | None:
@@ -37,28 +38,35 @@ class Stream:
             return None
 
     def peek(self, count: int) -> list[Any]:
-        """The first batches on the device, for measurements; the training gets them all the same."""
-        if self._is_once:
-            self._peeked = list(islice(self.batches, count))
-            found = self._peeked
-        else:
-            state = self.batches.state_dict() if self._keeps_state else None  # type: ignore[attr-defined]
+        """The first batches on the device, for measurements; nothing that follows is different for it.
+
+        An iterable with a state is read ahead and put back. Of any other, the first batch alone is taken, by the iterator of
+        the first epoch itself, which the training then continues: its random numbers and those of its dataset are drawn
+        as if nothing had been measured.
+        """
+        if self._keeps_state:
+            state, random = self.state(), rng.capture()
             iterator = iter(self.batches)
             found = [map_tensors(batch, torch.clone) for batch in islice(iterator, count)]
             close = getattr(iterator, "close", None)
             if close is not None:
                 close()
-            if state is not None:
-                self.batches.load_state_dict(state)  # type: ignore[attr-defined]
+            self.batches.load_state_dict(state)  # type: ignore[attr-defined]
+            rng.restore(random)
+        else:
+            self.set_epoch(0)
+            iterator = iter(self.batches)
+            first = list(islice(iterator, 1))
+            self._begun = chain(first, iterator)
+            found = [map_tensors(batch, torch.clone) for batch in first]
         if not found:
             raise TrainError("there is no batch to train on: the iterable is empty.")
         return [self.place(batch) for batch in found]
 
     def passes(self, source: Any) -> Iterator[Any]:
         """One pass over (the rest of) an epoch, from what a `source` makes of the batches."""
-        entries: Iterator[Any] = source(self.batches)
-        if self._is_once:
-            entries, self._peeked = chain(self._peeked, entries), []
+        entries: Iterator[Any] = source(self.batches if self._begun is None else self._begun)
+        self._begun = None
         if self._skip:
             entries, self._skip = islice(entries, self._skip, None), 0
         return entries

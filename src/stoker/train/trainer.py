@@ -3,8 +3,8 @@
     trainer = stoker.Trainer(model, loss, optimizer, clip=1.0, folder="runs/first")
     result = trainer.fit(feed, valid=valid_feed, epochs=25)
 
-It holds what a training consists of; `fit` says over which batches and how long. How steps are done (precision, graph, fused
-optimizer, compiled model) is measured unless it is said, and the choice is told with its numbers.
+It holds what a training run consists of; `fit` says over which batches and how long. How steps are computed (precision, fused
+optimizer, CUDA graph, compiled model) is its setup. By default only what leaves the weights bit-equal is chosen by measuring.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from stoker.devices import check_device
-from stoker.errors import OptionError
+from stoker.errors import CheckpointInvalid, OptionError
 from stoker.train import contents, facts, rng
 from stoker.train.checkpoints import Checkpoint, Checkpoints
-from stoker.train.choice import Setup, Trial
+from stoker.train.choice import Setup, Trial, parse_setup
 from stoker.train.ema import Ema
 from stoker.train.engine import Engine
 from stoker.train.evaluation import evaluate
@@ -31,11 +31,13 @@ from stoker.train.fit import Fit, deliver
 from stoker.train.log import Log
 from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric
-from stoker.train.optimizer import check_optimizer
+from stoker.train.optimizer import check_optimizer, refuses_fused
 from stoker.train.precision import Scale, autocast, check_precision, kept_matmul_flags
 from stoker.train.progress import Progress as Bar
 from stoker.train.ranks import Elsewhere, Ranks
 from stoker.train.recompute import recomputed
+from stoker.train.record import NAME as RECORD
+from stoker.train.record import recorded_setup
 from stoker.train.result import Result
 from stoker.train.run import Run
 from stoker.train.schedule import Schedule, as_schedule
@@ -60,11 +62,15 @@ class Judgement:
 class Trainer:
     """Trains `model` to make `loss(model, batch)` smaller.
 
-    `optimizer` is one of torch.optim, or a function that makes one of the parameters. `precision`, `graph` and `compile` are
-    measured with "auto". `accumulate` micro-batches make one update, weighted by their samples. `clip` is the largest norm of
-    the gradient, `ema` the decay of an average of the weights, with which the model is evaluated and exported. `schedule` is a
-    function of the update's number. `guard` says what becomes of an update whose loss or gradient is not finite: it never
-    reaches the weights; then "stop" ends the run, "skip" goes on. `recompute` saves memory of activations for time.
+    `optimizer` is one of torch.optim, or a function that makes one of the parameters. `precision` is fp32 and the model is not
+    compiled unless asked; `fused=None` keeps the optimizer as it was made. `graph="auto"` takes a CUDA graph where that is faster
+    and weights stay bit-equal. `speed="measured"` chooses whatever of these is faster with the same losses, unless it was given
+    a value; `setup` (a `Setup`, or the folder of a run) takes the choice of another run.
+
+    `accumulate` micro-batches make one update, weighted by their samples. `clip` is the largest norm of the gradient, `ema` the
+    decay of an average of the weights, with which the model is evaluated and exported. `schedule` is a function of the update's
+    number. `guard` says what becomes of an update whose loss or gradient is not finite: it never reaches the weights; then "stop"
+    ends the run, "skip" goes on. `recompute` saves memory of activations for time.
 
     With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed.
     `max_seconds` ends the run with its time. `config` is what the run folder keeps of the user's own settings.
@@ -85,6 +91,9 @@ class Trainer:
         ema: float | None = None,
         graph: bool | Auto = "auto",
         compile: bool | Auto = "auto",
+        fused: bool | None = None,
+        speed: Literal["exact", "measured"] = "exact",
+        setup: Setup | str | Path | None = None,
         recompute: bool = False,
         schedule: Any = None,
         early_stopping: EarlyStopping | None = None,
@@ -114,11 +123,20 @@ class Trainer:
         if self.ranks.shards:
             shard(model, optimizer, self.ranks)
         self.loss = as_loss(loss)
+        self.loss_modules = [loss] if isinstance(loss, nn.Module) else []
         self.optimizer = check_optimizer(optimizer, model.parameters())
-        check_precision(precision, self.device)
-        self.precision = precision
+        self.precision = check_precision(precision, self.device)
         self.graph = _checked_switch("graph", graph)
         self.compile = _checked_switch("compile", compile)
+        self.fused = _checked_fused(fused, self.optimizer)
+        if speed not in ("exact", "measured"):
+            raise OptionError(f"speed is {speed!r}; expected 'exact' or 'measured'.")
+        if speed == "measured" and setup is not None:
+            raise OptionError("speed='measured' chooses a setup, but setup= gives one. Pass one of the two.")
+        self.speed = speed
+        self.speed_option = 'speed="measured"'
+        """What a hint says to use; the command line has other words for it."""
+        self.given_setup = setup
         if graph is True and self.device.type != "cuda":
             raise OptionError(f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.")
         if graph is True and self.ranks.together:
@@ -181,7 +199,11 @@ class Trainer:
             engine = self._engine = stack.enter_context(
                 Engine(self, stream, total_updates=stream.num_updates(self.accumulate, epochs))
             )
-            self._choose(engine, found)
+            if found is None and self.ranks.together:
+                self._part_random()
+            self._choose(engine, found, resume=resume, allow=allow)
+            if self.setup.compile:
+                self.say("compiling the model (this may take minutes) ...")
             work = engine.work(self.setup)
             run: Run | None = None
 
@@ -211,8 +233,6 @@ class Trainer:
             )
             if found is not None:
                 fit.load(found.parts)
-            elif self.ranks.together:
-                self._part_random()
             stopped = fit.run()
             if checkpoints is not None:
                 checkpoints.wait()
@@ -234,30 +254,76 @@ class Trainer:
             found = checkpoints.latest(strict=strict)
             if found is None:
                 return None
-            facts.check(found.facts, contents.comparable(self), where=str(found.path), allow=allow)
+            saved = asdict(parse_setup(found.facts.get("setup"), where=str(found.path), error=CheckpointInvalid))
+            now = {**contents.comparable(self), "setup": saved | self._asked()}
+            facts.check(found.facts, now, where=str(found.path), allow=allow)
             return {**vars(found), "path": str(found.path)}
 
         found = self.ranks.first(read)
         return None if found is None else Checkpoint(**{**found, "path": Path(found["path"])})
 
-    def _choose(self, engine: Engine, found: Checkpoint | None) -> None:
-        """How steps are done; a run that goes on does them as before, as other kernels give other bits."""
-        if found is not None:
-            self.setup, self.trials = Setup(**found.facts["setup"]), ()
-        else:
+    def _choose(self, engine: Engine, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> None:
+        """How steps are computed. A resumed run computes them as before, as another setup gives other bits."""
 
-            def choose() -> list[Any]:
-                setup, trials = engine.choose()
-                return [asdict(setup), [asdict(trial) for trial in trials]]
+        def choose() -> list[Any]:
+            known = self._known_setup(found, resume=resume, allow=allow)
+            setup, trials = (known, ()) if known is not None else engine.choose()
+            return [asdict(setup), [asdict(trial) for trial in trials]]
 
-            setup, trials = self.ranks.first(choose)
-            self.setup, self.trials = Setup(**setup), tuple(Trial(**trial) for trial in trials)
+        setup, trials = self.ranks.first(choose)
+        self.setup, self.trials = Setup(**setup), tuple(Trial(**trial) for trial in trials)
         if self.ranks.together:
             self.setup = replace(self.setup, graph=False)
             reason = f"{self.ranks.world_size} ranks train together, and a graph is of one process"
             self.trials = (*self.trials, Trial(name="graph", chosen=False, reason=reason))
-        for trial in self.trials:
-            self._say(str(trial))
+            self.say(str(self.trials[-1]))
+
+    def _known_setup(self, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> Setup | None:
+        """The setup of the run that is resumed, from its checkpoint or, where it has none yet, its run.json; or the given one."""
+        if found is not None:
+            where, setup = str(found.path), Setup(**found.facts["setup"])
+        elif resume and self.folder is not None and (self.folder / RECORD).exists():
+            where, setup = str(self.folder), recorded_setup(self.folder)
+            allowed = [name for name in allow if name.partition(".")[0] == "setup"]
+            facts.check({"setup": asdict(setup)}, {"setup": asdict(setup) | self._asked()}, where=where, allow=allowed)
+        elif self.given_setup is not None:
+            setup, where = self._copied_setup(self.given_setup)
+        else:
+            return None
+        setup = replace(setup, **self._asked())
+        if isinstance(self.graph, bool):
+            setup = replace(setup, graph=self.graph)
+        self._check_possible(setup, where)
+        return setup
+
+    def _asked(self) -> dict[str, Any]:
+        """The parts of a setup that decide bits and that the user gave a value."""
+        given = {"precision": self.precision, "fused": self.fused, "compile": self.compile}
+        return {name: value for name, value in given.items() if value is not None and value != "auto"}
+
+    def _copied_setup(self, given: Setup | str | Path) -> tuple[Setup, str]:
+        setup = given if isinstance(given, Setup) else recorded_setup(Path(given))
+        where = "setup=" if isinstance(given, Setup) else str(given)
+        for name, value in self._asked().items():
+            if getattr(setup, name) != value:
+                raise OptionError(
+                    f"{name} is {value!r}, but the setup of {where} has {getattr(setup, name)!r}. Leave one of them out."
+                )
+        self.say(f"setup of {where}: {setup}")
+        return setup, where
+
+    def _check_possible(self, setup: Setup, where: str) -> None:
+        """Refuse the setup of another run or machine where this one cannot do it."""
+        refusal = None
+        if self.device.type != "cuda" and (setup.precision in ("tf32", "fp16") or setup.graph):
+            what = "a CUDA graph" if setup.graph else setup.precision
+            refusal = f"it has {what}, but the model is on {self.device.type}"
+        elif setup.fused and (reason := refuses_fused(self.optimizer)) is not None:
+            refusal = f"it has a fused optimizer, but {reason}"
+        if refusal is not None:
+            raise OptionError(
+                f"the setup of {where} ({setup}) is not possible here: {refusal}. Train where it is, or begin a new run."
+            )
 
     def _part_random(self) -> None:
         """Let each rank draw random numbers of its own, all of which follow from those of the first."""
@@ -265,7 +331,8 @@ class Trainer:
         if not self.ranks.is_first:
             rng.derive(state, self.ranks.rank)
 
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """Print a line, where progress is shown."""
         if self.shows_progress:
             print(f"  {line}", flush=True)
 
@@ -320,7 +387,8 @@ class Trainer:
             if (digest := getattr(getattr(batches, "store", None), "digest", None)) is not None
         }
         config = {**contents.comparable(self)["config"], "epochs": epochs, **self.config, "setup": asdict(self.setup)}
-        return Run(self.folder, config=config, stores=stores, from_step=_logged_step(found) if resume else None)
+        trials = [asdict(trial) for trial in self.trials]
+        return Run(self.folder, config=config, stores=stores, trials=trials, from_step=_logged_step(found) if resume else None)
 
     def _result(self, fit: Fit, stopped: str) -> Result:
         progress = fit.progress
@@ -370,6 +438,14 @@ def _checked_positive(name: str, value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
         raise OptionError(f"{name} is {value!r}; expected a number above 0, or None.")
     return float(value)
+
+
+def _checked_fused(fused: Any, optimizer: torch.optim.Optimizer) -> bool | None:
+    if fused is not None and not isinstance(fused, bool):
+        raise OptionError(f"fused is {fused!r}; expected True, False, or None for the optimizer as it was made.")
+    if fused and (reason := refuses_fused(optimizer)) is not None:
+        raise OptionError(f"fused=True is not possible: {reason}. Use fused=None.")
+    return fused
 
 
 def _checked_switch(name: str, value: Any) -> bool | Auto:

@@ -91,6 +91,7 @@ def test_steps_as_a_graph_have_the_losses_of_a_cpu(kind: str, compiled: bool) ->
             ),
             torch.optim.AdamW(model.parameters(), lr=1e-3),
             precision="fp32",
+            fused=True,
             graph=device == DEVICE,
             compile=compiled and device == DEVICE,
             log_every=1,

@@ -68,8 +68,9 @@ model.layers model.options model.width optimizer optimizer.alpha optimizer.betas
 optimizer.nesterov optimizer.weight_decay schedule schedule.end schedule.every schedule.factor schedule.start schedule.warmup split
 split.by split.embargo split.horizon split.test split.time split.valid split.warm_up train train.accumulate train.clip train.compile
 train.device train.early_stopping train.early_stopping.metric train.early_stopping.min_delta train.early_stopping.mode
-train.early_stopping.patience train.ema train.epochs train.folder train.graph train.guard train.keep train.log_every
-train.max_seconds train.metrics train.precision train.ranks train.recompute train.save_every train.seed train.writers data
+train.early_stopping.patience train.ema train.epochs train.folder train.fused train.graph train.guard train.keep train.log_every
+train.max_seconds train.metrics train.precision train.ranks train.recompute train.save_every train.seed train.setup train.speed
+train.writers data
 """
 
 

@@ -95,6 +95,8 @@ def _fit_network(x: Array, y: Array, x_valid: Array, y_valid: Array, prepared: P
         loss,
         torch.optim.AdamW(network.parameters(), lr=2e-3),
         precision="fp32",
+        fused=True,
+        graph=False,
         compile=False,
         progress=False,
         early_stopping=stoker.EarlyStopping("val_loss", patience=2, mode="min"),

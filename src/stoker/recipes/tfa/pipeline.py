@@ -13,6 +13,7 @@ Training stops early by the validation block; the score block is looked at once,
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from stoker.recipes.tfa.build import TfaModel, build_model
 from stoker.recipes.tfa.data import BARS_NAME, Prepared, prepare, read_spec
 from stoker.recipes.tfa.labels import count_labels
 from stoker.recipes.tfa.settings import Settings
-from stoker.recipes.tfa.threads import fastest_threads, using
+from stoker.recipes.tfa.threads import using
 from stoker.train.config import to_tree, to_yaml
 
 SCORE_NAME, SPEC_NAME, RECIPE_NAME = "score.json", "feature_spec.json", "recipe.json"
@@ -118,8 +119,7 @@ def train(
     }
     for name, data in kept.items():
         files.write_file(folder / name, data)
-    threads = choose_threads(prepared, model) if device == "cpu" else torch.get_num_threads()
-    with using(threads):
+    with using(threads_of(settings) if device == "cpu" else torch.get_num_threads()):
         result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
         stoker.train.load_trained(model, folder)
         found = scoring.score(model.cpu(), prepared)
@@ -137,15 +137,9 @@ def _begin(folder: Path) -> None:
     files.remove_folder(folder / BARS_NAME)
 
 
-def choose_threads(prepared: Prepared, model: TfaModel) -> int:
-    """How many threads a step of the training is fastest with."""
-    batch, loss = next(iter(prepared.feed("train"))), direction_loss(prepared.shape.run, prepared.pos_weight)
-
-    def step() -> None:
-        loss(model, batch)["loss"].backward()  # type: ignore[no-untyped-call]
-        model.zero_grad(set_to_none=True)
-
-    return fastest_threads(step)
+def threads_of(settings: Settings) -> int:
+    """Threads of a step on a CPU. They decide bits of the weights, so they are stated and never measured."""
+    return settings.threads or (1 if settings.chosen_model == "banded" else torch.get_num_threads())
 
 
 def _kept(settings: Settings, prepared: Prepared) -> Settings:
@@ -164,6 +158,7 @@ def _kept(settings: Settings, prepared: Prepared) -> Settings:
         feature_cache=whole(settings.feature_cache),
         out_dir=whole(settings.out_dir),
         model=settings.chosen_model,
+        threads=threads_of(settings),
         stationary=prepared.levels is not None,
         run=prepared.shape.run,
     )
@@ -178,8 +173,10 @@ def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resu
         model,
         direction_loss(prepared.shape.run, weight),
         torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=settings.weight_decay),
-        precision=settings.precision if device != "cpu" or settings.precision != "auto" else "fp32",
-        compile=False if device == "cpu" else "auto",
+        precision=settings.precision if settings.precision != "auto" else "fp32" if device == "cpu" else "bf16",
+        fused=True,
+        graph="auto" if device == "cpu" or int(os.environ.get("WORLD_SIZE") or 1) > 1 else True,
+        compile=False,
         clip=settings.gradient_clip_norm,
         schedule=stoker.train.OneCycle() if (settings.schedule or usual.schedule) == "one-cycle" else None,
         early_stopping=stoker.EarlyStopping("val_loss", patience=settings.early_stopping_patience or usual.patience, mode="min"),

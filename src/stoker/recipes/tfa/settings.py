@@ -123,7 +123,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Decides weights and order."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """Of the calculations; `auto` measures."""
+    """Of the calculations; `auto` is bf16 on a GPU and fp32 on a CPU."""
+    threads: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    """Of a step on a CPU, which decide bits of the weights; by default one with `banded`, else as many as torch takes."""
     device: str | None = None
     """`cpu` or `cuda`; by default a GPU where there is one."""
 

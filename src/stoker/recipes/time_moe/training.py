@@ -284,6 +284,7 @@ def run(
         clip=settings.clip,
         graph=graph,
         compile=False,  # layer by layer, above
+        fused=True,  # also what a graph needs
         recompute=settings.recompute,
         schedule=Decay(total=total, end=settings.lr_end / settings.lr, warmup=settings.warmup),
         folder=folder,

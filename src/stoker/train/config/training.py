@@ -41,7 +41,7 @@ class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Decides weights, order and dropout."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """Of the calculations; `auto` measures, and keeps what is faster with the same loss."""
+    """Of the calculations; `auto` is fp32, unless `speed: measured` finds something faster."""
     accumulate: Count = 1
     """Batches of one update."""
     clip: Positive | None = None
@@ -49,9 +49,15 @@ class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
     """Decay of the moving average of the weights, which is what is evaluated and exported."""
     graph: bool | Literal["auto"] = "auto"
-    """The whole step as a CUDA graph; `auto` measures."""
+    """The whole step as a CUDA graph, which needs a fused optimizer; `auto` where it is faster and weights stay bit-equal."""
     compile: bool | Literal["auto"] = "auto"
-    """`torch.compile` of the step; `auto` measures."""
+    """`torch.compile` of the model; `auto` is false, unless `speed: measured` finds it faster."""
+    fused: bool | None = None
+    """One kernel updates all weights (adam, adamw, sgd); by default torch's own choice."""
+    speed: Literal["exact", "measured"] = "exact"
+    """`exact` chooses only what leaves the weights bit-equal; `measured` whatever is faster with the same losses."""
+    setup: str | None = None
+    """Folder of a run whose precision, fused, graph and compile are taken over."""
     recompute: bool = False
     """Compute repeated layers again in the backward pass instead of keeping what they made: less memory, more time."""
     guard: Literal["stop", "skip"] = "stop"
