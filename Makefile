@@ -25,9 +25,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-demo: $(STAMP) ## diagnose a slow training, pack, train the recipe, compare; then kill, resume, break and find
+demo: $(STAMP) ## a slow script, its bottleneck, the fix, the proof; a kill and an exact resume
 	@$(PY) examples/demo.py
-	@$(PY) examples/guarantees.py
 
 test: lint ## lint, then the quick tests
 	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2

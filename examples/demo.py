@@ -1,160 +1,125 @@
-"""The demo: a market, the training as its authors wrote it, what holds that back, and the same job as a recipe, side by side.
+"""The demo: a slow training script, its bottleneck, the fix, the proof that the losses are the same, a kill and an exact resume.
 
-Bars are made here, with a signal that is known: the next minute depends on this one, and on those 12 and 40 minutes ago. So it can
-be said how good any model can be.
+Everything runs in a temporary folder, on data that is generated here.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import math
-import random
+import os
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from story import command, listing, say
-
-BARS = 60_000
-LAGS = (0, 12, 40)
-AUTHORS = """\
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, IterableDataset
 
-bars = np.genfromtxt("bars.csv", delimiter=",", names=True)
-close = bars["close"].astype(np.float32)
-features = np.stack([close] + [np.convolve(close, np.ones(n) / n)[: len(close)] for n in range(2, 56)], 1).astype(np.float32)
-up = (np.diff(close, append=close[-1]) > 0).astype(np.float32)
-
-
-class SeqWindows(IterableDataset):
-    def __iter__(self):
-        x, y = np.empty((64, 48, 55), np.float32), np.empty((64, 1), np.float32)
-        for first in range(64, len(features) - 64, 64):
-            for k in range(64):
-                x[k], y[k, 0] = features[first + k - 47 : first + k + 1], up[first + k]
-            yield torch.from_numpy(x), torch.from_numpy(y)
-
-
-class Tfa(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        layer = torch.nn.TransformerEncoderLayer(128, 8, 256, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
-        self.inp, self.head = torch.nn.Linear(55, 128), torch.nn.Linear(128, 1)
-        self.encoder = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
-        self.register_buffer("mean", torch.from_numpy(features.mean(0)))
-        self.register_buffer("std", torch.from_numpy(features.std(0)))
-
-    def forward(self, x):
-        return self.head(self.encoder(self.inp((x - self.mean) / self.std))[:, -1])
-
-
-model = Tfa()
-optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-for epoch in range(25):
-    for x, y in DataLoader(SeqWindows(), batch_size=None):
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        value = float(loss.detach())
-"""
-YAML = """\
-symbol: QQQ
-bars_csv: bars.csv
-feature_spec: features.json
-out_dir: runs/tfa
-epochs: 3
+EXAMPLES = Path(__file__).parent
+CONFIG = """\
+data:
+  store: scaled.stoker
+  view: {name: windows, length: 96, horizon: 24, stride: 24, tail: drop}
+  columns: [value]
+  target: [value]
+  batch_size: 256
+model: {name: mlp, width: 64}
+train: {epochs: 3, save_every: 40}
 """
 
 
 def main() -> None:
     """Run the commands a newcomer would run."""
+    # The models are small: beside another program two threads would wait for each other at each of their layers.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory(prefix="stoker-demo-") as name:
         folder = Path(name)
-        say(f"A CSV of {BARS:,} market bars")
-        best = make_bars(folder / "bars.csv")
-        print(f"the next minute can be told with an AUC of {best:.3f}, and no better")
-        say("The training as its authors wrote it. They believed: data loading is 40 % of the time")
-        (folder / "authors.py").write_text(AUTHORS)
-        listing(AUTHORS)
-        # On a busy machine the honest answer is that there is no verdict (3).
-        command(folder, "diagnose", "authors.py", "--report", "why.html", "--seconds", "12", expect=(0, 3))
-        say("The same job as a recipe: bars become indicators in a store")
-        make_spec(folder / "features.json")
-        command(folder, "features", "bars.csv", "--spec", "features.json", "--time", "ts", "--out", "features.stoker", "--quiet")
-        command(folder, "inspect", "features.stoker")
-        say("... which train a model of one token a label, checked on the way, and judged on bars that nobody has seen")
-        (folder / "tfa.yaml").write_text(YAML)
-        listing(YAML)
-        start = time.perf_counter()
-        command(folder, "train", "tfa.yaml", "--quiet")
-        print(f"from the CSV to a judged model: {time.perf_counter() - start:.0f} s; best possible AUC {best:.3f}")
-        say("... and leave as a bundle that proves itself")
-        command(folder, "export", "runs/tfa", "bundle")
-        serve(folder)
-        say("Before and after, in turn on this machine")
-        command(folder, "bench", "tfa", "--rounds", "2", "--batch-size", "128", "--out", "before-and-after.svg")
-    say("Diagnosed, packed, trained, judged and served.")
+        for script in ("slow.py", "fast.py"):
+            shutil.copy(EXAMPLES / script, folder)
+        make_data(folder)
+        say("1. A training script that is slow: examples/slow.py")
+        run(folder, "python", "slow.py")
+        say("2. What is its bottleneck?")
+        # On a busy machine the honest answer is NO VERDICT, exit code 3.
+        run(folder, "stoker", "diagnose", "slow.py", "--seconds", "10", "--quiet", expect=(0, 3))
+        say("3. The fix: examples/fast.py scales each series once and lets stoker.Feed cut the windows")
+        run(folder, "python", "fast.py")
+        say("4. The proof: the same losses, bit for bit")
+        compare_losses(folder)
+        say("5. A run is killed in the middle and resumed; another one is left alone")
+        (folder / "config.yaml").write_text(CONFIG)
+        run(folder, "stoker", "train", "config.yaml", "--set", "folder=runs/whole", "--quiet")
+        kill(folder, "stoker", "train", "config.yaml", "--set", "folder=runs/killed", "--quiet")
+        run(folder, "stoker", "train", "--resume", "runs/killed", "--quiet")
+        compare_weights(folder / "runs" / "whole", folder / "runs" / "killed")
+    say("Done. Next: stoker diagnose your_script.py")
 
 
-def make_bars(path: Path) -> float:
-    """Write the bars; returns the AUC of the true probabilities."""
-    rng = random.Random(0)
-    moves, logits, ups = [], [], []
-    price = 300.0
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["ts", "open", "high", "low", "close", "volume"])
-        for number in range(BARS):
-            logit = -sum(moves[-1 - lag] for lag in LAGS) if number > max(LAGS) else 0.0
-            up = rng.random() < 1 / (1 + math.exp(-logit))
-            moves.append(abs(rng.gauss(0, 1)) * (1 if up else -1))
-            logits.append(logit)
-            ups.append(up)
-            before, price = price, round(price * math.exp(5e-4 * moves[-1]), 4)
-            high, low = max(before, price) * (1 + 1e-4), min(before, price) * (1 - 1e-4)
-            writer.writerow(
-                [1_609_770_600 + 60 * number, before, round(high, 4), round(low, 4), price, rng.randrange(1000, 200_000)]
-            )
-    return auc(logits, ups)
+def make_data(folder: Path) -> None:
+    """40 sensors, each with a daily cycle, a slow drift and noise; and the order in which both scripts visit their windows."""
+    import stoker
+
+    rng = np.random.default_rng(0)
+    hours = np.arange(20_000)
+    cycle = np.sin(2 * np.pi * hours / 24 + rng.uniform(0, 6, (40, 1))) * rng.uniform(1, 3, (40, 1))
+    drift = rng.normal(size=(40, len(hours))).cumsum(axis=1) * 0.02
+    series = 50 + cycle + drift + rng.normal(size=drift.shape) * 0.3
+    np.save(folder / "series.npy", series)
+    view = stoker.Windows(96, horizon=24, stride=24, tail="drop")
+    feed = stoker.Feed(
+        stoker.Store.from_arrays(x=series), view, batch_size=256, order=stoker.Shuffle(seed=0), last="drop", numbers=True
+    )
+    np.save(folder / "order.npy", [np.concatenate([batch["sample"] for batch in feed]) for _ in range(2)])
 
 
-def auc(scores: list[float], ups: list[bool]) -> float:
-    """How often a rise has a higher score than a fall."""
-    order = sorted(range(len(scores)), key=scores.__getitem__)
-    rises = sum(ups)
-    ranks = sum(rank for rank, index in enumerate(order, 1) if ups[index])
-    return (ranks - rises * (rises + 1) / 2) / (rises * (len(ups) - rises))
+def say(text: str) -> None:
+    print(f"\n{text}", flush=True)
 
 
-def make_spec(path: Path) -> None:
-    """Indicators, as the authors' spec has them: the close, its change, averages, and changes over their deviation."""
-    features: list[dict[str, object]] = [{"name": "close", "op": "IDENT"}, {"name": "logret", "op": "LOGRET"}]
-    features += [{"name": f"ema_{window}", "op": "EMA", "window": window} for window in (2, 5, 10, 20, 50)]
-    features += [{"name": f"rsi_{window}", "op": "RSI", "window": window} for window in (7, 14)]
-    features += [{"name": f"z_{window}", "op": "ZWIN", "source": "logret", "window": window} for window in (20, 60)]
-    path.write_text(json.dumps({"schema_version": "1.0", "features": features, "dtype": "float32"}))
+def words_of(program: str) -> list[str]:
+    return [sys.executable] if program == "python" else [sys.executable, "-m", "stoker"]
 
 
-def serve(folder: Path) -> None:
-    """Bars one by one, as they come."""
-    from stoker.recipes.tfa import Predictor
+def run(folder: Path, program: str, *words: str, expect: tuple[int, ...] = (0,)) -> None:
+    """Show a command, run it, and require its exit code."""
+    print(f"$ {program} {' '.join(words)}", flush=True)
+    done = subprocess.run([*words_of(program), *words], cwd=folder, check=False)
+    if done.returncode not in expect:
+        sys.exit(f"The demo failed: expected exit code {expect[0]}, found {done.returncode}.")
 
-    predictor = Predictor.load(folder / "bundle")
-    with (folder / "bars.csv").open() as file:
-        rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)][-600:]
-    logits = [predictor.push(row) for row in rows]
-    ready = [logit for logit in logits if logit is not None]
-    print(">>> predictor = stoker.recipes.tfa.Predictor.load('bundle')")
-    print(f">>> predictor.push(bar)           # None for {len(logits) - len(ready)} bars, until indicators and window are full")
-    print(f"{ready[-1]:+.4f}")
-    if not ready:
-        sys.exit("the demo expected logits")
+
+def kill(folder: Path, program: str, *words: str) -> None:
+    """Start a command and kill it as soon as it has saved a checkpoint."""
+    print(f"$ {program} {' '.join(words)}   # kill -9 after its first checkpoint", flush=True)
+    child = subprocess.Popen([*words_of(program), *words], cwd=folder, stdout=subprocess.DEVNULL)
+    while child.poll() is None and not (folder / "runs" / "killed" / "checkpoints" / "LATEST").exists():
+        time.sleep(0.001)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+
+
+def compare_losses(folder: Path) -> None:
+    slow, fast = (np.load(folder / f"{name}_losses.npy") for name in ("slow", "fast"))
+    equal = np.array_equal(slow, fast)
+    print(f"{len(slow)} losses of slow.py and fast.py are equal bit for bit: {equal}")
+    if not equal:
+        sys.exit(f"The demo failed: losses differ by up to {abs(slow - fast).max():.3g}.")
+
+
+def compare_weights(whole: Path, killed: Path) -> None:
+    one, other = (newest_weights(run) for run in (whole, killed))
+    print(f"weights of the killed and resumed run equal those of the other one bit for bit: {one == other}")
+    if one != other:
+        setups = [json.loads((run / "run.json").read_bytes())["sessions"][-1]["config"]["setup"] for run in (whole, killed)]
+        sys.exit(f"The demo failed: weights differ. Setup of {whole}: {setups[0]}. Setup of {killed}: {setups[1]}.")
+
+
+def newest_weights(run: Path) -> bytes:
+    """The bytes of the model in the newest checkpoint."""
+    checkpoints = run / "checkpoints"
+    return (checkpoints / (checkpoints / "LATEST").read_text().strip() / "model.safetensors").read_bytes()
 
 
 if __name__ == "__main__":
