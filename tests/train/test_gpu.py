@@ -22,7 +22,6 @@ from stoker.train.checkpoints import Checkpoints
 from stoker.train.choice import Timed
 from stoker.train.engine import Engine
 from stoker.train.graph import Gathering
-from stoker.train.optimizer import LearningRate
 
 pytestmark = pytest.mark.gpu
 
@@ -96,15 +95,6 @@ def test_a_graph_and_eager_fused_steps_give_the_same_bits(kind: str, schedule: A
         assert optimizer.param_groups[0]["lr"] == 1e-2, "the optimizer is given back as it was"
         models.append(model)
     assert_same(*models)
-
-
-def test_a_learning_rate_in_double_would_give_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control of the test above."""
-    graph, eager = net(), net()
-    trainer_of(graph, graph=True).fit(pairs(), epochs=5)
-    monkeypatch.setattr(LearningRate, "to_device", lambda self, device: None)
-    trainer_of(eager).fit(pairs(), epochs=5)
-    assert not all(map(torch.equal, graph.parameters(), eager.parameters()))
 
 
 def test_nothing_turns_a_fused_optimizer_on_unasked() -> None:
