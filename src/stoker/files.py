@@ -321,7 +321,8 @@ def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
         foreign = sorted({entry.name for entry in path.iterdir()} - {".lock", f"{marker}.tmp"})
     if foreign:
         raise OptionError(
-            f"{path} is not a folder of Stoker's: it holds {foreign[0]!r} and no {marker}. Nothing in it was changed. {advice}"
+            f"{path} is not a folder of Stoker's: it holds {foreign[0]!r}, and no {marker} that says so. Nothing was changed. "
+            + advice
         )
     write_file(path / marker, b"{" + sign + b"}\n")
 

@@ -177,5 +177,5 @@ def _milliseconds(store: stoker.Store, name: str, path: str) -> Array:
 def _numbers(store: stoker.Store, name: str, path: str) -> Array:
     column = store.schema[name]
     if column.kind != "number" or column.width is not None:
-        raise OptionError(f"column {name!r} of {path} holds {column.label}; expected a number a bar.")
+        raise OptionError(f"column {name!r} of {path} holds {column.label}; expected one number per bar.")
     return np.asarray(store.column(name), dtype=np.float64)

@@ -225,4 +225,11 @@ def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int)
     """Long runs are cheap, but a block of time must hold some of them."""
     usual = settings.run or (BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN)
     rows = int(min(settings.fractions) * int(np.asarray(store.lengths).max())) - warm_up - (reach - 1) - settings.label_horizon
-    return Shape(context=reach - 1, run=usual if settings.run else max(1, min(usual, rows // 4)))
+    shape = Shape(context=reach - 1, run=usual if settings.run else max(1, min(usual, rows // 4)))
+    longest = int(np.asarray(store.lengths).max())
+    if shape.view.length > longest:
+        raise OptionError(
+            f"a sample has {shape.view.length:,} rows (the model sees {reach:,}, run {shape.run:,}), but the longest series has "
+            f"{longest:,} with all features. Lower T, num_layers or run, or give more bars."
+        )
+    return shape

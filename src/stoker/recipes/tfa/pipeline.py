@@ -33,7 +33,7 @@ from stoker.recipes.tfa import audit, scoring
 from stoker.recipes.tfa.build import TfaModel, build_model
 from stoker.recipes.tfa.data import BARS_NAME, DATA_NAME, Prepared, drop_store, prepare, read_spec
 from stoker.recipes.tfa.labels import count_labels
-from stoker.recipes.tfa.settings import Settings, ignored
+from stoker.recipes.tfa.settings import IGNORED, Settings, ignored, read_settings
 from stoker.recipes.tfa.threads import fastest_threads, using
 from stoker.train.config import to_tree, to_yaml
 
@@ -42,6 +42,17 @@ SIGN = b'"recipe": "tfa"'
 """What recipe.json says."""
 OF_A_RUN = ("run.json", "metrics.jsonl", CONFIG_NAME, SPEC_NAME, SCORE_NAME, "checkpoints", DATA_NAME)
 """What a run leaves in its folder beside its bars; nothing else is removed for a new one."""
+MAY_CHANGE = {
+    "epochs",
+    "early_stopping_patience",
+    "max_training_hours",
+    "device",
+    "feature_spec",
+    "feature_cache",
+    "out_dir",
+    *IGNORED,
+}
+"""Settings that a resumed run may have anew; of the spec the content is compared."""
 ACCUMULATE = 4
 """Batches of one update of the authors' trainer of one series; that of several series has one."""
 LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}
@@ -125,7 +136,7 @@ def train(
     device = str(check_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu")))
     with _held(folder):
         if resume:
-            settings = msgspec.structs.replace(settings, accumulate=settings.accumulate or 1)  # runs of old have no such key
+            settings = _resumed(settings, folder)
         else:
             _begin(folder, overwrite=overwrite)
         return _train(settings, folder, device, resume=resume, progress=progress, say=say)
@@ -181,6 +192,34 @@ def _begin(folder: Path, *, overwrite: bool) -> None:
         files.remove_folder(folder / name)
     for store in (folder / BARS_NAME).glob("*.stoker"):
         drop_store(store)
+
+
+def _resumed(settings: Settings, folder: Path) -> Settings:
+    """The settings of a run, with what may change; others are refused here, before a file of the run is touched."""
+    if not (folder / CONFIG_NAME).is_file():
+        return settings  # ended before its first step: there is nothing to differ from
+    saved = read_settings(folder / CONFIG_NAME)
+    saved = msgspec.structs.replace(saved, accumulate=saved.accumulate or 1)  # older runs lack the key
+    differing = []
+    for key in sorted(set(Settings.__struct_fields__) - MAY_CHANGE):
+        now, then = (_absolute(one, key) for one in (settings, saved))
+        if now is None or now == then:
+            settings = msgspec.structs.replace(settings, **{key: getattr(saved, key)})
+        else:
+            differing.append(f"{key}: {'the default' if then is None else then} saved, {now} now")
+    if read_spec(settings) != json.loads((folder / SPEC_NAME).read_bytes()):
+        differing.append(f"feature_spec: other features than {folder / SPEC_NAME} has")
+    if differing:
+        raise OptionError(f"{folder} is a run with other settings: {'; '.join(differing)}. Make them equal, or begin a new run.")
+    return msgspec.structs.replace(settings, feature_spec=str(folder / SPEC_NAME))
+
+
+def _absolute(settings: Settings, key: str) -> Any:
+    """A value as it is compared: paths from the root."""
+    value = getattr(settings, key)
+    if key == "datasets" and value is not None:
+        return [{**msgspec.to_builtins(one), "path": str(Path(one.path).absolute())} for one in value]
+    return str(Path(value).absolute()) if key == "bars_csv" and value is not None else value
 
 
 def choose_threads(prepared: Prepared, model: TfaModel) -> int:

@@ -7,6 +7,7 @@ banded one. Unknown keys and values of a wrong type are refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,8 +18,10 @@ from msgspec import Meta, Struct
 from stoker.errors import ConfigInvalid
 from stoker.train.config import Document, check, override, read_document
 
-Count = Annotated[int, Meta(ge=1)]
-Whole = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Size = Annotated[int, Meta(ge=1, le=2**14)]
+"""Of a part of a model: what is larger would not fit into any memory."""
+Whole = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -92,15 +95,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ignored: there are no worker processes."""
     T: Annotated[int, Meta(ge=2, le=4096)] | None = None
     """Rows of a window; of the banded model, rows that one layer sees."""
-    d_model: Count | None = None
+    d_model: Size | None = None
     """Width of the model."""
-    nhead: Count | None = None
+    nhead: Size | None = None
     """Heads of its attention."""
-    num_layers: Count | None = None
+    num_layers: Annotated[int, Meta(ge=1, le=256)] | None = None
     """Its layers."""
-    ffn_hidden: Count | None = None
+    ffn_hidden: Size | None = None
     """Width within a layer."""
-    hidden: Count | None = None
+    hidden: Size | None = None
     """The same, as an older trainer of theirs calls it; ignored where no other size is given (their network of one row)."""
     label_horizon: Count = 1
     """Bars ahead whose direction is predicted."""
@@ -229,14 +232,14 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
     base = _base(document, settings.feature_spec, path)
 
     def found(name: str | None) -> str | None:
-        return None if name is None else str(base / name)
+        return None if name is None else str(base / Path(name).expanduser())
 
     return msgspec.structs.replace(
         settings,
         bars_csv=found(settings.bars_csv),
         datasets=None
         if settings.datasets is None
-        else [msgspec.structs.replace(one, path=str(base / one.path)) for one in settings.datasets],
+        else [msgspec.structs.replace(one, path=str(found(one.path))) for one in settings.datasets],
         feature_spec=str(base / settings.feature_spec),
         feature_cache=found(settings.feature_cache),
         out_dir=found(settings.out_dir) or str(Path("runs") / path.stem),
@@ -244,7 +247,12 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
 
 
 def _refuse(document: Document, settings: Settings) -> None:
-    """What each value alone allows, but not together."""
+    """What the type of each value alone allows, but its meaning or another value does not."""
+    for key in ("bars_csv", "feature_spec", "feature_cache", "out_dir"):
+        if "\0" in (getattr(settings, key) or ""):
+            raise ConfigInvalid(f"{document.place((key,))}: {key} holds a NUL character, which no path can. Remove it.")
+    if settings.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,3})?", settings.device):
+        raise ConfigInvalid(f"{document.place(('device',))}: device is {settings.device!r}; expected cpu, cuda or cuda:N.")
     if (settings.bars_csv is None) == (settings.datasets is None):
         found = "both are there" if settings.bars_csv is not None else "there is neither"
         raise ConfigInvalid(f"{document.name}: bars come from bars_csv or from datasets; {found}. Give one of them.")
