@@ -157,6 +157,32 @@ def test_the_program_answers_as_the_model(bundle: Path) -> None:
     torch.testing.assert_close(module(golden), answer)
 
 
+def test_the_meta_has_what_their_cpp_reads(bundle: Path) -> None:
+    told, spec, _ = read_bundle(bundle)
+    meta = json.loads((bundle / "model.meta.json").read_text())
+    assert (meta["schema_version"], meta["framework"], meta["arithmetic"]) == ("1.0", "torchscript", told.arithmetic)
+    assert abs(meta["saved_at"] - (bundle / "model.meta.json").stat().st_mtime) < 3600
+    assert meta["expects"] == {
+        "input_dim": 5,
+        "feature_names": ["close", "logret", "ema_5", "rsi_5", "zwin_10"],
+        "spec_hash": stoker.encode.FeatureStream(spec).spec.content_hash,
+        "emit_from": told.warm_up,
+        "pad_value": 0.0,
+        "dtype": "float32",
+        "output": "logit",
+        "seq_len": told.reach,
+    }
+    serving = json.loads((bundle / "metadata.json").read_text())
+    assert (serving["seq_len"], serving["input_layout"], serving["mean"], serving["std"]) == (
+        told.reach,
+        "BTF",
+        [0.0] * 5,
+        [1.0] * 5,
+    )
+    low, high = serving["clip"]
+    assert low < -1e9 < 1e9 < high, "without it their live window cuts raw prices off at 5"
+
+
 def edit(folder: Path, **changes: Any) -> None:
     told = json.loads((folder / "bundle.json").read_text())
     (folder / "bundle.json").write_text(json.dumps({**told, **changes}))
@@ -191,7 +217,9 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
         verify_bundle(copy)
 
 
-@pytest.mark.parametrize("name", ["feature_spec.json", "model.safetensors", "model.pt2", "golden.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["feature_spec.json", "model.safetensors", "model.pt2", "golden.safetensors", "model.pt", "model.meta.json"]
+)
 def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
     (copy / name).write_bytes((copy / name).read_bytes() + b" ")
     with pytest.raises(CheckpointInvalid, match=f"{name} has changed"):
