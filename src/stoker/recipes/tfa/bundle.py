@@ -413,6 +413,7 @@ def _script(trained: _Trained) -> tuple[bytes, float]:
 
 def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
     """What Sentio's model.meta.json says, with the window that theirs leaves out and their C++ takes for 64."""
+    theirs = {name: value for name, value in spec.items() if name != "compat"}  # the spec as they hash it, without our key
     return {
         "schema_version": "1.0",
         "saved_at": int(datetime.fromisoformat(now_utc()).timestamp()),
@@ -421,7 +422,7 @@ def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
         "expects": {
             "input_dim": len(bundle.features),
             "feature_names": bundle.features,
-            "spec_hash": bundle.spec_hash,
+            "spec_hash": stoker.encode.FeatureStream(theirs).spec.content_hash,
             "emit_from": bundle.warm_up,
             "pad_value": float(spec.get("alignment_policy", {}).get("pad_value", 0.0)),
             "dtype": "float32",

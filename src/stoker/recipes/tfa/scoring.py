@@ -20,8 +20,8 @@ BINS = 10
 SURE = 2.0
 """Standard errors that a gain must have to count."""
 SUSPICIOUS = 0.95
-"""An AUC from which on, in either direction, a leak is likelier than skill: published models of direction stay below 0.6, and the
-strongest signal of the synthetic markets in benchmarks/markets.py allows 0.87."""
+"""An AUC from which on, in either direction, a leak is likelier than skill: even the synthetic markets of benchmarks/markets.py,
+made to be predictable, allow no more than 0.87."""
 
 
 @dataclass(frozen=True, kw_only=True)
