@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stoker import files
-from stoker.errors import DiskError, DiskFull
+from stoker.errors import DiskError, DiskFull, OptionError
 from stoker.files import AppendFile, Disk
 from stoker.testing import FaultyFiles, Zygote
 
@@ -251,3 +251,62 @@ def test_removing_a_folder_removes_links_and_not_what_they_point_to(tmp_path: Pa
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     files.remove_file(tmp_path / "nothing")
     files.remove_folder(tmp_path / "nothing")
+
+
+# ---- claim_folder: Stoker's own ----
+
+CLAIM: Any = {"marker": "made.json", "sign": b'"made": "by stoker"', "advice": "Give another folder."}
+
+
+def test_a_new_or_empty_folder_is_claimed_and_taken_again(tmp_path: Path) -> None:
+    for folder in (tmp_path / "new" / "one", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        assert not files.is_own_folder(folder, marker=CLAIM["marker"], sign=CLAIM["sign"])
+        files.claim_folder(folder, **CLAIM)
+        assert (folder / "made.json").read_bytes() == b'{"made": "by stoker"}\n'
+        (folder / "work").write_text("more")
+        files.claim_folder(folder, **CLAIM)
+        assert files.is_own_folder(folder, marker=CLAIM["marker"], sign=CLAIM["sign"])
+
+
+@pytest.mark.parametrize("there", ["prices.csv", "bars/prices.csv", "made.json", ".hidden"])
+def test_a_folder_with_anything_of_the_users_is_never_claimed(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "folder" / there
+    path.parent.mkdir(parents=True)
+    path.write_text("precious")
+    with pytest.raises(OptionError) as error:
+        files.claim_folder(tmp_path / "folder", **CLAIM)
+    first = there.split("/")[0]
+    assert str(error.value) == (
+        f"{tmp_path}/folder is not a folder of Stoker's: it holds {first!r}, and no made.json that says so. Nothing was changed. "
+        "Give another folder."
+    )
+    assert [one for one in (tmp_path / "folder").rglob("*") if one.is_file()] == [path]
+    assert path.read_text() == "precious"
+
+
+def test_what_cannot_be_a_folder_of_ones_own_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OptionError, match=r"file is a file; expected a folder, or a name that is free\. Give another folder\."):
+        files.claim_folder(tmp_path / "file", **CLAIM)
+    (tmp_path / "odd" / "made.json").mkdir(parents=True)
+    with pytest.raises(OptionError, match=r"made\.json: is not a plain file"):
+        files.claim_folder(tmp_path / "odd", **CLAIM)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "made.json").symlink_to(tmp_path / "file")
+    with pytest.raises(OptionError, match=r"made\.json: cannot be opened as a plain file"):
+        files.claim_folder(tmp_path / "linked", **CLAIM)
+
+
+def claim_in_child(path: str, kill_at: int) -> None:
+    with FaultyFiles(kill_at=kill_at):
+        files.claim_folder(Path(path), **CLAIM)
+
+
+def test_a_claim_that_was_killed_anywhere_is_made_again(tmp_path: Path, zygote: Zygote) -> None:
+    with FaultyFiles() as disk:
+        files.claim_folder(tmp_path / "whole", **CLAIM)
+    for k in range(disk.operations):
+        assert zygote.run(claim_in_child, path=str(tmp_path / str(k)), kill_at=k).signal == signal.SIGKILL
+        files.claim_folder(tmp_path / str(k), **CLAIM)
+        assert [one.name for one in (tmp_path / str(k)).iterdir()] == ["made.json"]

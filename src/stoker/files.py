@@ -22,12 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from stoker.errors import DiskError, DiskFull, StokerError, StoreDamaged, StoreLocked
+from stoker.errors import DiskError, DiskFull, OptionError, StokerError, StoreDamaged, StoreLocked
 
 Buffer = bytes | bytearray | memoryview
 
 PUBLISHED_MODE = 0o444
 SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
+MARKER_BYTES = 256
+"""The sign of Stoker is at the beginning of a marker."""
 
 
 class Disk:
@@ -292,6 +294,37 @@ def make_folder(path: Path) -> bool:
         disk.mkdir(path)
         disk.sync_folder(path.parent)
     return True
+
+
+def is_own_folder(path: Path, *, marker: str, sign: bytes) -> bool:
+    """Whether Stoker made a folder: its file `marker` has `sign` among its first bytes."""
+    try:
+        fd = open_plain(path / marker, OptionError)
+    except FileNotFoundError:
+        return False
+    with os.fdopen(fd, "rb") as file:
+        return sign in file.read(MARKER_BYTES)
+
+
+def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
+    """Make a folder, or take one that is empty or Stoker's own, for what is written into it and removed from it later.
+
+    The file `marker` is written before all else, so a run that was killed anywhere can use its folder again, and a folder of the
+    user's is never taken for one of Stoker's. Raises `OptionError` with `advice` where the folder holds anything but has no marker.
+    """
+    if path.exists() and not path.is_dir():
+        raise OptionError(f"{path} is a file; expected a folder, or a name that is free. {advice}")
+    make_folder(path)
+    if is_own_folder(path, marker=marker, sign=sign):
+        return
+    with naming(path):
+        foreign = sorted({entry.name for entry in path.iterdir()} - {".lock", f"{marker}.tmp"})
+    if foreign:
+        raise OptionError(
+            f"{path} is not a folder of Stoker's: it holds {foreign[0]!r}, and no {marker} that says so. Nothing was changed. "
+            + advice
+        )
+    write_file(path / marker, b"{" + sign + b"}\n")
 
 
 def remove_file(path: Path) -> None:

@@ -73,6 +73,28 @@ def test_what_cannot_be_exported(
     assert stoker(*arguments) == Done(2, "", line)
 
 
+def test_the_name_says_what_is_written_and_nothing_is_replaced_unasked(stoker: Stoker, run: Path) -> None:
+    assert stoker("export", run, "m.pt2", "--onnx").err == (
+        "stoker: --onnx writes a file of ONNX, but PATH is m.pt2. Give it a name that ends in .onnx.\n"
+    )
+    Path("m.pt2").write_text("precious")
+    Path("folder").mkdir()
+    for name in ("m.pt2", "folder"):
+        assert stoker("export", run, name).err == (
+            f"stoker: {name} is there already. Replace the file (--overwrite), or give another name.\n"
+        )
+    assert Path("m.pt2").read_text() == "precious"
+    assert stoker("export", run, "m.pt2", "--overwrite").code == 0
+    done = stoker("export", run, "m.onnx")  # ONNX by its name, never a program of torch under it
+    if done.code == 0:
+        import onnxruntime
+
+        onnxruntime.InferenceSession(Path("m.onnx").read_bytes(), providers=["CPUExecutionProvider"])
+    else:
+        assert "needs the package onnx" in done.err
+        assert not Path("m.onnx").exists()
+
+
 def test_averages_take_the_place_of_weights() -> None:
     model = torch.nn.Linear(1, 1)
     weights = {"weight": torch.tensor([[1.0]]), "bias": torch.tensor([2.0])}

@@ -89,7 +89,19 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
     assert (refused.code, refused.err) == (2, "stoker: lr cannot change in a run that goes on. Begin another run.\n")
     done = stoker("train", "--resume", "half", "--max-seconds", "100", "--quiet", "--json", "--device", "cpu")
     assert (done.code, json.loads(done.out)["step"]) == (0, 4)
+    (folder / "mine").mkdir()
+    (folder / "mine" / "config.json").write_text("precious")
+    (folder / "mine" / "notes.txt").write_text("precious")
+    for name, line in (
+        ("mine", "mine holds 'config.json' already."),
+        ("half.onnx", "half.onnx would be a program, but a Time-MoE"),
+    ):
+        assert stoker("export", "half", name, "--overwrite").err.startswith(f"stoker: {line}")
+    assert (folder / "mine" / "config.json").read_text() == "precious"
+    assert not (folder / "half.onnx").exists()
     assert stoker("export", "half", "official").code == 0
+    assert stoker("export", "half", "official").code == 2
+    assert stoker("export", "half", "official", "--overwrite").code == 0
     assert time_moe.read_size(folder / "official") == time_moe.SIZES["tiny"]
     tuned = stoker("train", "time-moe", "--data", "ett.stoker", "--init", "official", *QUICK[2:], "--folder", "tuned", "--json")
     assert json.loads(tuned.out)["stopped"] == "finished"

@@ -57,7 +57,7 @@ def test_a_run_goes_on(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "tfa.yaml", "--quiet", "--set", "epochs=1").code == 0
     again = stoker("train", "tfa.yaml", "--quiet")
     assert again.code == 2
-    assert again.err.startswith("stoker: run has a run already. Go on with it (stoker train --resume run)")
+    assert again.err.startswith("stoker: run has a run already. Resume it (stoker train --resume run), replace it (--overwrite)")
     (folder / "bars.csv").unlink()  # the run has its own copy
     done = stoker("train", "--resume", "run", "--quiet")
     assert (done.code, done.err) == (0, "")
@@ -91,9 +91,83 @@ def test_a_mistake_is_one_line(stoker: Stoker, folder: Path, arguments: tuple[st
     assert done.err.count("\n") == 1
 
 
-def test_onnx_is_not_for_bundles(stoker: Stoker, folder: Path) -> None:
+def test_a_folder_of_the_users_is_refused_and_left_alone(stoker: Stoker, folder: Path) -> None:
+    (folder / "bars").mkdir()
+    (folder / "bars" / "mine.csv").write_text("precious")
+    for extra in ([], ["--overwrite"]):
+        done = stoker("train", "tfa.yaml", "--quiet", "--set", "out_dir=.", *extra)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("stoker: . is not a folder of Stoker's: it holds 'bars', and no recipe.json that says so.")
+        assert "--set out_dir=runs/tfa" in done.err
+    assert (folder / "bars" / "mine.csv").read_text() == "precious"
+    assert sorted(path.name for path in folder.iterdir()) == ["bars", "bars.csv", "spec.json", "tfa.yaml"]
+
+
+def test_what_is_beside_a_run_is_not_taken_for_scratch(stoker: Stoker, folder: Path) -> None:
+    (folder / "run.verify").mkdir()
+    (folder / "run.verify" / "mine.csv").write_text("precious")
+    assert stoker("verify", "tfa.yaml").code == 0
+    assert (folder / "run.verify" / "mine.csv").read_text() == "precious"
+
+
+def test_a_run_is_replaced_where_that_is_asked_for(stoker: Stoker, folder: Path) -> None:
+    for extra in ([], ["--overwrite"]):
+        done = stoker("train", "tfa.yaml", "--json", "--set", "epochs=1", *extra)
+        assert (done.code, done.err) == (0, "")
+    done = stoker("train", "--resume", "run", "--overwrite")
+    assert (done.code, done.out) == (2, "")
+    assert "--overwrite replaces a run, --resume continues it: give one of them." in done.err
+
+
+@pytest.mark.parametrize(
+    ("saved", "line"),
+    [
+        (False, "stoker: stopped before anything was saved. Begin it again: stoker train tfa.yaml --overwrite\n"),
+        (True, "stoker: stopped and saved. Resume it: stoker train --resume run\n"),
+    ],
+)
+def test_ctrl_c_says_what_there_is(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, saved: bool, line: str) -> None:
+    from stoker.recipes.tfa import pipeline
+
+    def stop(settings: object, run: Path, *given: object, **options: object) -> None:
+        if saved:
+            (run / "checkpoints").mkdir()
+            (run / "checkpoints" / "LATEST").write_text("step-000000001")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "_train", stop)
+    done = stoker("train", "tfa.yaml", "--quiet")
+    assert (done.code, done.err) == (130, line)
+
+
+def test_a_run_that_ended_before_its_first_step_is_told_so(stoker: Stoker, folder: Path) -> None:
+    change_bars(folder, close=lambda close: -close)
+    assert stoker("train", "tfa.yaml", "--quiet").code == 2
+    done = stoker("train", "--resume", "run")
+    assert done.err == "stoker: run has no config.yaml: its run ended before its first step. Start it again: stoker train CONFIG\n"
+    assert stoker("export", "run", "bundle").err.startswith("stoker: run has no config.yaml, so it is not the folder of a run.")
+    assert not (folder / "bundle").exists()
+    change_bars(folder)
     assert stoker("train", "tfa.yaml", "--quiet", "--set", "epochs=1").code == 0
-    assert stoker("export", "run", "bundle", "--onnx").err.startswith("stoker: --onnx is for programs")
+
+
+def test_a_name_of_a_file_never_becomes_a_folder(stoker: Stoker, folder: Path) -> None:
+    assert stoker("train", "tfa.yaml", "--quiet", "--set", "epochs=1").code == 0
+    done = stoker("export", "run", "model.pt")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[1].endswith("beside it: model.meta.json")
+    assert (folder / "model.pt").is_file()
+    assert stoker("export", "run", "model.pt").err == (
+        "stoker: model.pt is there already. Replace it (overwrite=True, --overwrite), or give another name.\n"
+    )
+    assert json.loads(stoker("export", "run", "model.pt", "--overwrite", "--json").out)["rows"] == 16
+    for name in ("model.onnx", "model.pth", "model.safetensors"):
+        done = stoker("export", "run", name)
+        assert not (folder / name).is_dir()
+        assert (done.code == 0) == (folder / name).is_file()
+    assert stoker("export", "run", "model.pt2", "--onnx").err.startswith(
+        "stoker: --onnx writes a file of ONNX, but PATH is model.pt2."
+    )
 
 
 def test_their_yaml_and_all_fields(stoker: Stoker, folder: Path) -> None:

@@ -18,27 +18,36 @@ if TYPE_CHECKING:
     from stoker.cli.assembly import Fed
 
 GOLDEN_ROWS = 64
+FILES = (".pt2", ".onnx", ".pt", ".pth", ".ts", ".safetensors", ".bin", ".ckpt", ".json", ".zip")
+"""Endings of files: such a name never becomes a folder."""
+CHECKPOINT = {"config.json", "model.safetensors"}
+"""Files of an official checkpoint of Time-MoE."""
 
 
 @click.command("export", short_help="Export the model of a run as a program.")
 @click.argument("run")
 @click.argument("path")
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
-@click.option("--onnx", is_flag=True, help="As ONNX, for other runtimes; needs the extra stoker[onnx].")
+@click.option(
+    "--onnx", is_flag=True, help="As ONNX, for other runtimes (also where PATH ends in .onnx); needs the extra stoker[onnx]."
+)
+@click.option("--overwrite", is_flag=True, help="Replace what an earlier export wrote to PATH.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-def command(run: str, path: str, latest: bool, onnx: bool, as_json: bool) -> None:
+def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
     """Export the model of RUN (the folder of a run) to PATH as a program that torch.export.load reads, for batches of any size.
 
     It has the average of the weights where the run kept one, and takes what the feed delivers. The program is run on samples of the
     validation (or training) data before it is written, and must answer as the model does; samples and answers stay beside it.
 
     A run on market bars becomes a bundle: a folder with the model, its features and its window, and bars whose features and logits
-    were computed in a batch and bar by bar. A run of Time-MoE becomes an official checkpoint.
+    were computed in a batch and bar by bar; with --onnx it holds model.onnx too. Where PATH ends in .pt2, .onnx or .pt (that is
+    TorchScript) only the program is written. A run of Time-MoE becomes an official checkpoint, which is a folder.
 
     \b
     stoker export runs/first model.pt2
-    stoker export runs/first model.onnx --onnx
+    stoker export runs/first model.onnx
     stoker export runs/tfa bundle/
+    stoker export runs/tfa model.pt
     """
     from stoker.cli.assembly import make_trained, open_data
     from stoker.cli.train import CONFIG_NAME, recipe_of_run
@@ -46,12 +55,16 @@ def command(run: str, path: str, latest: bool, onnx: bool, as_json: bool) -> Non
     from stoker.train.export import export_model
     from stoker.train.weights import find_trained, load_weights
 
-    folder = Path(run)
+    folder, is_onnx = Path(run), Path(path).suffix == ".onnx"
     recipe = recipe_of_run(folder)
     if recipe is not None:
-        export = {"tfa": _export_bundle, "time-moe": _export_checkpoint}[recipe]
-        export(folder, path, latest=latest, onnx=onnx, as_json=as_json)
+        export = {"tfa": _export_tfa, "time-moe": _export_checkpoint}[recipe]
+        export(folder, path, latest=latest, onnx=onnx, overwrite=overwrite, as_json=as_json)
         return
+    if onnx and not is_onnx:
+        raise OptionError(f"--onnx writes a file of ONNX, but PATH is {path}. Give it a name that ends in .onnx.")
+    if Path(path).is_dir() or (Path(path).exists() and not overwrite):
+        raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigInvalid(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
     found = find_trained(folder, latest=latest)
@@ -59,7 +72,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, as_json: bool) -> Non
     fed = open_data(config, "cpu")
     model = make_trained(config, fed).model
     averaged = load_weights(model, found)
-    exported = export_model(model, _golden(fed, own=config.model.__struct_config__.tag == "own"), Path(path), onnx=onnx)
+    exported = export_model(model, _golden(fed, own=config.model.__struct_config__.tag == "own"), Path(path), onnx=is_onnx)
     if as_json:
         told: dict[str, Any] = {
             "path": str(exported.path),
@@ -78,12 +91,31 @@ def command(run: str, path: str, latest: bool, onnx: bool, as_json: bool) -> Non
     click.echo(f"checked on {exported.rows} samples, {off}: {printable(str(exported.golden))}")
 
 
-def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, as_json: bool) -> None:
+def _export_tfa(folder: Path, path: str, *, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
+    """A bundle, or one file where the name says so."""
+    if Path(path).suffix not in FILES:
+        _export_bundle(folder, path, latest=latest, onnx=onnx, overwrite=overwrite, as_json=as_json)
+        return
+    from stoker.recipes.tfa import write_program
+
+    if onnx and Path(path).suffix != ".onnx":
+        raise OptionError(
+            f"--onnx writes a file of ONNX, but PATH is {path}. Give a name that ends in .onnx, or a folder for a bundle."
+        )
+    exported = write_program(folder, path, latest=latest, overwrite=overwrite)
+    if as_json:
+        told = {"path": str(exported.path), "beside": str(exported.golden), "num_bytes": exported.num_bytes}
+        click.echo(json.dumps({**told, "rows": exported.rows, "difference": exported.difference}))
+        return
+    click.echo(f"exported the program, {readable_bytes(exported.num_bytes)}: {printable(path)}")
+    off = f"largest difference from the model {exported.difference:.2g}"
+    click.echo(f"checked on {exported.rows} windows, {off}; beside it: {printable(str(exported.golden))}")
+
+
+def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
     from stoker.recipes.tfa import write_bundle
 
-    if onnx:
-        raise OptionError("--onnx is for programs; a bundle has one of torch.export (model.pt2) beside its weights.")
-    bundle, proof = write_bundle(folder, path, latest=latest)
+    bundle, proof = write_bundle(folder, path, latest=latest, onnx=onnx, overwrite=overwrite)
     if as_json:
         told = {"path": path, "step": bundle.step, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}
         click.echo(json.dumps({**told, "spec_hash": bundle.spec_hash, "length": bundle.length, "reach": bundle.reach}))
@@ -98,12 +130,21 @@ def _export_bundle(folder: Path, path: str, *, latest: bool, onnx: bool, as_json
         click.echo(printable(f"beware: {bundle.score['verdict']}"))
 
 
-def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, as_json: bool) -> None:
+def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, overwrite: bool, as_json: bool) -> None:
     from stoker.recipes.time_moe import save_weights
     from stoker.recipes.time_moe.forecasting import load_model
 
-    if onnx:
-        raise OptionError("--onnx is for programs; a Time-MoE becomes an official checkpoint: config.json and model.safetensors.")
+    if onnx or Path(path).suffix in FILES:
+        raise OptionError(
+            f"{path} would be a program, but a Time-MoE becomes an official checkpoint: config.json and model.safetensors. Give a "
+            "folder."
+        )
+    target = Path(path)
+    foreign = sorted(entry.name for entry in target.iterdir()) if target.is_dir() else [target.name] if target.exists() else []
+    if foreign and not (overwrite and set(foreign) <= CHECKPOINT):
+        raise OptionError(
+            f"{path} holds {foreign[0]!r} already. Give a new folder, or --overwrite for a checkpoint and nothing else."
+        )
     loaded = load_model(folder, latest=latest)
     save_weights(loaded.model, path)
     if as_json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.errors import ConfigInvalid
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -19,15 +20,26 @@ if TYPE_CHECKING:
 @click.command("tfa", short_help="Train on market bars.")
 @click.argument("config", required=False)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
-@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
+@click.option("--resume", metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; files of others stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-def command(config: str | None, assignments: tuple[str, ...], resume: str | None, fields: bool, as_json: bool, quiet: bool) -> None:
+def command(
+    config: str | None,
+    assignments: tuple[str, ...],
+    resume: str | None,
+    overwrite: bool,
+    fields: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Train on market bars as CONFIG (the YAML of a TFA training) says.
 
     Bars become indicators and labels; train, validation and score are kept apart in time; training stops early by the validation,
     and the score says whether the model is better than trivial ones. What looks like a leak is refused. Ctrl-C saves and stops.
+
+    The run goes to `out_dir`, which must be new, empty, or of an earlier run: a folder with anything else is never written into.
 
     \b
     stoker train tfa.yaml
@@ -40,11 +52,17 @@ def command(config: str | None, assignments: tuple[str, ...], resume: str | None
         return
     if (config is None) == (resume is None):
         raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
+    if overwrite and resume is not None:
+        raise click.UsageError("--overwrite replaces a run, --resume continues it: give one of them.")
     from stoker.cli.main import Terminated
     from stoker.recipes.tfa import read_settings, train
 
     if resume is not None:
         folder = Path(resume)
+        if not (folder / "config.yaml").is_file():
+            raise ConfigInvalid(
+                f"{folder} has no config.yaml: its run ended before its first step. Start it again: stoker train CONFIG"
+            )
         settings = read_settings(folder / "config.yaml", assignments=assignments)
     else:
         settings = read_settings(Path(config or ""), assignments=assignments)
@@ -55,11 +73,21 @@ def command(config: str | None, assignments: tuple[str, ...], resume: str | None
         click.echo(printable(f"{word:<10} {sentence}"))
 
     try:
-        done = train(settings, folder, resume=resume is not None, progress=shows, **({} if as_json else {"say": say}))
+        says = {} if as_json else {"say": say}
+        done = train(settings, folder, resume=resume is not None, overwrite=overwrite, progress=shows, **says)
     except (KeyboardInterrupt, Terminated) as stop:
-        click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(folder))}", err=True)
+        click.echo(printable(_stopped(folder, config)), err=True)
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     _show(done, folder, as_json=as_json)
+
+
+def _stopped(folder: Path, config: str | None) -> str:
+    """What a stop has left: the newest checkpoint, or nothing."""
+    if (folder / "checkpoints" / "LATEST").is_file():
+        return f"stoker: stopped and saved. Resume it: stoker train --resume {folder}"
+    if config is None:
+        return f"stoker: stopped before anything was saved. Resume it: stoker train --resume {folder}"
+    return f"stoker: stopped before anything was saved. Begin it again: stoker train {config} --overwrite"
 
 
 def _show_fields() -> None:
@@ -81,7 +109,7 @@ def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
             told[name] = getattr(result, name)
         click.echo(json.dumps(told))
         return
-    words = {"finished": "all epochs", "early": "stopped early", "budget": "its time was over"}
+    words = {"finished": "all epochs", "early": "stopped early", "budget": "stopped by max_training_hours"}
     ended = words.get(result.stopped, result.stopped)
     click.echo(f"{'trained':<10} {result.epoch:,} epochs, {result.step:,} updates in {result.seconds:,.0f} s ({ended})")
     click.echo("")

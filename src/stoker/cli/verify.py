@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from pathlib import Path
 
 import click
@@ -61,7 +62,7 @@ def _verify_training(path: Path, *, as_json: bool) -> None:
     from stoker.recipes.tfa.settings import read_settings
 
     settings = read_settings(path)
-    folder = Path(f"{settings.out_dir}.verify")
+    folder = path.with_name(f".{path.stem}.verify-{secrets.token_hex(4)}")  # a name that nobody else has
     said: list[dict[str, str]] = []
 
     def say(word: str, sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -16,7 +17,7 @@ from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, make_folder, setting
 
 import stoker
 from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, TrainError
-from stoker.recipes.tfa import Predictor, train, verify_bundle, write_bundle
+from stoker.recipes.tfa import Predictor, train, verify_bundle, write_bundle, write_program
 from stoker.recipes.tfa.bundle import read_bundle
 
 YAMLS = {"banded": OURS, "tfa": THEIRS, "sentio": OURS + "mode: sentio\nstationary: false\n"}
@@ -157,6 +158,40 @@ def test_the_program_answers_as_the_model(bundle: Path) -> None:
     torch.testing.assert_close(module(golden), answer)
 
 
+def test_the_meta_has_what_their_cpp_reads(bundle: Path) -> None:
+    told, _, _ = read_bundle(bundle)
+    meta = json.loads((bundle / "model.meta.json").read_text())
+    assert (meta["schema_version"], meta["framework"], meta["arithmetic"]) == ("1.0", "torchscript", told.arithmetic)
+    assert abs(meta["saved_at"] - (bundle / "model.meta.json").stat().st_mtime) < 3600
+    assert meta["expects"] == {
+        "input_dim": 5,
+        "feature_names": ["close", "logret", "ema_5", "rsi_5", "zwin_10"],
+        "spec_hash": f"sha256:{hashlib.sha256(json.dumps(SPEC, sort_keys=True).encode()).hexdigest()}",
+        "emit_from": told.warm_up,
+        "pad_value": 0.0,
+        "dtype": "float32",
+        "output": "logit",
+        "seq_len": told.reach,
+    }
+    serving = json.loads((bundle / "metadata.json").read_text())
+    assert (serving["seq_len"], serving["input_layout"], serving["mean"], serving["std"]) == (
+        told.reach,
+        "BTF",
+        [0.0] * 5,
+        [1.0] * 5,
+    )
+    low, high = serving["clip"]
+    assert low < -1e9 < 1e9 < high, "without it their live window cuts raw prices off at 5"
+
+
+def test_no_program_of_a_bundle_is_loaded_by_reading_it(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner in (torch.jit, torch.export):
+        monkeypatch.setattr(owner, "load", lambda *given, **options: 1 / 0)
+    assert verify_bundle(bundle).logits == 64
+    with pytest.raises(ZeroDivisionError):  # control: an export reads back what it wrote
+        write_program(next(path.parent for path in bundle.parent.rglob("run.json")), bundle.parent / "control.pt")
+
+
 def edit(folder: Path, **changes: Any) -> None:
     told = json.loads((folder / "bundle.json").read_text())
     (folder / "bundle.json").write_text(json.dumps({**told, **changes}))
@@ -191,7 +226,9 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
         verify_bundle(copy)
 
 
-@pytest.mark.parametrize("name", ["feature_spec.json", "model.safetensors", "model.pt2", "golden.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["feature_spec.json", "model.safetensors", "model.pt2", "golden.safetensors", "model.pt", "model.meta.json"]
+)
 def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
     (copy / name).write_bytes((copy / name).read_bytes() + b" ")
     with pytest.raises(CheckpointInvalid, match=f"{name} has changed"):

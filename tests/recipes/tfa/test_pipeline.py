@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,16 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.markets import market, write_csv
-from tests.recipes.tfa.trainings import OURS, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
+from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
 
 import stoker
-from stoker.errors import BadValue, OptionError
-from stoker.recipes.tfa import audit, baselines, scoring
-from stoker.recipes.tfa.pipeline import direction_loss, train
+from stoker import files
+from stoker.errors import BadValue, DiskError, OptionError, TrainError
+from stoker.recipes.tfa import audit, baselines, pipeline, scoring
+from stoker.recipes.tfa.pipeline import accumulate_of, direction_loss, train
 from stoker.recipes.tfa.scoring import Line, judge
+from stoker.recipes.tfa.settings import ignored, read_settings
+from stoker.testing import FaultyFiles
 
 LEARNS = {"d_model": 32, "epochs": 5, "T": 16, "batch_size": 128, "lr": 5e-3}
 
@@ -50,10 +55,146 @@ def test_their_yaml_trains_unchanged(tmp_path: Path) -> None:
     words = dict(said)
     assert words["model"].startswith("tfa (the authors' transformer), ")
     notes = [sentence for word, sentence in said if word == "note"]
-    assert len(notes) == 2
+    assert len(notes) == 3
     assert "cache.csv is not read" in notes[0]
-    assert "num_workers: 6 is not needed" in notes[1]
+    assert notes[1:] == ignored(done.prepared.settings)
+    assert words["update"] == "256 labels per batch, 4 batches (1,024 labels) per update; theirs, `accumulate` sets it"
     assert (tmp_path / "artifacts/TFA/v1/score.json").is_file()
+
+
+def updates(folder: Path, **changes: Any) -> int:
+    return train(settings_of(folder, epochs=1, **changes), folder / "run", overwrite=True).result.step
+
+
+def test_batches_are_accumulated_as_by_their_trainer(tmp_path: Path) -> None:
+    make_folder(tmp_path, THEIRS)
+    plain = updates(tmp_path, accumulate=1, batch_size=64)
+    assert plain > 8
+    assert updates(tmp_path, accumulate=3, batch_size=64) == -(-plain // 3)
+    assert updates(tmp_path, batch_size=64) == -(-plain // 4), "theirs is 4"
+    assert "accumulate: 4\n" in (tmp_path / "run" / "config.yaml").read_text()
+    assert updates(tmp_path, batch_size=64, model="banded", run=64) == plain, "ours is 1"
+    (tmp_path / "several.yaml").write_text(THEIRS.replace("bars_csv: bars.csv", "datasets: [{path: bars.csv}]"))
+    assert accumulate_of(read_settings(tmp_path / "several.yaml")) == 1, "as in their trainer of several datasets"
+
+
+def test_a_run_of_before_that_knows_no_accumulation_is_resumed_without(tmp_path: Path) -> None:
+    make_folder(tmp_path, THEIRS)
+    train(settings_of(tmp_path, epochs=1, accumulate=1), tmp_path / "run")
+    config = (tmp_path / "run" / "config.yaml").read_text()
+    (tmp_path / "run" / "config.yaml").unlink()
+    (tmp_path / "run" / "config.yaml").write_text(config.replace("accumulate: 1\n", ""))
+    done = train(read_settings(tmp_path / "run" / "config.yaml", assignments=["epochs=2"]), tmp_path / "run", resume=True)
+    assert (done.result.epoch, done.prepared.settings.accumulate) == (2, 1)
+
+
+# The folder of a run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("out_dir", [".", "mine", "artifacts/TFA/v1"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_the_users_is_never_written_into(tmp_path: Path, out_dir: str, overwrite: bool) -> None:
+    make_folder(tmp_path)
+    for name in ("bars/mine.csv", "config.yaml", "checkpoints/model.pt", "data.stoker/x", "feature_spec.json"):
+        path = tmp_path / out_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("precious")
+    before = contents(tmp_path)
+    with pytest.raises(
+        OptionError, match=r"is not a folder of Stoker's: .* Nothing was changed\. Give a folder of its own"
+    ) as error:
+        train(settings_of(tmp_path, out_dir=out_dir), overwrite=overwrite)
+    assert "out_dir" in str(error.value)
+    assert contents(tmp_path) == before
+
+
+def test_negative_control_without_the_claim_files_of_the_user_are_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("precious")
+    monkeypatch.setattr(files, "claim_folder", lambda *given, **options: None)
+    train(settings_of(tmp_path, epochs=1))
+    assert (tmp_path / "run" / "config.yaml").read_text() != "precious"
+
+
+def test_overwriting_a_run_leaves_what_is_not_of_it(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    train(settings_of(tmp_path, epochs=1))
+    run = tmp_path / "run"
+    for name in ("notes.txt", "bars/mine.csv", "bars/own.stoker/prices.csv"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text("precious")
+    first = (run / "run.json").read_bytes()
+    with pytest.raises(
+        OptionError, match=r"has a run already\. Resume it .*, replace it \(--overwrite\), or choose another folder"
+    ):
+        train(settings_of(tmp_path, epochs=2))
+    assert (run / "run.json").read_bytes() == first
+    done = train(settings_of(tmp_path, epochs=2), overwrite=True)
+    assert done.result.epoch == 2
+    for name in ("notes.txt", "bars/mine.csv", "bars/own.stoker/prices.csv"):
+        assert (run / name).read_text() == "precious"
+
+
+def test_a_run_folder_is_for_one_process(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "run" / "bars").mkdir(parents=True)
+    (tmp_path / "run" / "recipe.json").write_text('{"recipe": "tfa"}\n')
+    with files.Lock(tmp_path / "run" / "bars"), pytest.raises(TrainError, match=r"run is being trained by process \d+\. Wait"):
+        train(settings_of(tmp_path))
+    assert train(settings_of(tmp_path, epochs=1)).result.epoch == 1
+
+
+@pytest.mark.parametrize("operation", [0, 4, 30, 90])
+def test_a_disk_that_refuses_is_one_line_and_the_run_can_be_started_again(tmp_path: Path, operation: int) -> None:
+    make_folder(tmp_path)
+    with FaultyFiles(error_at=(operation, errno.EROFS)), pytest.raises(DiskError) as error:
+        train(settings_of(tmp_path, epochs=1))
+    assert "Read-only file system" in str(error.value)
+    assert train(settings_of(tmp_path, epochs=1)).result.epoch == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"label_horizon": 3},
+        {"seed": 5},
+        {"batch_size": 64},
+        {"embargo": 60},
+        {"gaps": "cut"},
+        {"accumulate": 3},
+        {"split": [0.6, 0.2, 0.2]},
+        {"bars_csv": "other.csv"},
+        {"feature_spec": "other.json"},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_settings_that_make_another_run_are_refused_before_a_file_is_touched(stopped: Path, changes: dict[str, Any]) -> None:
+    (stopped / "other.json").write_text(json.dumps({**SPEC, "features": SPEC["features"][:4]}))
+    before = contents(stopped / "run")
+    with pytest.raises(OptionError, match=rf"run is a run with other settings: {next(iter(changes))}: .* Make them equal"):
+        train(settings_of(stopped, schedule="constant", **changes), stopped / "run", resume=True)
+    assert contents(stopped / "run") == before
+
+
+def test_negative_control_without_the_comparison_another_seed_is_accepted(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(stopped / "run", stopped / "copy")
+    monkeypatch.setattr(pipeline, "_resumed", lambda settings, folder: settings)
+    done = train(settings_of(stopped, schedule="constant", seed=5, epochs=2), stopped / "copy", resume=True)
+    assert done.result.epoch == 2
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run of one epoch."""
+    folder = tmp_path_factory.mktemp("stopped")
+    make_folder(folder)
+    train(settings_of(folder, epochs=1, schedule="constant"))
+    return folder
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None:
@@ -145,6 +286,30 @@ def test_verdicts_say_what_was_beaten() -> None:
         "NO BETTER than a small network on the last row (AUC 0.710 against 0.700"
     )
     assert judge(0.8, 0.52, best, 0.1, 0.01)[0]
+
+
+@pytest.mark.parametrize(("area", "baseline"), [(1.0, 0.7), (0.97, 0.999), (0.9, 0.96), (0.6, 0.04), (0.02, 0.5)])
+def test_an_area_near_1_is_suspicious_whoever_has_it(area: float, baseline: float) -> None:
+    best = Line(name="linear", auc=baseline, log_loss=0.6, calibration=0.01)
+    skilled, verdict = judge(area, 0.52, best, 0.1, 0.01)
+    assert not skilled
+    assert verdict.startswith("SUSPICIOUS: ")
+    assert "simpler" not in verdict
+
+
+def test_features_that_know_the_future_end_in_a_suspicious_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder(tmp_path)
+    spec = {**SPEC, "features": [*SPEC["features"], {"name": "volume", "op": "IDENT", "source": "volume"}]}
+    (tmp_path / "spec.json").write_text(json.dumps(spec))
+    close = market(3000, "lag", 0, follows=True)["close"]
+    change_bars(tmp_path, volume=lambda volume: 1000 + 100.0 * (np.diff(close, append=0) > 0))
+    done = train(settings_of(tmp_path, **LEARNS))
+    assert done.score.lines[0].auc > 0.95
+    assert not done.score.skilled
+    assert done.score.verdict.startswith("SUSPICIOUS: ")
+    monkeypatch.setattr(scoring, "SUSPICIOUS", 1.1)  # control: without the guard it is praised, or a simpler model is
+    again = scoring.score(done.model, done.prepared)
+    assert again.verdict.startswith(("better than every baseline", "NO BETTER"))
 
 
 def test_baselines_are_what_they_say() -> None:

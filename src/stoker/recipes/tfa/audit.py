@@ -21,7 +21,8 @@ import torch
 
 import stoker
 from stoker.errors import BadValue, BatchesInvalid, LeakFound, OptionError, SourceEmpty, TimeDisorder
-from stoker.recipes.tfa.bars import Bars
+from stoker.recipes.tfa.bars import Bars, bars_of
+from stoker.recipes.tfa.settings import Dataset
 
 if TYPE_CHECKING:
     from stoker.recipes.tfa.data import Prepared
@@ -37,6 +38,9 @@ LARGEST_MOVE = 0.05
 TELLING = 0.6
 """Area under the curve from which on volatility alone explains a label."""
 SAME_PATH = 0.5
+COMPUTED_AGAIN = 4096
+"""Rows at the beginning of each series whose features are computed again where they come from a cache."""
+AGAIN = "Make it again with `stoker features`, or leave feature_cache out."
 
 
 def auc(scores: Array, labels: Array) -> float:
@@ -151,20 +155,46 @@ def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Arr
     if found not in known or theirs != (parsed.compat or "exact"):
         raise OptionError(
             f"the cache {cache.name} has the features of another spec: {found} ({theirs}), expected {parsed.content_hash} "
-            f"({parsed.compat or 'exact'}). Make it anew with `stoker features`, or leave feature_cache out."
+            f"({parsed.compat or 'exact'}). {AGAIN}"
         )
-    close = next((name for name in cache.schema if name.lower() == "close"), None)
-    same = close is not None and np.array_equal(np.asarray(cache.lengths), bars.lengths)
-    if not same or not np.array_equal(
-        np.asarray(cache.column(str(close)), dtype=np.float64), bars.columns["close"], equal_nan=True
-    ):
-        raise OptionError(
-            f"the cache {cache.name} has the features of other bars: {cache.num_steps:,} bars in {len(cache):,} series whose "
-            "close is "
-            f"not that of {bars.sources[0]} ({bars.num_bars:,} bars in {len(bars.names):,}). Make it anew, or leave "
-            "feature_cache out."
-        )
-    return np.asarray(cache.column("features"), dtype=np.float32)
+    column = cache.schema.get("features")
+    if column is None or column.width != len(parsed.names):
+        found = "no column 'features'" if column is None else f"{column.width} features"
+        raise OptionError(f"the cache {cache.name} has {found}; expected {len(parsed.names)}. {AGAIN}")
+    different = _different(bars_of(cache, Dataset(path=cache.name)), bars)
+    if different is not None:
+        raise OptionError(f"the cache {cache.name} has the features of other bars than {bars.sources[0]}: {different}. {AGAIN}")
+    values = np.asarray(cache.column("features"), dtype=np.float32)
+    for number in range(len(bars.names)):
+        first = int(bars.offsets[number])
+        rows = slice(first, min(first + COMPUTED_AGAIN, int(bars.offsets[number + 1])))
+        again = stoker.encode.features({name: each[rows] for name, each in bars.columns.items()}, spec).values
+        wrong = np.flatnonzero(_unequal(values[rows], again).any(axis=1))
+        if len(wrong):
+            place = bars.place(first + int(wrong[0]))
+            raise OptionError(f"the cache {cache.name} has other features than its own bars and this spec give in {place}. {AGAIN}")
+    return values
+
+
+def _different(cached: Bars, bars: Bars) -> str | None:
+    """The first thing in which bars are not those of the training; None where all are the same."""
+    if not np.array_equal(cached.lengths, bars.lengths):
+        cut = " (`gaps: cut` cuts series, so a cache of whole ones cannot be used)" if len(bars.names) > len(cached.names) else ""
+        return f"{cached.num_bars:,} bars in {len(cached.names):,} series, not {bars.num_bars:,} in {len(bars.names):,}{cut}"
+    for name, own in {"time": bars.times, **bars.columns}.items():
+        there = cached.times if name == "time" else cached.columns.get(name)
+        if there is None:
+            return f"it has no column {name!r}"
+        wrong = np.flatnonzero(_unequal(there, own))
+        if len(wrong):
+            row = int(wrong[0])
+            return f"{name} is {there[row]:.12g} in it, but {own[row]:.12g} in {bars.place(row)} ({len(wrong):,} bars differ)"
+    return None
+
+
+def _unequal(one: Array, other: Array) -> Array:
+    """Where values differ; two NaN do not."""
+    return np.asarray((one != other) & ~((one != one) & (other != other)))
 
 
 def check_all(prepared: Prepared, progress: Callable[[str], None] = lambda name: None) -> list[str]:

@@ -112,13 +112,18 @@ def read_bars(sources: Sequence[Dataset], folder: Path) -> Bars:
 
 def _read(source: Dataset, target: Path) -> Bars:
     path = Path(source.path)
-    if not target.exists():
+    if not (target / "manifest.json").is_file():
         if not path.is_file():
             raise SourceNotFound(f"there is no file {path}. Give the CSV of the bars as bars_csv, or as the path of a dataset.")
         files.make_folder(target.parent)
         key = next((name for name in _header(path) if name.lower() in KEYS), None)
         stoker.pack(str(path), target, series=key)
-    store = stoker.open(target)
+    return bars_of(stoker.open(target), source)
+
+
+def bars_of(store: stoker.Store, source: Dataset) -> Bars:
+    """The bars that a store holds; messages name them as those of `source`."""
+    path = source.path
     names = {name.lower(): name for name, column in store.schema.items() if column.level == "step"}
     time = next((names[name] for name in TIMES if name in names), None)
     if time is None:
@@ -135,7 +140,7 @@ def _read(source: Dataset, target: Path) -> Bars:
         lengths=np.asarray(store.lengths, dtype=np.int64),
         times=_milliseconds(store, time, path),
         columns={name: _numbers(store, names[name], path) for name in PRICES if name in names},
-        sources=(str(path),) * len(store),
+        sources=(path,) * len(store),
     )
 
 
@@ -151,7 +156,7 @@ def _keys(store: stoker.Store, source: Dataset) -> list[str]:
     return [str(store[i][store.key]) for i in range(len(store))]
 
 
-def _milliseconds(store: stoker.Store, name: str, path: Path) -> Array:
+def _milliseconds(store: stoker.Store, name: str, path: str) -> Array:
     """Times as whole numbers; a float that has no fraction counts as one."""
     column, values = store.schema[name], store.column(name)
     if column.kind == "timestamp":
@@ -169,8 +174,8 @@ def _milliseconds(store: stoker.Store, name: str, path: Path) -> Array:
     return whole * 1000 if not finer else np.asarray(whole // 1000 ** (finer - 1))
 
 
-def _numbers(store: stoker.Store, name: str, path: Path) -> Array:
+def _numbers(store: stoker.Store, name: str, path: str) -> Array:
     column = store.schema[name]
     if column.kind != "number" or column.width is not None:
-        raise OptionError(f"column {name!r} of {path} holds {column.label}; expected a number a bar.")
+        raise OptionError(f"column {name!r} of {path} holds {column.label}; expected one number per bar.")
     return np.asarray(store.column(name), dtype=np.float64)

@@ -4,18 +4,26 @@
     feature_spec.json      the features, by their hash the very ones of the training
     model.safetensors      the weights, with the scaler
     model.pt2              the same as a program of torch.export: raw features [batch, rows, features] -> logits [batch]
+    model.onnx             the same for other runtimes, where it is asked for
+    model.pt               the same as TorchScript, logits [batch, 1], for Sentio's C++, which also reads
+    model.meta.json        what it expects: features, window, warm-up
+    metadata.json          the same for the C++ that serves bar by bar
     golden.safetensors     bars, and the features and logits that the training would give them
 
-Writing it computes features and logits of the golden bars in one batch and bar by bar: features must be equal bit for bit, logits
-within 1e-6. Reading it does the same as far as asked for, and refuses a file that has changed, another spec, another window.
+The program alone can be written too, as one file (`write_program`). Writing a bundle computes features and logits of the golden
+bars in one batch and bar by bar: features must be equal bit for bit, logits within 1e-6. Reading it does the same as far as asked
+for, and refuses a file that has changed, another spec, another window.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import io
 import json
+import warnings
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +35,28 @@ from torch import nn
 
 import stoker
 from stoker import files
-from stoker.errors import CheckpointInvalid, ConfigInvalid, TrainError
+from stoker.clock import now_utc
+from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, TrainError
 from stoker.recipes.tfa.banded import Banded
 from stoker.recipes.tfa.bars import PRICES, read_bars
 from stoker.recipes.tfa.build import KNOWN, SMALL, TfaModel, build_model
 from stoker.recipes.tfa.data import BARS_NAME
 from stoker.recipes.tfa.model import Tfa
-from stoker.recipes.tfa.pipeline import SCORE_NAME, SPEC_NAME, length_of
+from stoker.recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of
 from stoker.recipes.tfa.settings import Settings, read_settings
 from stoker.recipes.tfa.stationary import levels_of
 from stoker.recipes.tfa.threads import using
+from stoker.train.export import Exported
 
 Array = npt.NDArray[Any]
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
+ONNX_NAME, SCRIPT_NAME, META_NAME, SERVING_NAME = "model.onnx", "model.pt", "model.meta.json", "metadata.json"
+SIGN = b'"format": "stoker-tfa"'
+"""What bundle.json begins with."""
+PROGRAMS = (".pt2", ".onnx", ".pt")
+"""Endings of a program as one file."""
 GOLDEN_ROWS = 64
 """Logits that are proven."""
 TOLERANCE = 1e-6
@@ -94,11 +109,105 @@ def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
     return build_model(bundle.model, num_features=width, length=bundle.length, levels=levels, **given).eval()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Trained:
+    """What a run has learned, and golden bars with its answers."""
+
+    bundle: Bundle
+    spec: dict[str, Any]
+    model: TfaModel
+    golden: dict[str, Array]
+
+    @property
+    def windows(self) -> torch.Tensor:
+        """Rows of golden features as windows [16, rows, features]."""
+        view = np.lib.stride_tricks.sliding_window_view(self.golden["features"], self.bundle.reach, axis=0)
+        return torch.from_numpy(view.transpose(0, 2, 1)[:16].copy())
+
+
 @using(1)  # single rows are too small for threads
-def write_bundle(run: str | Path, target: str | Path, *, latest: bool = False) -> tuple[Bundle, Proof]:
-    """Write the best model of a run (or its latest) as a bundle, after its proof."""
-    run, target = Path(run), Path(target)
-    settings = read_settings(run / "config.yaml")
+def write_bundle(
+    run: str | Path, target: str | Path, *, latest: bool = False, onnx: bool = False, overwrite: bool = False
+) -> tuple[Bundle, Proof]:
+    """Write the best model of a run (or its latest) as a bundle, after its proof.
+
+    The target is a new or empty folder, or with `overwrite` a bundle. `onnx` adds model.onnx, which is checked with onnxruntime.
+    """
+    target = Path(target)
+    files.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
+    before = _listed(target)
+    if before and not overwrite:
+        raise OptionError(f"{target} has a bundle already. Replace it (overwrite=True, --overwrite), or give another folder.")
+    new = target / ".new"  # a bundle is made and proved there, so that one that fails or is killed leaves the old one as it was
+    try:
+        files.remove_folder(new)
+        files.make_folder(new)
+        bundle = _write_files(_read_run(Path(run), latest=latest), new, onnx=onnx)
+        proof = verify_bundle(new)
+        files.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
+        for name in before:
+            files.remove_file(target / name)
+        with files.naming(target):
+            for name in (*bundle.files, BUNDLE_NAME):
+                files.disk.replace(new / name, target / name)
+            files.disk.sync_folder(target)
+    finally:
+        files.remove_folder(new)
+        if not _listed(target) and [entry.name for entry in target.iterdir()] == [BUNDLE_NAME]:
+            files.remove_folder(target)
+    return bundle, proof
+
+
+def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
+    bundle = trained.bundle
+    programs = [_export(trained, folder / name) for name in (PROGRAM_NAME, *([ONNX_NAME] if onnx else []))]
+    written = {
+        SPEC_NAME: json.dumps(trained.spec, indent=1).encode() + b"\n",
+        WEIGHTS_NAME: _tensors(
+            trained.model.state_dict(), length=str(bundle.length), reach=str(bundle.reach), spec=bundle.spec_hash
+        ),
+        GOLDEN_NAME: _tensors({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in trained.golden.items()}),
+        SCRIPT_NAME: _script(trained)[0],
+        META_NAME: _json(_meta(bundle, trained.spec)),
+        SERVING_NAME: _json(_serving(bundle)),
+    }
+    for name, data in written.items():
+        files.write_file(folder / name, data)
+    names = [*written, *(path.name for done in programs for path in (done.path, done.golden))]
+    bundle = msgspec.structs.replace(bundle, files={name: _digest(folder / name) for name in names})
+    files.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
+    return bundle
+
+
+@using(1)
+def write_program(run: str | Path, path: str | Path, *, latest: bool = False, overwrite: bool = False) -> Exported:
+    """Write the best model of a run (or its latest) as one file, after a check: `.pt2`, `.onnx` or `.pt` (TorchScript) by its name.
+
+    Raw features [batch, rows, features] give logits [batch], with TorchScript [batch, 1]. Beside the file stays the golden batch
+    that it was checked with; beside TorchScript the .meta.json that Sentio's C++ reads.
+    """
+    path = Path(path)
+    if path.suffix not in PROGRAMS:
+        raise OptionError(f"{path} is no program: expected a name that ends in {', '.join(PROGRAMS)}, or a folder for a bundle.")
+    beside = path.with_suffix(".meta.json") if path.suffix == ".pt" else path.with_name(f"{path.name}.golden.safetensors")
+    for one in (path, beside):
+        if one.is_dir() or (one.exists() and not overwrite):
+            raise OptionError(f"{one} is there already. Replace it (overwrite=True, --overwrite), or give another name.")
+    trained = _read_run(Path(run), latest=latest)
+    if path.suffix != ".pt":
+        return _export(trained, path)
+    data, difference = _script(trained)
+    files.make_folder(path.parent)
+    files.write_file(beside, _json(_meta(trained.bundle, trained.spec)))
+    files.write_file(path, data)
+    return Exported(path=path, golden=beside, num_bytes=len(data), rows=len(trained.windows), difference=difference)
+
+
+def _read_run(run: Path, *, latest: bool) -> _Trained:
+    """The model of a run with its weights, and what it answers to golden bars."""
+    if not (run / CONFIG_NAME).is_file():
+        raise ConfigInvalid(f"{run} has no {CONFIG_NAME}, so it is not the folder of a run. Train one first: stoker train tfa.yaml")
+    settings = read_settings(run / CONFIG_NAME)
     spec = json.loads((run / SPEC_NAME).read_text())
     parsed = stoker.encode.FeatureStream(spec).spec
     score = json.loads((run / SCORE_NAME).read_text()) if (run / SCORE_NAME).is_file() else {}
@@ -115,7 +224,7 @@ def write_bundle(run: str | Path, target: str | Path, *, latest: bool = False) -
         warm_up=_warm_up(spec),
         label={
             "horizon": settings.label_horizon,
-            "least_change": settings.price_change_threshold,
+            "least_change": settings.least_change,
             "least_volume": settings.min_volume_threshold,
         },
         step=0,
@@ -126,19 +235,16 @@ def write_bundle(run: str | Path, target: str | Path, *, latest: bool = False) -
     step = stoker.train.load_trained(model, run, latest=latest).step
     bundle = msgspec.structs.replace(plain, reach=model.reach, step=step)
     golden = make_golden(model, bundle, spec, _golden_bars(settings, run, bundle))
-    files.make_folder(target)
-    _write_program(model, bundle, golden, target / PROGRAM_NAME)
-    written = {
-        SPEC_NAME: json.dumps(spec, indent=1).encode() + b"\n",
-        WEIGHTS_NAME: _tensors(model.state_dict(), length=str(bundle.length), reach=str(bundle.reach), spec=bundle.spec_hash),
-        GOLDEN_NAME: _tensors({name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in golden.items()}),
-    }
-    for name, data in written.items():
-        files.write_file(target / name, data)
-    hashes = {name: _digest(target / name) for name in (*written, PROGRAM_NAME, PROGRAM_GOLDEN_NAME)}
-    bundle = msgspec.structs.replace(bundle, files=hashes)
-    files.write_file(target / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
-    return bundle, verify_bundle(target)
+    return _Trained(bundle=bundle, spec=spec, model=model, golden=golden)
+
+
+def _listed(folder: Path) -> list[str]:
+    """The files that bundle.json names; none where it is only the marker, or is damaged."""
+    try:
+        listed = msgspec.json.decode((folder / BUNDLE_NAME).read_bytes()).get("files", {})
+    except (OSError, msgspec.DecodeError, AttributeError):
+        return []
+    return [name for name in listed if isinstance(name, str) and Path(name).name == name]
 
 
 @using(1)
@@ -183,7 +289,9 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
         raise CheckpointInvalid(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
     if (bundle.format, bundle.version) != ("stoker-tfa", 1):
         raise CheckpointInvalid(f"{folder / BUNDLE_NAME} is a {bundle.format} of version {bundle.version}; expected stoker-tfa, 1.")
-    for name in (SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME):
+    for name in dict.fromkeys((SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME, *bundle.files)):
+        if Path(name).name != name:
+            raise CheckpointInvalid(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
         if not (folder / name).is_file() or _digest(folder / name) != bundle.files.get(name):
             what = "has changed since it was written" if (folder / name).is_file() else "is missing"
             raise CheckpointInvalid(f"{folder / name} {what}. Export the bundle anew.")
@@ -264,9 +372,85 @@ class _LastRow(nn.Module):
         return logits
 
 
-def _write_program(model: TfaModel, bundle: Bundle, golden: dict[str, Array], path: Path) -> None:
-    windows = np.lib.stride_tricks.sliding_window_view(golden["features"], bundle.reach, axis=0).transpose(0, 2, 1)
-    stoker.train.export_model(_LastRow(model), {"features": torch.from_numpy(windows[:16].copy())}, path)
+def _export(trained: _Trained, path: Path) -> Exported:
+    """Write the program of torch.export, or of ONNX by the ending of its name."""
+    return stoker.train.export_model(_LastRow(trained.model), {"features": trained.windows}, path, onnx=path.suffix == ".onnx")
+
+
+class _Column(nn.Module):
+    """The logit of the last row as a column [batch, 1], from windows alone: what Sentio's C++ calls."""
+
+    def __init__(self, model: TfaModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, 1] of windows [batch, rows, features]."""
+        logits: torch.Tensor = self.model(features)[:, -1:]
+        return logits
+
+
+def _script(trained: _Trained) -> tuple[bytes, float]:
+    """The model as TorchScript, and how far it is off on one window and on several, read back."""
+    module, windows, buffer, apart = _Column(trained.model).eval(), trained.windows, io.BytesIO(), 0.0
+    jit: Any = torch.jit
+    with warnings.catch_warnings(), torch.no_grad():
+        # Sentio's C++ reads nothing else. What depends on the number of rows is fixed, as that of the window is.
+        warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
+        warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", jit.TracerWarning)
+        jit.save(jit.trace(module, (windows[:1],), check_trace=False), buffer)
+        again = jit.load(io.BytesIO(buffer.getvalue()))
+        for part in (windows[:1], windows):
+            expected = module(part)
+            allowed = TOLERANCE * max(1.0, float(expected.abs().max()))
+            apart = max(apart, float((again(part) - expected).abs().max()))
+            if not apart <= allowed:
+                raise TrainError(
+                    f"the TorchScript is {apart:.2g} off from the model; expected at most {allowed:.2g}. It is not written."
+                )
+    return buffer.getvalue(), apart
+
+
+def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
+    """What Sentio's model.meta.json says, with the window that theirs leaves out and their C++ takes for 64."""
+    theirs = {name: value for name, value in spec.items() if name != "compat"}  # the spec as they hash it, without our key
+    return {
+        "schema_version": "1.0",
+        "saved_at": int(datetime.fromisoformat(now_utc()).timestamp()),
+        "framework": "torchscript",
+        "arithmetic": bundle.arithmetic,
+        "expects": {
+            "input_dim": len(bundle.features),
+            "feature_names": bundle.features,
+            "spec_hash": stoker.encode.FeatureStream(theirs).spec.content_hash,
+            "emit_from": bundle.warm_up,
+            "pad_value": float(spec.get("alignment_policy", {}).get("pad_value", 0.0)),
+            "dtype": "float32",
+            "output": "logit",
+            "seq_len": bundle.reach,
+        },
+    }
+
+
+def _serving(bundle: Bundle) -> dict[str, Any]:
+    """What Sentio's metadata.json says; without `clip` their C++ would cut raw prices off at 5."""
+    width = len(bundle.features)
+    return {
+        "schema_version": "1.0",
+        "framework": "torchscript",
+        "format": "torchscript",
+        "feature_names": bundle.features,
+        "mean": [0.0] * width,
+        "std": [1.0] * width,
+        "clip": [-1e30, 1e30],
+        "actions": [],
+        "seq_len": bundle.reach,
+        "input_layout": "BTF",
+    }
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, indent=2).encode() + b"\n"
 
 
 def _tensors(tensors: Any, **told: str) -> bytes:

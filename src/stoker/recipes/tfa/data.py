@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 
 import stoker
+from stoker import files
 from stoker.errors import OptionError
 from stoker.recipes.tfa import audit
 from stoker.recipes.tfa.bars import Bars, read_bars
@@ -30,8 +31,8 @@ from stoker.recipes.tfa.stationary import Levels, levels_of, ratios
 Array = npt.NDArray[Any]
 
 FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
-BARS_NAME = "bars"
-"""Where a run keeps its bars."""
+BARS_NAME, DATA_NAME = "bars", "data.stoker"
+"""Where a run keeps its bars, and the rows that it is fed."""
 BANDED_RUN, WINDOWED_RUN = 240, 64
 """Consecutive labels of a sample. A run of windows shares what is computed of a row alone; a shorter one mixes better."""
 BANDED_BATCH, WINDOWED_BATCH = 480, 1024
@@ -128,14 +129,15 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     rule = Rule(
         horizon=settings.label_horizon,
         least_volume=settings.min_volume_threshold,
-        least_change=settings.price_change_threshold,
+        least_change=settings.least_change,
         compat=settings.labels == "compat",
     )
     values = compute_features(settings, bars, spec)
     labels = _by_series(bars, lambda columns: label_bars(columns["close"], columns.get("volume"), rule, emit_from=warm_up))
     levels = _levels(settings, spec)
     store, home = _ready_rows(bars, values, labels, levels, warm_up=warm_up)
-    saved = store.save(folder / "data.stoker", note="features and labels of bars")
+    drop_store(folder / DATA_NAME)
+    saved = store.save(folder / DATA_NAME, note="features and labels of bars")
     shape = _shape(settings, saved, reach=reach, warm_up=warm_up)
     split = stoker.split.chronological(
         saved,
@@ -163,6 +165,12 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
         levels=levels,
         pos_weight=stoker.split.pos_weight(saved, split.train, LABEL) if weigh else None,
     )
+
+
+def drop_store(path: Path) -> None:
+    """Remove a store, or what a killed pack left of one; a folder that is neither is left alone."""
+    if (path / "manifest.json").is_file() or (path / ".lock").is_file():
+        files.remove_folder(path)
 
 
 def compute_features(settings: Settings, bars: Bars, spec: Mapping[str, Any]) -> Array:
@@ -217,4 +225,11 @@ def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int)
     """Long runs are cheap, but a block of time must hold some of them."""
     usual = settings.run or (BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN)
     rows = int(min(settings.fractions) * int(np.asarray(store.lengths).max())) - warm_up - (reach - 1) - settings.label_horizon
-    return Shape(context=reach - 1, run=usual if settings.run else max(1, min(usual, rows // 4)))
+    shape = Shape(context=reach - 1, run=usual if settings.run else max(1, min(usual, rows // 4)))
+    longest = int(np.asarray(store.lengths).max())
+    if shape.view.length > longest:
+        raise OptionError(
+            f"a sample has {shape.view.length:,} rows (the model sees {reach:,}, run {shape.run:,}), but the longest series has "
+            f"{longest:,} with all features. Lower T, num_layers or run, or give more bars."
+        )
+    return shape

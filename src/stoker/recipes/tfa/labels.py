@@ -2,7 +2,7 @@
 
 Comes after the bars of a series, before windows. The law: a row has a label only if it has a future in its own series that clears
 the thresholds; every other row is NaN, so that no model can learn how restless the market is in place of where it goes.
-`compat` gives what Sentio's trainer gives: 0 for all such rows.
+`compat` gives what Sentio's trainer gives: 0 for all such rows. Both compute in float64, from closes that were never rounded.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import numpy.typing as npt
 from stoker.errors import OptionError
 
 Array = npt.NDArray[Any]
+
+LEAST_CLOSE = 1e-12
+"""A close below it counts as this one in Sentio's trainer, so that its logarithm is finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +47,19 @@ def label_bars(close: Array, volume: Array | None, rule: Rule, *, emit_from: int
     """
     if rule.horizon < 1:
         raise OptionError(f"label_horizon is {rule.horizon}; expected at least 1 bar.")
-    close = np.asarray(close, dtype=np.float32 if rule.compat else np.float64)
+    close = np.asarray(close, dtype=np.float64)
+    if rule.compat:
+        close = np.maximum(close, LEAST_CLOSE)
     labels = np.full(len(close), np.nan, dtype=np.float32)
     if len(close) > rule.horizon:
         ahead = slice(rule.horizon, None)
         with np.errstate(divide="ignore", invalid="ignore"):
-            change = np.log(close[ahead].astype(np.float64)) - np.log(close[: -rule.horizon].astype(np.float64))
+            change = np.log(close[ahead]) - np.log(close[: -rule.horizon])
         counts = np.isfinite(change) & (np.abs(change) >= rule.least_change)
         counts &= change > 0 if rule.compat else change != 0
-        if rule.least_volume:
-            if volume is None:
-                raise OptionError(f"min_volume_threshold is {rule.least_volume:g}, but the bars have no volume. Leave it out.")
+        if rule.least_volume and volume is None:
+            raise OptionError(f"min_volume_threshold is {rule.least_volume:g}, but the bars have no volume. Leave it out.")
+        if volume is not None and (rule.least_volume or rule.compat):  # theirs compares always: a missing volume has no label
             counts &= np.asarray(volume)[ahead] >= rule.least_volume
         labels[: -rule.horizon][counts] = (change > 0)[counts]
     if rule.compat:

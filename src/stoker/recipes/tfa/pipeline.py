@@ -1,6 +1,7 @@
 """Pipeline: from a YAML to a trained, judged model in the folder of a run.
 
-    config.yaml      all settings; recipe.json says whose they are
+    recipe.json      written first: the folder is one of this recipe, which may write into it
+    config.yaml      all settings
     feature_spec.json      the features, as they were computed
     bars/            the bars, as they were packed
     data.stoker      rows with features, labels and times
@@ -12,9 +13,10 @@ Training stops early by the validation block; the score block is looked at once,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,16 +29,33 @@ from torch import nn
 import stoker
 from stoker import files
 from stoker.devices import check_device
-from stoker.errors import OptionError
+from stoker.errors import OptionError, StoreLocked, TrainError
 from stoker.recipes.tfa import audit, scoring
 from stoker.recipes.tfa.build import TfaModel, build_model
-from stoker.recipes.tfa.data import BARS_NAME, Prepared, prepare, read_spec
+from stoker.recipes.tfa.data import BARS_NAME, DATA_NAME, Prepared, drop_store, prepare, read_spec
 from stoker.recipes.tfa.labels import count_labels
-from stoker.recipes.tfa.settings import Settings
+from stoker.recipes.tfa.settings import IGNORED, Settings, ignored, read_settings
 from stoker.recipes.tfa.threads import using
 from stoker.train.config import to_tree, to_yaml
 
-SCORE_NAME, SPEC_NAME, RECIPE_NAME = "score.json", "feature_spec.json", "recipe.json"
+SCORE_NAME, SPEC_NAME, RECIPE_NAME, CONFIG_NAME = "score.json", "feature_spec.json", "recipe.json", "config.yaml"
+SIGN = b'"recipe": "tfa"'
+"""What recipe.json says."""
+OF_A_RUN = ("run.json", "metrics.jsonl", CONFIG_NAME, SPEC_NAME, SCORE_NAME, "checkpoints", DATA_NAME)
+"""What a run leaves in its folder beside its bars; nothing else is removed for a new one."""
+MAY_CHANGE = {
+    "epochs",
+    "early_stopping_patience",
+    "max_training_hours",
+    "device",
+    "feature_spec",
+    "feature_cache",
+    "out_dir",
+    *IGNORED,
+}
+"""Settings that a resumed run may have anew; of the spec the content is compared."""
+ACCUMULATE = 4
+"""Batches of one update of the authors' trainer of one series; that of several series has one."""
 LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}
 """Rows of a window where T is not given."""
 Say = Callable[[str, str], None]
@@ -101,21 +120,38 @@ def prepare_run(settings: Settings, folder: Path, say: Say = _silent) -> Prepare
 
 
 def train(
-    settings: Settings, folder: str | Path | None = None, *, resume: bool = False, progress: bool = False, say: Say = _silent
+    settings: Settings,
+    folder: str | Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+    say: Say = _silent,
 ) -> Trained:
-    """Train as the settings say, into the folder of a run (by default `out_dir`), and judge what came out."""
+    """Train as the settings say, into the folder of a run (by default `out_dir`), and judge the result.
+
+    The folder must be new, empty, or of an earlier run of this recipe. An earlier run that has begun its steps is only replaced
+    with `overwrite`; `resume` continues it.
+    """
     folder = Path(folder if folder is not None else settings.out_dir or "runs/tfa")
-    if not resume:
-        _begin(folder)
     device = str(check_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu")))
+    with _held(folder):
+        if resume:
+            settings = _resumed(settings, folder)
+        else:
+            _begin(folder, overwrite=overwrite)
+        return _train(settings, folder, device, resume=resume, progress=progress, say=say)
+
+
+def _train(settings: Settings, folder: Path, device: str, *, resume: bool, progress: bool, say: Say) -> Trained:
     prepared = prepare_run(settings, folder, say)
     model = make_model(settings, mean=prepared.scaler.mean, std=prepared.scaler.std, levels=prepared.levels)
     audit.check_model(model, prepared)
     say("model", _describe_model(settings, model))
+    say("update", _describe_update(prepared))
     kept = {
-        "config.yaml": to_yaml(_kept(settings, prepared)),
+        CONFIG_NAME: to_yaml(_kept(settings, prepared)),
         SPEC_NAME: json.dumps(prepared.spec, indent=1).encode() + b"\n",
-        RECIPE_NAME: b'{"recipe": "tfa"}\n',
     }
     for name, data in kept.items():
         files.write_file(folder / name, data)
@@ -128,13 +164,62 @@ def train(
     return Trained(prepared=prepared, model=model, result=result, score=found)
 
 
-def _begin(folder: Path) -> None:
-    """Refuse a folder that has a run; of one that ended before its first step nothing is taken over, as its bars may be mended."""
-    if (folder / "run.json").exists() or (folder / "checkpoints").exists():
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The folder of a run for this process alone, from its first file on; the trainer holds it only while it trains."""
+    advice = "Give a folder of its own for the run: `out_dir: runs/tfa` in the YAML, or --set out_dir=runs/tfa."
+    files.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice=advice)
+    files.make_folder(folder / BARS_NAME)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(files.Lock(folder / BARS_NAME))
+        except StoreLocked as error:
+            process = str(error).partition("process ")[2].partition(".")[0]
+            raise TrainError(
+                f"{folder} is being trained by process {process}. Wait for it to end, or give another out_dir."
+            ) from None
+        yield
+
+
+def _begin(folder: Path, *, overwrite: bool) -> None:
+    """Remove what an earlier run left; one that ended before its first step has nothing to keep, as its bars may be fixed now."""
+    if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
         raise OptionError(
-            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), or choose another (--set out_dir=…)."
+            f"{folder} has a run already. Resume it (stoker train --resume {folder}), replace it (--overwrite), or choose another "
+            "folder (--set out_dir=…)."
         )
-    files.remove_folder(folder / BARS_NAME)
+    for name in OF_A_RUN:
+        files.remove_folder(folder / name)
+    for store in (folder / BARS_NAME).glob("*.stoker"):
+        drop_store(store)
+
+
+def _resumed(settings: Settings, folder: Path) -> Settings:
+    """The settings of a run, with what may change; others are refused here, before a file of the run is touched."""
+    if not (folder / CONFIG_NAME).is_file():
+        return settings  # ended before its first step: there is nothing to differ from
+    saved = read_settings(folder / CONFIG_NAME)
+    saved = msgspec.structs.replace(saved, accumulate=saved.accumulate or 1)  # older runs lack the key
+    differing = []
+    for key in sorted(set(Settings.__struct_fields__) - MAY_CHANGE):
+        now, then = (_absolute(one, key) for one in (settings, saved))
+        if now is None or now == then:
+            settings = msgspec.structs.replace(settings, **{key: getattr(saved, key)})
+        else:
+            differing.append(f"{key}: {'the default' if then is None else then} saved, {now} now")
+    if read_spec(settings) != json.loads((folder / SPEC_NAME).read_bytes()):
+        differing.append(f"feature_spec: other features than {folder / SPEC_NAME} has")
+    if differing:
+        raise OptionError(f"{folder} is a run with other settings: {'; '.join(differing)}. Make them equal, or begin a new run.")
+    return msgspec.structs.replace(settings, feature_spec=str(folder / SPEC_NAME))
+
+
+def _absolute(settings: Settings, key: str) -> Any:
+    """A value as it is compared: paths from the root."""
+    value = getattr(settings, key)
+    if key == "datasets" and value is not None:
+        return [{**msgspec.to_builtins(one), "path": str(Path(one.path).absolute())} for one in value]
+    return str(Path(value).absolute()) if key == "bars_csv" and value is not None else value
 
 
 def threads_of(settings: Settings) -> int:
@@ -161,7 +246,14 @@ def _kept(settings: Settings, prepared: Prepared) -> Settings:
         threads=threads_of(settings),
         stationary=prepared.levels is not None,
         run=prepared.shape.run,
+        accumulate=accumulate_of(settings),
     )
+
+
+def accumulate_of(settings: Settings) -> int:
+    """Batches of one update: the authors' number for the authors' model, where nothing else is said."""
+    theirs = settings.chosen_model != "banded" and settings.datasets is None
+    return settings.accumulate or (ACCUMULATE if theirs else 1)
 
 
 def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resume: bool, progress: bool) -> stoker.train.Result:
@@ -177,6 +269,7 @@ def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resu
         fused=True,
         graph="auto" if device == "cpu" or int(os.environ.get("WORLD_SIZE") or 1) > 1 else True,
         compile=False,
+        accumulate=accumulate_of(settings),
         clip=settings.gradient_clip_norm,
         schedule=stoker.train.OneCycle() if (settings.schedule or usual.schedule) == "one-cycle" else None,
         early_stopping=stoker.EarlyStopping("val_loss", patience=settings.early_stopping_patience or usual.patience, mode="min"),
@@ -223,8 +316,7 @@ def describe(prepared: Prepared) -> list[tuple[str, str]]:
     ]
     if settings.feature_cache and not (Path(settings.feature_cache) / "manifest.json").is_file():
         lines.append(("note", f"{settings.feature_cache} is not read: only a store of `stoker features` says which spec it is of"))
-    if settings.num_workers:
-        lines.append(("note", f"num_workers: {settings.num_workers} is not needed: batches are made by threads, each sample once"))
+    lines += [("note", sentence) for sentence in ignored(settings)]
     names = {"train": "train", "valid": "validation", "test": "score"}
     for part, name in names.items():
         rows = prepared.labelled_rows(part)
@@ -240,4 +332,13 @@ def _describe_model(settings: Settings, model: TfaModel) -> str:
     said = f"{settings.chosen_model} ({kind[settings.chosen_model]}), {count:,} weights, sees {model.reach} rows"
     if settings.model is None and settings.chosen_model == "tfa":
         said += "; `model: banded` learns the same from a fraction of the time"
+    return said
+
+
+def _describe_update(prepared: Prepared) -> str:
+    labels, batches = prepared.batch_size * prepared.shape.run, accumulate_of(prepared.settings)
+    said = f"{labels:,} labels per batch"
+    if batches > 1:
+        theirs = "" if prepared.settings.accumulate else "; theirs, `accumulate` sets it"
+        said += f", {batches} batches ({labels * batches:,} labels) per update{theirs}"
     return said

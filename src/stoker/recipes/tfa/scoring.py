@@ -19,6 +19,9 @@ Array = npt.NDArray[Any]
 BINS = 10
 SURE = 2.0
 """Standard errors that a gain must have to count."""
+SUSPICIOUS = 0.95
+"""An AUC from which on, in either direction, a leak is likelier than skill: even the synthetic markets of benchmarks/markets.py,
+made to be predictable, allow no more than 0.87."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,14 @@ def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> Score:
 
 def judge(area: float, chance: float, best: Line, mean: float, error: float) -> tuple[bool, str]:
     """Whether a model has shown any skill, and the sentence that says so."""
+    named = {"the model": area, NAMES[best.name]: best.auc}
+    sharpest = max(named, key=lambda name: abs(named[name] - 0.5))
+    if abs(named[sharpest] - 0.5) >= SUSPICIOUS - 0.5:
+        return False, (
+            f"SUSPICIOUS: {sharpest} has an AUC of {named[sharpest]:.3f} on rows it never saw, which no market allows. Look for "
+            "the future within the features: a cache of other bars, a column that knows the next close, bars shifted in time. Do "
+            "not use this model."
+        )
     if not area > chance:
         return False, (
             f"NO SKILL: an AUC of {area:.3f} is what chance gives (up to {chance:.3f} with labels moved in time). Do not use "

@@ -1,11 +1,13 @@
 """Settings: the YAML of a TFA training, theirs or ours, as one checked value.
 
-The first keys are those of Sentio's trainer and mean what they mean there. A configuration that gives sizes of a model and no
-model means the authors' model; one that gives neither gets the banded one. Unknown keys and values of a wrong type are refused.
+The first keys are those of Sentio's trainers. Each means what it means there, or is listed in `IGNORED` with the reason, and a run
+reports it. A configuration that gives sizes of a model and no model means the authors' model; one that gives neither gets the
+banded one. Unknown keys and values of a wrong type are refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,8 +18,10 @@ from msgspec import Meta, Struct
 from stoker.errors import ConfigInvalid
 from stoker.train.config import Document, check, override, read_document
 
-Count = Annotated[int, Meta(ge=1)]
-Whole = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Size = Annotated[int, Meta(ge=1, le=2**14)]
+"""Of a part of a model: what is larger would not fit into any memory."""
+Whole = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(gt=0, lt=1)]
@@ -25,6 +29,17 @@ ModelName = Literal["tfa", "tfa-small", "banded"]
 
 SIZES = {"T": "length", "d_model": "width", "nhead": "heads", "num_layers": "layers", "ffn_hidden": "hidden"}
 """Keys of theirs that say how large a model is, and what models call them."""
+IGNORED = {
+    "num_workers": "threads prepare the batches, and each sample is served once",
+    "prefetch_factor": "there are no worker processes; batches are prefetched by threads",
+    "pin_memory": "the feed pins memory itself where there is a GPU",
+    "persistent_workers": "there are no worker processes",
+    "label_kind": "labels are the direction of the close, 1 or 0",
+    "regime_balancing": "each dataset is sampled as often as its `weight` says",
+    "cross_regime_validation": "validation and score are later in time than the training rows, over all datasets",
+    "regime_specific_metrics": "metrics are over all datasets together",
+}
+"""Keys of theirs that change nothing here, and why."""
 MARKS = ("bars_csv", "feature_spec", "datasets", "feature_cache", "label_horizon", *SIZES)
 """Keys that no other configuration has."""
 LEVERAGED = frozenset(
@@ -45,6 +60,8 @@ class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What it is called."""
     weight: Positive = 1.0
     """How often its windows come, next to those of the others."""
+    description: str = ""
+    """For readers; not used."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,27 +80,37 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     out_dir: str | None = None
     """Folder of the run; by default `runs/` and the name of the YAML."""
     batch_size: Count | None = None
-    """Labels of one update."""
+    """Labels of one batch; `accumulate` batches make an update."""
     epochs: Count | None = None
     """Passes over the training rows, at most."""
     lr: Positive | None = None
     """Learning rate."""
     num_workers: Whole = 0
-    """Not needed: batches are made by threads, and there are no workers."""
+    """Ignored: threads prepare the batches."""
+    prefetch_factor: Whole | None = None
+    """Ignored: there are no worker processes."""
+    pin_memory: bool | None = None
+    """Ignored: the feed pins memory itself where there is a GPU."""
+    persistent_workers: bool | None = None
+    """Ignored: there are no worker processes."""
     T: Annotated[int, Meta(ge=2, le=4096)] | None = None
     """Rows of a window; of the banded model, rows that one layer sees."""
-    d_model: Count | None = None
+    d_model: Size | None = None
     """Width of the model."""
-    nhead: Count | None = None
+    nhead: Size | None = None
     """Heads of its attention."""
-    num_layers: Count | None = None
+    num_layers: Annotated[int, Meta(ge=1, le=256)] | None = None
     """Its layers."""
-    ffn_hidden: Count | None = None
+    ffn_hidden: Size | None = None
     """Width within a layer."""
+    hidden: Size | None = None
+    """The same, as an older trainer of theirs calls it; ignored where no other size is given (their network of one row)."""
     label_horizon: Count = 1
     """Bars ahead whose direction is predicted."""
     label_kind: str | None = None
-    """Not used, as in the trainer that this key comes from."""
+    """Ignored: labels are the direction of the close, 1 or 0."""
+    cutoff_bp: NotNegative = 0.0
+    """`price_change_threshold` in basis points, as an older trainer of theirs calls it; the larger of the two counts."""
     min_volume_threshold: NotNegative = 0.0
     """Labels need at least this volume at the bar ahead."""
     price_change_threshold: NotNegative = 0.0
@@ -96,6 +123,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Largest norm of the gradients."""
     max_training_hours: Positive | None = None
     """Time after which it ends."""
+    regime_balancing: bool | None = None
+    """Ignored: each dataset is sampled as often as its `weight` says."""
+    cross_regime_validation: bool | None = None
+    """Ignored: validation and score are later in time, over all datasets."""
+    regime_specific_metrics: bool | None = None
+    """Ignored: metrics are over all datasets together."""
+    weight_decay: NotNegative = 0.01
+    """Of AdamW."""
     model: ModelName | None = None
     """`banded`, or `tfa` (the default where sizes are given) and `tfa-small`."""
     positions: bool | None = None
@@ -118,8 +153,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Consecutive labels of one sample, which share what is computed of their rows."""
     schedule: Literal["constant", "one-cycle"] | None = None
     """How the learning rate goes; by default `one-cycle` with `banded`."""
-    weight_decay: NotNegative = 0.01
-    """Of AdamW."""
+    accumulate: Count | None = None
+    """Batches of one update; by default 4 for their model on one series, as in their trainer, else 1."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Decides weights and order."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
@@ -139,7 +174,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def sizes(self) -> dict[str, int]:
         """What is said of the size of the model, as models call it."""
-        return {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
+        found = {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
+        if self.hidden is not None and (found or self.model is not None):
+            found.setdefault("hidden", self.hidden)
+        return found
+
+    @property
+    def least_change(self) -> float:
+        """Of the logarithm of the close, for a label."""
+        return max(self.price_change_threshold, self.cutoff_bp / 10_000)
 
     @property
     def fractions(self) -> tuple[float, float, float]:
@@ -156,6 +199,22 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.datasets is not None:
             return self.datasets
         return [Dataset(path=self.bars_csv or "", regime=self.symbol or "")]
+
+
+def ignored(settings: Settings) -> list[str]:
+    """A sentence for each key that was given and changes nothing."""
+    said = [f"{key}: {_written(value)} is ignored: {why}" for key, why in IGNORED.items() if (value := getattr(settings, key))]
+    if settings.hidden is not None and not settings.sizes:
+        said.append(
+            f"hidden: {settings.hidden} is ignored: it is the width of a network of one row, which the score has as a baseline"
+        )
+    if any(one.description for one in settings.datasets or ()):
+        said.append("datasets: description is ignored: it is for readers")
+    return said
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def is_tfa(tree: Mapping[str, Any]) -> bool:
@@ -175,14 +234,14 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
     base = _base(document, settings.feature_spec, path)
 
     def found(name: str | None) -> str | None:
-        return None if name is None else str(base / name)
+        return None if name is None else str(base / Path(name).expanduser())
 
     return msgspec.structs.replace(
         settings,
         bars_csv=found(settings.bars_csv),
         datasets=None
         if settings.datasets is None
-        else [msgspec.structs.replace(one, path=str(base / one.path)) for one in settings.datasets],
+        else [msgspec.structs.replace(one, path=str(found(one.path))) for one in settings.datasets],
         feature_spec=str(base / settings.feature_spec),
         feature_cache=found(settings.feature_cache),
         out_dir=found(settings.out_dir) or str(Path("runs") / path.stem),
@@ -190,7 +249,12 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
 
 
 def _refuse(document: Document, settings: Settings) -> None:
-    """What each value alone allows, but not together."""
+    """What the type of each value alone allows, but its meaning or another value does not."""
+    for key in ("bars_csv", "feature_spec", "feature_cache", "out_dir"):
+        if "\0" in (getattr(settings, key) or ""):
+            raise ConfigInvalid(f"{document.place((key,))}: {key} holds a NUL character, which no path can. Remove it.")
+    if settings.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,3})?", settings.device):
+        raise ConfigInvalid(f"{document.place(('device',))}: device is {settings.device!r}; expected cpu, cuda or cuda:N.")
     if (settings.bars_csv is None) == (settings.datasets is None):
         found = "both are there" if settings.bars_csv is not None else "there is neither"
         raise ConfigInvalid(f"{document.name}: bars come from bars_csv or from datasets; {found}. Give one of them.")
@@ -201,6 +265,11 @@ def _refuse(document: Document, settings: Settings) -> None:
         raise ConfigInvalid(
             f"{document.place(('split',))}: split has {found}; expected the shares of train, validation and score, 1 at most "
             "together."
+        )
+    if None not in (settings.hidden, settings.ffn_hidden) and settings.hidden != settings.ffn_hidden:
+        raise ConfigInvalid(
+            f"{document.place(('hidden',))}: hidden is {settings.hidden}, but ffn_hidden is {settings.ffn_hidden}; both are the "
+            "width within a layer. Give one of them."
         )
     if settings.symbol is not None and settings.symbol.upper() in LEVERAGED:
         raise ConfigInvalid(f"{document.place(('symbol',))}: symbol is {settings.symbol}, {WHY_LEVERAGED}")

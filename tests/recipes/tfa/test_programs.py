@@ -1,0 +1,161 @@
+"""Programs of a run: TorchScript for Sentio's C++, torch.export and ONNX; each is a file that answers as the model."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.recipes.tfa.trainings import OURS, THEIRS, make_folder, settings_of
+
+from stoker.errors import OptionError, TrainError
+from stoker.recipes.tfa import bundle as bundles
+from stoker.recipes.tfa import train, verify_bundle, write_bundle, write_program
+from stoker.recipes.tfa.bundle import read_bundle
+
+HAS_ONNX = all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnxscript"))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run of each kind of model, with its bundle beside it."""
+    found = {}
+    for name, yaml in {"tfa": THEIRS, "banded": OURS}.items():
+        folder = tmp_path_factory.mktemp(name)
+        make_folder(folder, yaml, num_bars=1500)
+        train(settings_of(folder, epochs=1), folder / "run")
+        write_bundle(folder / "run", folder / "bundle")
+        found[name] = folder / "run"
+    return found
+
+
+@pytest.fixture
+def run(runs: dict[str, Path]) -> Path:
+    return runs["tfa"]
+
+
+SENTIO = """
+import json, sys, torch, warnings
+warnings.simplefilter("ignore")
+from safetensors.torch import load_file
+for folder in sys.argv[1:]:
+    model, expects = torch.jit.load(folder + "/model.pt"), json.load(open(folder + "/model.meta.json"))["expects"]
+    golden = load_file(folder + "/golden.safetensors")
+    rows, logits, length = golden["features"], golden["logits"], expects["seq_len"]
+    windows = rows.unfold(0, length, 1).transpose(1, 2)
+    assert windows.shape == (len(logits), length, expects["input_dim"])
+    assert model(windows[:1]).shape == (1, 1)
+    for batch in (1, 7, 64):
+        apart = (model(windows[:batch])[:, 0] - logits[:batch]).abs().max()
+        print(float(apart) / max(1.0, float(logits.abs().max())))
+assert "stoker" not in sys.modules
+"""
+"""What Sentio's C++ does with a bundle, in Python: TorchScript and its meta, and nothing else."""
+
+
+def test_torchscript_answers_in_a_fresh_process_without_stoker(runs: dict[str, Path]) -> None:
+    folders = [str(run.parent / "bundle") for run in runs.values()]
+    done = subprocess.run([sys.executable, "-c", SENTIO, *folders], capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stderr
+    found = [float(line) for line in done.stdout.split()]
+    assert len(found) == 6
+    assert max(found) <= 1e-6
+
+
+def test_only_the_warnings_of_torchscript_are_silenced(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings are errors in these tests: exporting gives none, and one of another kind still comes through."""
+    write_program(run, run.parent / "again.pt", overwrite=True)
+    forward = bundles._Column.forward
+
+    def noisy(self: Any, features: torch.Tensor) -> torch.Tensor:
+        warnings.warn("another deprecation", DeprecationWarning, stacklevel=1)
+        return forward(self, features)
+
+    monkeypatch.setattr(bundles._Column, "forward", noisy)
+    with pytest.raises(DeprecationWarning, match="another deprecation"):
+        write_program(run, run.parent / "again.pt", overwrite=True)
+
+
+def test_torchscript_that_answers_otherwise_is_not_written(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = torch.jit.load
+    monkeypatch.setattr(torch.jit, "load", lambda data: lambda part: load(data)(part) + 1e-3)
+    with pytest.raises(TrainError, match=r"the TorchScript is 0\.001 off from the model"):
+        write_program(run, tmp_path / "model.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["model.pt2", "model.pt"])
+def test_a_program_alone_is_a_file(run: Path, tmp_path: Path, name: str) -> None:
+    done = write_program(run, tmp_path / name)
+    assert done.path == tmp_path / name
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, done.golden.name])
+    assert all(path.is_file() for path in tmp_path.iterdir())
+    with pytest.raises(OptionError, match=rf"{name} is there already\. Replace it"):
+        write_program(run, tmp_path / name)
+    write_program(run, tmp_path / name, overwrite=True)
+    with pytest.raises(
+        OptionError, match=r"model\.pth is no program: expected a name that ends in \.pt2, \.onnx, \.pt, or a folder"
+    ):
+        write_program(run, tmp_path / "model.pth")
+
+
+@pytest.mark.skipif(not HAS_ONNX, reason="needs the extra onnx")
+def test_onnx_answers_as_the_model(run: Path, tmp_path: Path) -> None:
+    import onnxruntime
+    from safetensors.numpy import load_file
+
+    write_bundle(run, tmp_path / "with", onnx=True)
+    assert {"model.onnx", "model.onnx.golden.safetensors"} <= set(read_bundle(tmp_path / "with")[0].files)
+    write_program(run, tmp_path / "model.onnx")
+    for path in (tmp_path / "with" / "model.onnx", tmp_path / "model.onnx"):
+        golden = load_file(path.with_name("model.onnx.golden.safetensors"))
+        session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+        for rows in (1, 16):
+            (answer,) = session.run(None, {"features": golden["features"][:rows]})
+            np.testing.assert_allclose(answer, golden["prediction"][:rows], rtol=1e-5, atol=1e-5)
+    write_bundle(run, tmp_path / "with", overwrite=True)
+    assert not (tmp_path / "with" / "model.onnx").exists(), "a program of older weights does not stay"
+
+
+@pytest.mark.skipif(HAS_ONNX, reason="onnx is here")
+def test_without_its_package_onnx_is_one_line_and_leaves_nothing(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"needs the package onnx\w+"):
+        write_program(run, tmp_path / "model.onnx")
+    with pytest.raises(OptionError, match=r"needs the package onnx\w+"):
+        write_bundle(run, tmp_path / "with", onnx=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bundle_is_only_written_where_nothing_of_the_users_is(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "model.pt").write_text("precious")
+    for overwrite in (False, True):
+        with pytest.raises(OptionError, match=r"v1 is not a folder of Stoker's: it holds 'model\.pt', and no bundle\.json"):
+            write_bundle(run, tmp_path / "v1", overwrite=overwrite)
+    assert (tmp_path / "v1" / "model.pt").read_text() == "precious"
+    assert len(list((tmp_path / "v1").iterdir())) == 1
+    with pytest.raises(OptionError, match=r"bundle has a bundle already\. Replace it \(overwrite=True, --overwrite\)"):
+        write_bundle(run, run.parent / "bundle")
+
+
+def test_an_export_that_fails_leaves_the_old_bundle(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run.parent / "bundle", copy)
+    (copy / "notes.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in copy.iterdir()}
+    with monkeypatch.context() as patch:
+        patch.setattr(bundles, "_script", lambda trained: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write_bundle(run, copy, overwrite=True)
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    write_bundle(run, copy, overwrite=True)
+    assert verify_bundle(copy).logits == 64
+    assert (copy / "notes.txt").read_text() == "mine"
+    assert not (copy / ".new").exists()
