@@ -168,7 +168,8 @@ def _check_scales(scales: Scales, name: str, store: str) -> None:
     """Refuse series whose mean or deviation is infinite: they would be delivered as zeros or NaN."""
     bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
     if bad.any():
+        kind = scales.centers.dtype
         raise FeedError(
             f"column {name!r} of {store} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the largest "
-            f"{scales.centers.dtype.name}, {float(np.finfo(scales.centers.dtype).max):.8g}. Leave normalize out, or pack smaller values."
+            f"{kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
         )
