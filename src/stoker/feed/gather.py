@@ -172,7 +172,7 @@ def scale_rows(
                     _scale(source[start : start + count], target[place : place + count], center, divisor)
     if streaming:
         publish()
-    return saw_overflow()
+    return bool(saw_overflow())
 
 
 @kernel
@@ -220,7 +220,7 @@ def scale_spans(
                     k = (done + t) % width
                     scaled = (x[t] - centers[one, k]) / divisors[one, k]
                     y[t] = np.trunc(scaled) + 0.0 if truncate else scaled  # no -0.0, as whole numbers have none
-    return saw_overflow()
+    return bool(saw_overflow())
 
 
 @kernel
@@ -239,7 +239,7 @@ def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: 
             x, y = source[start + done : start + end], target[place + done : place + end]
             for t in range(len(x)):
                 y[t] = x[t]
-    return saw_overflow()
+    return bool(saw_overflow())
 
 
 @kernel
