@@ -296,6 +296,24 @@ def test_a_folder_of_another_user_is_refused(tiny: Callable[..., Any], tmp_path:
     assert not ran
 
 
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_link_in_the_place_of_the_folder_is_not_followed(tiny: Callable[..., Any], tmp_path: Path, linked: bool) -> None:
+    """It may lead to a folder of one's own with files of somebody else, such as an unpacked archive. Control: the folder itself."""
+    first = tiny()
+    assert first.double(2) == 4
+    folder = tmp_path / "cache" / "kernels"
+    plant(cached_file(tmp_path / "cache", "double"), first.double._cache)
+    if linked:
+        folder.rename(tmp_path / "unpacked")
+        folder.symlink_to(tmp_path / "unpacked")
+    ran.clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert tiny().double(2) == 4
+    assert len(ran) == (not linked)
+    assert ["cannot be kept on disk" in str(one.message) for one in told] == [True] * linked
+
+
 def test_the_folder_is_private_whatever_the_umask_says(tiny: Callable[..., Any], tmp_path: Path) -> None:
     before = os.umask(0)
     try:
@@ -310,7 +328,7 @@ def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     monkeypatch.setenv("HOME", "/home/of/mine")
-    temporary = Path(f"/tmp/stoker-{os.geteuid()}/kernels")
+    temporary = Path(f"/tmp/stoker-kernels-{os.geteuid()}")
     assert kernels.cache_folders() == [Path("/home/of/mine/.cache/stoker/kernels"), temporary]
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/mine")
     assert kernels.cache_folders() == [Path("/var/mine/stoker/kernels"), temporary]
@@ -321,7 +339,7 @@ def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(pwd, "getpwuid", lambda user: {}[user])  # a user of a container, whom nobody knows
     assert kernels.cache_folders() == [temporary]
     monkeypatch.setattr(numba.config, "CACHE_DIR", "/of/numba")
-    assert kernels.cache_folders() == [Path("/of/numba/stoker/kernels")]
+    assert kernels.cache_folders() == [Path("/of/numba/stoker-kernels")]
     monkeypatch.setenv(kernels.CACHE, "/of/stoker")
     assert kernels.cache_folders() == [Path("/of/stoker/kernels")]
 
@@ -336,7 +354,7 @@ def test_without_a_home_that_can_be_written_the_cache_is_a_temporary_one(
     for again in (False, True):
         found = tiny().double
         assert (found(2), from_cache(found)) == (4, again)
-    assert cached_file(tmp_path / f"stoker-{os.geteuid()}", "double").exists()
+    assert len(list((tmp_path / f"stoker-kernels-{os.geteuid()}").iterdir())) == 1
 
 
 def test_where_no_folder_can_be_written_each_process_compiles_and_says_why(

@@ -59,17 +59,18 @@ def kernel(function: F) -> F:
 def cache_folders() -> list[Path]:
     """The folders that compiled kernels are looked for in. A new one is saved in the first that can be written.
 
-    That is `$STOKER_CACHE/kernels` or `$NUMBA_CACHE_DIR/stoker/kernels` alone, where one of the variables is set; else
+    That is `$STOKER_CACHE/kernels` or `$NUMBA_CACHE_DIR/stoker-kernels` alone, where one of the variables is set; else
     `$XDG_CACHE_HOME/stoker/kernels` (`~/.cache/…` without the variable), and then a folder of this user in `$TMPDIR` or `/tmp`.
     """
     if named := os.environ.get(CACHE):
         return [Path(named).absolute() / "kernels"]
     if named := numba.config.CACHE_DIR:
-        return [Path(named).absolute() / "stoker" / "kernels"]
+        return [Path(named).absolute() / "stoker-kernels"]
     # A user without a home is left with "~", which is not absolute; Path.expanduser would raise.
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
-    temporary = Path(os.environ.get("TMPDIR") or "/tmp", f"stoker-{os.geteuid()}")
-    return [folder / "kernels" for folder in (user / "stoker", temporary) if folder.is_absolute()]
+    # Right below /tmp, where others may put links and folders: the one that is checked is the only one on the way that they can.
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp", f"stoker-kernels-{os.geteuid()}")
+    return [folder for folder in (user / "stoker" / "kernels", temporary) if folder.is_absolute()]
 
 
 class _Cache(NullCache):  # type: ignore[misc]
@@ -152,8 +153,11 @@ class _Untrusted(DiskError):
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, checked after opening, so that it stays the one that was checked."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """A descriptor of the folder, checked after opening, so that it stays the one that was checked.
+
+    Links are not followed: one that somebody else made may lead to a folder of this user with files of his.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
         if found.st_uid != os.geteuid():
