@@ -68,6 +68,8 @@ CODE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal",
 CODE_BUILTINS = {"eval", "exec", "compile", "__import__"}
 CODE_CALLS = {"torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"}
 CODE_METHODS = {"read_pickle", "register_extension_type"}
+CODE_NAMES = {"numba.core.serialize"}
+"""Numba's own names for pickle."""
 
 
 def code_from_data(tree: ast.Module) -> Iterator[Finding]:
@@ -75,7 +77,7 @@ def code_from_data(tree: ast.Module) -> Iterator[Finding]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for module in imported(node):
-                if module.split(".")[0] in CODE_MODULES:
+                if module.split(".")[0] in CODE_MODULES or module in CODE_NAMES:
                     yield node.lineno, f"import {module}"
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func)
@@ -145,7 +147,9 @@ def findings(law: Callable[[ast.Module], Iterator[Finding]], *, spare: set[str])
 
 
 def test_data_never_becomes_code() -> None:
-    assert findings(code_from_data, spare=set()) == []
+    """The one pickle is the cache of compiled kernels, which is code and no data: tests/test_kernel.py."""
+    [only] = findings(code_from_data, spare=set())
+    assert re.fullmatch(r"kernel\.py:\d+: import numba\.core\.serialize", only)
 
 
 def test_disk_is_written_in_one_file() -> None:
@@ -161,6 +165,7 @@ def test_the_writer_itself_would_be_found() -> None:
     [
         "import pickle",
         "from dill import loads",
+        "from numba.core import serialize",
         "eval(text)",
         "exec(text)",
         "torch.load(path)",

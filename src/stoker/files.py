@@ -71,9 +71,9 @@ class Disk:
         """Remove a file."""
         os.unlink(path)
 
-    def mkdir(self, path: Path) -> None:
+    def mkdir(self, path: Path, mode: int = 0o777) -> None:
         """Make a folder."""
-        os.mkdir(path)
+        os.mkdir(path, mode)
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty folder."""
@@ -89,6 +89,9 @@ class Disk:
 
 
 disk = Disk()
+
+cache_disk = Disk()
+"""Writes caches. Not `disk`: the operations of a pack are the same ones whether its kernels have been compiled before or not."""
 
 
 @contextlib.contextmanager
@@ -429,3 +432,29 @@ class Lock:
     def _release(self) -> None:
         os.close(self._fd)
         self._fd = -1
+
+
+def make_cache_folder(path: Path) -> None:
+    """Make a folder that only this user can enter, and its parents likewise; nothing is synced."""
+    if path.is_dir():
+        return
+    with naming(path):
+        make_cache_folder(path.parent)
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            cache_disk.mkdir(path, 0o700)
+
+
+def write_cache_file(path: Path, data: bytes) -> None:
+    """Replace a file in one step, by any number of processes at once. Not synced: a reader must see what a power loss tore."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    with naming(path, needed_bytes=len(data)):
+        fd = cache_disk.create(temporary)
+        try:
+            _write_all(lambda rest, _: cache_disk.write(fd, rest), memoryview(data))
+            cache_disk.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                cache_disk.unlink(temporary)
+            raise
+        finally:
+            os.close(fd)

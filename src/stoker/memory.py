@@ -4,14 +4,17 @@
 core can wait for more lines at once than in the first, which is what bounds reading at random (bench_gather).
 `move_line` copies 256 bytes with stores that go past the caches: a batch larger than the second level would only push
 the source out of them. After such stores `publish` must run before another thread or device reads.
+`clear_overflow` and `saw_overflow` read the flag that a processor sets, at no cost, when a finite number becomes infinite.
 """
 
 from __future__ import annotations
 
+import ctypes
+import platform
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -160,3 +163,52 @@ def publish(typing: Any) -> Generated:
         return context.get_dummy_value()
 
     return types.void(), generate
+
+
+_FE_OVERFLOW = {"x86_64": 8, "aarch64": 4}.get(platform.machine())
+"""As <fenv.h> of the C library has it; None where it is not known."""
+
+
+def _find_flags() -> bool:
+    """Make the C library's functions known to compiled kernels under names of our own; False where they are not there."""
+    if _FE_OVERFLOW is None:
+        return False
+    library = ctypes.CDLL(None)
+    for name in ("feclearexcept", "fetestexcept"):
+        if not hasattr(library, name):
+            return False
+        binding.add_symbol(f"stoker_{name}", ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    return True
+
+
+_HAS_FLAGS = _find_flags()
+
+
+def _call_flags(builder: Any, name: str) -> Any:
+    # A call of a function that the compiler knows nothing of, so that no store, and nothing that is stored, is moved across it.
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, [_I32]), name)
+    return builder.call(function, [_I32(_FE_OVERFLOW)])
+
+
+@_intrinsic
+def clear_overflow(typing: Any) -> Generated:
+    """Forget that a finite number became infinite in this thread."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if _HAS_FLAGS:
+            _call_flags(builder, "stoker_feclearexcept")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@_intrinsic
+def saw_overflow(typing: Any) -> Generated:
+    """Whether a finite number became infinite in this thread since `clear_overflow`; also True where that cannot be known."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if not _HAS_FLAGS:
+            return context.get_constant(types.boolean, True)
+        return builder.icmp_signed("!=", _call_flags(builder, "stoker_fetestexcept"), _I32(0))
+
+    return types.boolean(), generate

@@ -218,7 +218,7 @@ def test_on_a_terminal_there_are_colours_and_progress(script: Path) -> None:
             if not data:
                 break
             shown += data
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=200) == 1
     finally:
         os.close(master)
         process.kill()

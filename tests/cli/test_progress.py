@@ -47,7 +47,7 @@ def on_a_terminal(command: list[str], folder: Path) -> tuple[int, str]:
             if not data:
                 break
             shown += data
-        return process.wait(timeout=60), shown.decode("utf-8", "replace")
+        return process.wait(timeout=200), shown.decode("utf-8", "replace")
     finally:
         os.close(master)
         process.kill()

@@ -26,7 +26,7 @@ def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code
     process = start(train("stopped", 0.3), tmp_path)
     wait_for((tmp_path / "stopped" / "checkpoints" / "LATEST").exists, process)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     line = "stoker: stopped and saved. Go on with it: stoker train --resume stopped\n"
     assert (process.returncode, err) == (code, line)
     assert latest(tmp_path / "stopped").step < 36

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,48 +16,60 @@ from stoker.testing import Zygote
 EPOCHS = 20
 
 
+pytestmark = pytest.mark.timeout(900)
+"""About 20 s of CPU time, of which a busy machine may give a tenth."""
+
+LATE_IMPORTS = ("torch._dynamo", "scipy.linalg", "numba.np.arraymath")
+"""What the first training of a process imports: two seconds in each child if the zygote does not have it."""
+
+
 @pytest.fixture(scope="module")
 def trainers() -> Iterator[Zygote]:
     """A process that is ready to train; a fresh one would take seconds to import torch."""
-    with Zygote(imports=("numpy", "torch", "stoker.train.trainer", "stoker.feed.feed", "tests.train.runs")) as zygote:
+    imports = ("numpy", "torch", *LATE_IMPORTS, "stoker.train.trainer", "stoker.feed.feed", "tests.train.runs")
+    with Zygote(imports=imports) as zygote:
         yield zygote
 
 
 @pytest.fixture(scope="module")
 def whole(trainers: Zygote, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[Any], float]:
-    """What a run that nobody ends reaches, its log, and how long it takes."""
+    """What a run that nobody ends reaches, its log, and the CPU time that it takes."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    begin = time.perf_counter()
-    outcome = trainers.run(train_in_child, folder=folder, resume=False, epochs=EPOCHS)
-    return outcome.check(), log_of(folder), time.perf_counter() - begin
+    value = trainers.run(train_in_child, seconds=900, folder=folder, resume=False, epochs=EPOCHS).check()
+    return value["reached"], log_of(folder), value["cpu_seconds"]
 
 
 def kill_until_done(
-    trainers: Zygote, folder: Path, rng: np.random.Generator, seconds: float, number: int, kills: int
-) -> tuple[dict[str, Any], int]:
-    """Start the run again and again, and end it after a random part of the time that all of it takes."""
-    for done in range(20 * kills):
-        case = trainers.start(train_in_child, folder=folder, resume=True, epochs=EPOCHS)
-        if done < kills:
-            time.sleep(rng.uniform(0, 0.6 * seconds))
-            case.kill(number)
-        outcome = case.wait()
+    trainers: Zygote, folder: Path, rng: np.random.Generator, cpu_seconds: float, number: int, kills: int
+) -> tuple[dict[str, Any], int, int]:
+    """Start the run again and again, and end it after a random part of the CPU time that all of it takes.
+
+    Returns what it reached, how often it was ended, and how often after its first checkpoint.
+    """
+    late = 0
+    for done in range(kills + 1):
+        end_after = rng.uniform(0, 0.6 * cpu_seconds) if done < kills else None
+        outcome = trainers.run(
+            train_in_child, seconds=900, folder=folder, resume=True, epochs=EPOCHS, end_after=end_after, number=int(number)
+        )
         if outcome.exit == 0:
-            value: dict[str, Any] = outcome.check()
-            return value, done
-        assert outcome.signal == number or (number != signal.SIGKILL and outcome.exit == 1), outcome
+            return outcome.value["reached"], done, late
+        ends = (signal.SIGPROF,) if number == signal.SIGKILL else (number,)
+        assert outcome.signal in ends or (number != signal.SIGKILL and outcome.exit == 1), outcome
+        late += (folder / "checkpoints" / "LATEST").exists()
     raise AssertionError("the run never came to its end")
 
 
 def check_kills(trainers: Zygote, whole: Any, folder: Path, rng: np.random.Generator, kills: int, number: int) -> int:
-    expected, log, seconds = whole
-    done = run = 0
+    expected, log, cpu_seconds = whole
+    done = run = late = 0
     while done < kills:
-        value, more = kill_until_done(trainers, folder / str(run), rng, seconds, number, 4)
+        value, more, more_late = kill_until_done(trainers, folder / str(run), rng, cpu_seconds, number, 4)
         assert value == expected
         if number == signal.SIGKILL:  # a run that was asked to end has a checkpoint, and so the end of a window, where it was
             assert log_of(folder / str(run)) == log
-        done, run = done + more, run + 1
+        done, run, late = done + more, run + 1, late + more_late
+    assert late, "no kill came after the first checkpoint, so nothing was resumed"
     return done
 
 

@@ -96,6 +96,29 @@ def test_the_gather_can_be_part_of_a_graph_of_the_whole_step() -> None:
     assert torch.isclose(total.cpu(), expected)
 
 
+@pytest.mark.parametrize("residency", ["device", "host"])
+@pytest.mark.parametrize(
+    ("options", "value"), [({"dtype": "float32"}, 1e39), ({"dtype": "float16"}, 7e4), ({"normalize": "zero"}, 1e308)]
+)
+def test_a_finite_value_never_becomes_infinite(residency: str, options: dict[str, Any], value: float) -> None:
+    """On the device before the first batch, so that graphs need no check; NaN and infinities of the store are no reason."""
+    values = np.arange(100.0)
+    values[57] = value
+    with pytest.raises(stoker.FeedError, match="column 'x' of <memory>"):
+        list(
+            stoker.Feed(
+                stoker.Store.from_arrays(x=[values]), stoker.Windows(8), batch_size=9, device="cuda", residency=residency, **options
+            )
+        )
+    values[56:58] = np.inf, np.nan
+    feed = stoker.Feed(
+        stoker.Store.from_arrays(x=[values]), stoker.Windows(8), batch_size=9, device="cuda", residency=residency, **options
+    )
+    passes = [feed, feed.captured()] if residency == "device" else [feed]
+    for batches in passes:
+        assert sum(int(batch["x"].isinf().sum() + batch["x"].isnan().sum()) for batch in batches) == 16
+
+
 def test_a_kept_batch_never_changes() -> None:
     feed = stoker.Feed(make_store(), stoker.Windows(16), batch_size=32, order=stoker.Shuffle(1), device="cuda", residency="host")
     kept = [(batch["wide"], batch["wide"].clone()) for batch in feed]

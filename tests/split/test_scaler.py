@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from safetensors.torch import load, save
 from tests.split import twin
 from tests.split.stores import plain
@@ -34,6 +34,34 @@ def held_steps(store: Store, view: Any, part: Part) -> list[int]:
     return sorted(held)
 
 
+def expected_moments(values: Any) -> tuple[list[int], list[float], list[float]]:
+    """Count, mean and deviation of each column of [rows, width] by their definitions, over finite values alone.
+
+    A column without a finite value has the mean 0; one without a spread beyond the rounding of float32 has the deviation 1.
+    """
+    finite = [column[np.isfinite(column)] for column in values.T]
+    means = [float(column.mean()) if len(column) else 0.0 for column in finite]
+    spreads = [float(column.std()) if len(column) else 0.0 for column in finite]
+    return (
+        [len(column) for column in finite],
+        means,
+        [spread if spread > 1e-7 * abs(mean) else 1.0 for spread, mean in zip(spreads, means, strict=True)],
+    )
+
+
+def test_a_part_with_few_finite_values_has_the_moments_that_are_documented() -> None:
+    for values, expected in (
+        ([np.nan, np.nan], (0, 0.0, 1.0)),
+        ([np.nan, 1e6], (1, 1e6, 1.0)),
+        ([1e6, 1e6 + 0.1], (2, 1e6 + 0.05, 1.0)),  # a spread that float32 cannot hold
+        ([1e6, 1e6 + 4], (2, 1e6 + 2, 2.0)),
+    ):
+        assert [one[0] for one in expected_moments(np.array(values)[:, None])] == pytest.approx(expected)
+        found = moments.measure(Store.from_arrays(x=[values]), None, "x")
+        assert (found.counts[0], found.means[0], found.deviations[0]) == pytest.approx(expected)
+
+
+@example(lengths=[2, 300, 0], view=Windows(5, tail="keep", compat="time-moe"), kind="series", seed=3)  # one finite value in a part
 @settings(max_examples=80)
 @given(lengths=lengths, view=views, kind=st.sampled_from(["time", "series", "fold"]), seed=st.integers(0, 99))
 def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: Any, kind: str, seed: int) -> None:
@@ -52,9 +80,10 @@ def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: An
         steps = held_steps(store, view, part)
         kept = values[steps]
         assert found.num_rows == len(steps)
-        assert found.counts.tolist() == np.isfinite(kept).sum(axis=0).tolist()
-        assert found.means == pytest.approx(np.nanmean(kept, axis=0), rel=1e-14)
-        assert found.deviations == pytest.approx(np.nanstd(kept, axis=0), rel=1e-9)
+        counts, means, deviations = expected_moments(kept)
+        assert found.counts.tolist() == counts
+        assert found.means == pytest.approx(means, rel=1e-14)
+        assert found.deviations == pytest.approx(deviations, rel=1e-9)
 
 
 def test_overlapping_stretches_count_once() -> None:

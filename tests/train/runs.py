@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +80,24 @@ def train(
     return result, state
 
 
-def train_in_child(*, folder: str, resume: bool = True, epochs: int = 3) -> dict[str, Any]:
-    """The same in a process that somebody kills, or that ends with what it reached."""
+def train_in_child(
+    *, folder: str, resume: bool = True, epochs: int = 3, end_after: float | None = None, number: int = signal.SIGKILL
+) -> dict[str, Any]:
+    """The same in a process that ends with what it reached, or by a signal after `end_after` seconds of its own CPU time.
+
+    CPU time, as it is the same on a busy machine. SIGKILL stands for an end that no code of the process sees: that of SIGPROF,
+    the signal of the timer itself.
+    """
     torch.set_num_threads(1)
+    if end_after is not None:
+        if number != signal.SIGKILL:
+            signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), number))
+        signal.setitimer(signal.ITIMER_PROF, max(end_after, 1e-6))  # 0 would turn it off
+    begin = time.process_time()
     result, state = train(Path(folder), resume=resume, epochs=epochs)
-    return {"step": result.step, "stopped": result.stopped, "bits": bits(state)}
+    seconds = time.process_time() - begin
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    return {"reached": {"step": result.step, "stopped": result.stopped, "bits": bits(state)}, "cpu_seconds": seconds}
 
 
 def bits(state: dict[str, torch.Tensor]) -> str:

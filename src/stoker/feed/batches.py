@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker.errors import FeedError
 from stoker.feed.cursor import Cursor
 from stoker.feed.ranks import Ranks
 from stoker.order.order import Plan
@@ -65,9 +68,10 @@ class Source(Protocol):
 
 
 class Batches(Iterator[Batch]):
-    """The iterator that a feed gives out."""
+    """The iterator that a feed gives out. Threads may share it: each batch goes to one of them."""
 
     def __init__(self, source: Source, steps: Steps, cursor: Cursor) -> None:
+        self._lock, self._process = threading.RLock(), os.getpid()
         self._is_closed = False
         self._begin(source, steps, cursor)
 
@@ -87,11 +91,14 @@ class Batches(Iterator[Batch]):
             source.close()
 
     def __next__(self) -> Batch:
-        batch = next(self._source)
-        self.cursor.position = self._steps.end(self._step)
-        self._step += 1
-        if self._step == len(self._steps):
-            self._turn_over()
+        if os.getpid() != self._process:
+            self._lock, self._process = threading.RLock(), os.getpid()  # a fork may have come while a thread held it
+        with self._lock:
+            batch = next(self._source)
+            self.cursor.position = self._steps.end(self._step)
+            self._step += 1
+            if self._step == len(self._steps):
+                self._turn_over()
         return batch
 
     def __len__(self) -> int:
@@ -102,6 +109,12 @@ class Batches(Iterator[Batch]):
         self.cursor.epoch, self.cursor.position = self._steps.epoch + 1, 0
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads. Without the lock: it ends the wait of a thread that holds it."""
         self._is_closed = True
         self._source.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise FeedError(
+            "a pass over a feed cannot be pickled or copied: its threads are those of this process. Make the feed in the "
+            "other process and load feed.state_dict() there."
+        )

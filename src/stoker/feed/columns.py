@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stoker.errors import OptionError
+from stoker.errors import FeedError, OptionError
 from stoker.feed.scales import Method, Scales, series_scales
 from stoker.order.lengths import Lengths
 from stoker.store.column import Level
@@ -37,6 +37,8 @@ class FedColumn:
     """Of what is delivered."""
     torch_name: str
     width: int | None
+    lengths: Lengths
+    """Where the series of the store lie."""
     scales: Scales | None = None
 
     @property
@@ -48,6 +50,44 @@ class FedColumn:
     def is_copied(self) -> bool:
         """Whether bytes are delivered as they are stored."""
         return self.scales is None and self.dtype == self.values.dtype
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a finite value can become infinite on its way into a batch."""
+        narrows = self.values.dtype.kind == "f" and self.dtype.itemsize < self.values.dtype.itemsize
+        return not self.is_copied and (narrows or self.scales is not None)
+
+    def delivered(self, start: int, stop: int, series: int) -> Array:
+        """Some rows of one series as they are delivered, [rows, width], by NumPy."""
+        rows = self.values[start:stop].reshape(stop - start, self.width or 1)
+        with np.errstate(all="ignore"):  # kernels and devices do not warn either
+            if self.scales is not None:
+                rows = (rows - self.scales.centers[series]) / self.scales.divisors[series]
+                rows = np.trunc(rows) + 0.0 if self.scales.truncate else rows
+            return rows.astype(self.dtype)
+
+    def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
+        """Raise for the first finite value of these spans that is delivered as an infinite one, if there is one."""
+        for one, start, count in zip(series.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            rows = self.values[start : start + count].reshape(count, self.width or 1)
+            bad = np.isinf(self.delivered(start, start + count, one)) & np.isfinite(rows)
+            if bad.any():
+                raise self.overflow(one, start + int(bad.any(axis=1).argmax()))
+
+    def overflow(self, series: int, row: int) -> FeedError:
+        """The error for a row with a value that cannot be delivered."""
+        values = self.values[row].reshape(-1)
+        value = values[np.abs(np.where(np.isfinite(values), values, 0)).argmax()]
+        where = f"series {series:,}"
+        if self.level == "step":
+            lengths = self.lengths
+            first = series * lengths.length if lengths.length is not None else int(lengths.offsets[series])
+            where = f"step {row - first:,} of {where}"
+        what = f"column {self.name!r} of {self.lengths.name} is {value!s} at {where}"
+        limit = f"the largest {self.dtype.name} is {float(np.finfo(self.dtype).max):.8g}"
+        if self.scales is not None:
+            return FeedError(f"{what}, and normalize makes it infinite: {limit}. Leave normalize out, or pack smaller values.")
+        return FeedError(f"{what}, but {limit}. Give dtype={self.values.dtype.name!r}, or pack smaller values.")
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -109,7 +149,27 @@ def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None
     elif compat or (scaled and stored.kind != "f"):
         target = np.dtype(np.float32)
     scales = series_scales(values, lengths, normalize, compat=compat) if scaled and normalize else None
+    if scales is not None and not compat:
+        _check_scales(scales, name, store.name)
     torch_name = "bfloat16" if column.kind == "bfloat16" else _TORCH_NAMES[target.str]
     return FedColumn(
-        name=name, level=column.level, values=values, dtype=target, torch_name=torch_name, width=column.width, scales=scales
+        name=name,
+        level=column.level,
+        values=values,
+        dtype=target,
+        torch_name=torch_name,
+        width=column.width,
+        lengths=lengths,
+        scales=scales,
     )
+
+
+def _check_scales(scales: Scales, name: str, store: str) -> None:
+    """Refuse series whose mean or deviation is infinite: they would be delivered as zeros or NaN."""
+    bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
+    if bad.any():
+        kind = scales.centers.dtype
+        raise FeedError(
+            f"column {name!r} of {store} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the largest "
+            f"{kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
+        )

@@ -23,6 +23,7 @@ from stoker.feed.columns import lengths_of
 from stoker.feed.host import HostGather, as_tensors
 from stoker.feed.layout import Finish
 from stoker.feed.slots import Ring
+from stoker.order.lengths import Lengths
 from stoker.order.samples import Samples
 from stoker.store.store import open_store
 
@@ -161,7 +162,10 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
     def __getstate__(self) -> dict[str, Any]:
         state = {**self.__dict__, "_opened": None}
         if self._path is not None:
-            state["_columns"] = [replace(column, values=np.empty(0, column.values.dtype)) for column in self._columns]
+            nowhere = Lengths(num_series=0, num_steps=0)
+            state["_columns"] = [
+                replace(column, values=np.empty(0, column.values.dtype), lengths=nowhere) for column in self._columns
+            ]
             state["_samples"] = None
         return state
 
@@ -172,8 +176,9 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         store = open_store(self._path)
         if store.digest != self._digest:
             raise FeedError(f"{self._path} was packed anew since the feed was made from it. Make the feed and its dataset again.")
-        self._columns = [replace(column, values=store.column(column.name)) for column in self._columns]
-        samples: Samples = self._view.over(lengths_of(store))
+        lengths = lengths_of(store)
+        self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
+        samples: Samples = self._view.over(lengths)
         self._samples = samples if self._part is None else self._part.over(samples)
 
 

@@ -19,12 +19,15 @@ from stoker.feed import selection
 from stoker.feed.columns import FedColumn
 from stoker.feed.host import NO_SAMPLE
 from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView
+from stoker.feed.scales import series_bounds
+from stoker.order.lengths import Lengths
 from stoker.order.samples import Samples
 from stoker.order.sequences import Sequences
 
 Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
+_CHECKED_VALUES, _LOCATED_SAMPLES = 2**23, 2**20
 _SERIES, _FIRST, _COUNT, _NUMBER = range(4)
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
@@ -119,6 +122,23 @@ class DeviceColumn:
         """What it takes."""
         return self.flat.nbytes
 
+    def overflows(self, lengths: Lengths) -> Array:
+        """The rows with a finite value that is delivered as an infinite one. Reads all rows, and waits for the device."""
+        rows = self.flat[: self.num_steps * self.width].view(self.num_steps, self.width)
+        ends = torch.from_numpy(series_bounds(lengths)[1:]).to(rows.device) if self.scales is not None else None
+        found = [np.zeros(0, dtype=np.int64)]
+        num_rows = max(1, _CHECKED_VALUES // self.width)
+        for first in range(0, self.num_steps, num_rows):
+            values = made = rows[first : first + num_rows]
+            if ends is not None:
+                places = torch.arange(first, first + len(values), device=rows.device)
+                made = self.scaled(values, torch.searchsorted(ends, places, right=True))
+            bad = made.to(self.dtype).isinf()
+            if values.dtype.is_floating_point:
+                bad &= ~values.isinf()
+            found.append(first + bad.any(1).nonzero()[:, 0].cpu().numpy())
+        return np.concatenate(found)
+
     def windows(self, table: Table, steps: int, *, masked: bool) -> torch.Tensor:
         """Rows of `steps` steps: [rows, steps, width]; zero behind the steps of a sample if `masked`."""
         if self.flat.is_cuda and selection.is_available():
@@ -163,6 +183,18 @@ def _clear(values: torch.Tensor, absent: torch.Tensor) -> None:
     values.view(_SIGNED.get(values.dtype, values.dtype)).masked_fill_(absent, 0)
 
 
+def _refuse_overflows(column: FedColumn, rows: Array, samples: Samples) -> None:
+    """Raise if a sample holds one of these rows; those that are in no sample are not delivered."""
+    for first in range(0, samples.num_samples if len(rows) else 0, _LOCATED_SAMPLES):
+        found = samples.locate(np.arange(first, min(first + _LOCATED_SAMPLES, samples.num_samples)))
+        starts, counts = (found.starts, found.counts) if column.level == "step" else (found.series, 1)
+        place = np.searchsorted(rows, starts)
+        held = place < np.searchsorted(rows, starts + counts)
+        if held.any():
+            i = int(held.argmax())
+            raise column.overflow(int(found.series[i]), int(rows[place[i]]))
+
+
 class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
@@ -173,6 +205,9 @@ class DeviceGather:
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
             longest = view.width(min(longest, max((len(column.values) for column in columns if column.level == "step"), default=0)))
         self.columns = [DeviceColumn(column, longest, device) for column in columns]
+        for column, there in zip(columns, self.columns, strict=True):
+            if column.may_overflow:
+                _refuse_overflows(column, there.overflows(column.lengths), samples)
         self._view = view
         self._samples = samples
         self._numbers = numbers

@@ -5,17 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker.clock import Spans
 from stoker.devices import check_device
-from stoker.errors import LeakFound, OptionError
+from stoker.errors import FeedError, LeakFound, OptionError
 from stoker.feed.batches import Batches, Source, Steps
 from stoker.feed.columns import choose_columns, identity_of, lengths_of
 from stoker.feed.cursor import Cursor, check_state
@@ -88,6 +88,8 @@ class Feed:
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
         self.ranks = Ranks.find(rank, world_size)
+        self._is_of_worker = rank is not None and get_worker_info() is not None
+        """Whether a worker of a DataLoader made it, and said which share of the samples is its own."""
         self.device = _checked_device(device)
         self.last = last
         self.waits = Spans()
@@ -245,6 +247,12 @@ class Feed:
 
     def begin_pass(self) -> tuple[Steps, Cursor]:
         """The steps of the next pass, and the cursor that whoever hands out its batches moves on."""
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > 1 and not self._is_of_worker:
+            raise FeedError(
+                f"the feed is iterated by worker {worker.id} of {worker.num_workers} of a DataLoader, and each of them would yield "
+                f"every batch. Give the loader feed.as_dataset(), or num_workers=0: a feed has threads of its own."
+            )
         was_left_early = self._has_moved and self._cursor.position
         # A new object: a pass that somebody still holds moves its own cursor, not that of the passes after it.
         self._go_to(Cursor(self._cursor.epoch + 1, 0) if was_left_early else self._cursor.copy())
@@ -331,6 +339,12 @@ class Feed:
         from stoker.feed.dataset import SampleDataset
 
         return SampleDataset(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise FeedError(
+            f"a feed cannot be pickled or copied: it has threads and memory of this process. Send feed.as_dataset(), or make the "
+            f"feed of {self.store.name} in the other process and load feed.state_dict() there."
+        )
 
     def close(self) -> None:
         """End the threads of all passes. Not needed: they end with the pass, or when it is forgotten."""

@@ -3,6 +3,8 @@
 A sample is a span: `count` bytes at `start`. A core that copies at random waits for memory unless it has asked for many cache
 lines at once before. Short spans are copied one by one while the 16th after them is asked for; long ones eight side by side,
 256 bytes of each in turn, while those of the next eight are asked for (benchmarks/bench_gather.py, bench_events.py).
+
+Kernels that calculate return whether the processor saw a finite number become infinite; it may be one that is not delivered.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from stoker.memory import (
     ALIGNMENT,
     LINE_BYTES,
     clear_bytes,
+    clear_overflow,
     copy_bytes,
     keep_line,
     keep_scaled,
@@ -24,6 +27,7 @@ from stoker.memory import (
     move_scaled,
     prefetch,
     publish,
+    saw_overflow,
 )
 
 Array = npt.NDArray[Any]
@@ -131,8 +135,9 @@ def scale_rows(
     target: Array,
     places: Array,
     streaming: bool,
-) -> None:
+) -> bool:
     """`copy_spans` for a flat column of floats, which become (x - center) / divisor of their series on the way."""
+    clear_overflow()
     num_spans, size = len(starts), source.itemsize
     address = target.ctypes.data
     origin = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
@@ -167,6 +172,7 @@ def scale_rows(
                     _scale(source[start : start + count], target[place : place + count], center, divisor)
     if streaming:
         publish()
+    return bool(saw_overflow())
 
 
 @kernel
@@ -186,11 +192,12 @@ def scale_spans(
     truncate: bool,
     target: Array,
     places: Array,
-) -> None:
+) -> bool:
     """Like `copy_spans` for flat columns of numbers, which become (x - center) / divisor of their series and the target's type.
 
     The arithmetic is that of the column's own type, and of float64 for integers; only the result is rounded to the target's.
     """
+    clear_overflow()
     width = centers.shape[1]
     size = source.itemsize
     for i in range(len(starts)):
@@ -213,11 +220,13 @@ def scale_spans(
                     k = (done + t) % width
                     scaled = (x[t] - centers[one, k]) / divisors[one, k]
                     y[t] = np.trunc(scaled) + 0.0 if truncate else scaled  # no -0.0, as whole numbers have none
+    return bool(saw_overflow())
 
 
 @kernel
-def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: Array, places: Array) -> None:
+def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: Array, places: Array) -> bool:
     """Like `copy_spans` for flat columns of numbers, which become the target's type."""
+    clear_overflow()
     size = source.itemsize
     for i in range(len(starts)):
         start, place, count = starts[i] * width, places[i] * width, counts[i] * width
@@ -230,6 +239,7 @@ def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: 
             x, y = source[start + done : start + end], target[place + done : place + end]
             for t in range(len(x)):
                 y[t] = x[t]
+    return bool(saw_overflow())
 
 
 @kernel

@@ -139,38 +139,44 @@ class HostGather:
     def _fill(self, column: FedColumn, target: Array, found: Located, places: Array, steps: int | None, valid: int) -> None:
         flat = target.reshape(-1).view(np.uint8)
         if column.level == "series":
-            with np.errstate(over="ignore"):  # as kernels and devices do it: what is too large becomes infinite
+            with np.errstate(over="ignore"):  # looked for below
                 target[:valid] = column.values[found.series[:valid]]
             target[valid:] = 0
+            if column.may_overflow and np.isinf(target[:valid]).any():
+                column.refuse_overflow(found.series[:valid], found.series[:valid], np.ones(valid, dtype=np.int64))
             return
+        overflowed = False
         if column.is_copied:
             copy_spans(column.bytes_view, found.starts, found.counts, flat, places, column.unit, len(flat) >= STREAMING_BYTES)
         elif column.values.dtype == np.float16 or column.dtype == np.float16:
-            self._fill_by_numpy(column, target, found, places)
+            overflowed = self._fill_by_numpy(column, target, found, places)
         elif column.scales is not None:
             centers, divisors, truncate = column.scales
             values, rows = column.values.reshape(-1), target.reshape(-1)
             if values.dtype == rows.dtype and column.width is None and values.dtype.kind == "f":
                 streaming, by_series = len(flat) >= STREAMING_BYTES, (centers[:, 0], divisors[:, 0])
-                scale_rows(values, found.starts, found.counts, found.series, *by_series, rows, places, streaming)
+                overflowed = scale_rows(values, found.starts, found.counts, found.series, *by_series, rows, places, streaming)
             else:
-                scale_spans(values, found.starts, found.counts, found.series, centers, divisors, truncate, rows, places)
+                overflowed = scale_spans(
+                    values, found.starts, found.counts, found.series, centers, divisors, truncate, rows, places
+                )
         else:
-            cast_spans(column.values.reshape(-1), found.starts, found.counts, column.width or 1, target.reshape(-1), places)
+            values = column.values.reshape(-1)
+            overflowed = cast_spans(values, found.starts, found.counts, column.width or 1, target.reshape(-1), places)
+        if overflowed:
+            column.refuse_overflow(found.series, found.starts, found.counts)
         if steps is not None and self._samples.padded | (valid < len(found.counts)):
             clear_tails(flat, found.counts, steps, column.unit)
 
-    def _fill_by_numpy(self, column: FedColumn, target: Array, found: Located, places: Array) -> None:
-        """For float16, with which compiled kernels cannot calculate."""
+    @staticmethod
+    def _fill_by_numpy(column: FedColumn, target: Array, found: Located, places: Array) -> bool:
+        """For float16, with which compiled kernels cannot calculate. Returns whether some value is infinite, like the kernels."""
         rows = target.reshape(-1, column.width or 1)
-        values = column.values.reshape(-1, column.width or 1)
-        with np.errstate(all="ignore"):  # kernels and devices do not warn either
-            for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
-                part = values[start : start + count]
-                if column.scales is not None:
-                    centers, divisors, _ = column.scales
-                    part = (part - centers[series]) / divisors[series]
-                rows[place : place + count] = part
+        has_infinite = False
+        for series, start, count, place in zip(found.series, found.starts, found.counts, places, strict=True):
+            part = rows[place : place + count] = column.delivered(start, start + count, series)
+            has_infinite |= bool(np.isinf(part).any())
+        return has_infinite
 
 
 def _extend(numbers: Array, rows: int) -> Array:

@@ -42,7 +42,7 @@ def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bo
         kind = flat.dtype
     shape = (lengths.num_series, flat.shape[1])
     centers, divisors = np.zeros(shape, dtype=kind), np.ones(shape, dtype=kind)
-    ends = _bounds(lengths)
+    ends = series_bounds(lengths)
     if not compat:
         measure = _finite_moments if method == "zero" else _finite_largest
         for first, last in _pieces(ends, whole=flat.dtype != np.float16):
@@ -57,7 +57,8 @@ def series_scales(values: Array, lengths: Lengths, method: Method, *, compat: bo
     return Scales(centers, divisors, compat and flat.dtype.kind in "iu")
 
 
-def _bounds(lengths: Lengths) -> Array:
+def series_bounds(lengths: Lengths) -> Array:
+    """Where each series begins, and the last ends; refuses offsets that do not rise within the column."""
     if lengths.length is not None:
         return np.arange(lengths.num_series + 1, dtype=np.int64) * lengths.length
     offsets = lengths.offsets

@@ -173,11 +173,11 @@ class FaultyFiles(Disk):
             super().unlink(path)
             self._note("unlink", path)
 
-    def mkdir(self, path: Path) -> None:
+    def mkdir(self, path: Path, mode: int = 0o777) -> None:
         """Make a folder, unless this is the operation to fail."""
         with self._mutex:
             self._begin("mkdir")
-            super().mkdir(path)
+            super().mkdir(path, mode)
             self._note("mkdir", path)
 
     def rmdir(self, path: Path) -> None:
