@@ -37,6 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stoker: Stoker) -> P
 def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
     done = stoker("train", "time-moe", "--data", "ett.stoker", *QUICK)
     assert (done.code, done.err) == (0, "")
+    assert "updates" not in done.err, "as many as were asked for"
     assert "finished: 4 steps over " in done.out
     assert "weights: runs/ett/weights\nnext: stoker forecast runs/ett --data ett.stoker" in done.out
     shown = stoker("forecast", "runs/ett", "--data", "ett.stoker", "--series", "HUFL", "--horizon", "20", "--plot", "f.svg")
@@ -61,7 +62,12 @@ def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> Non
     assert scored["windows"] == 4 * ((48 - 12) // 12 + 1)
     table = stoker(*call[:4], "--series", "OT", "--horizon", "12", "--context", "30", "--score", "--device", "cpu").out
     assert "4 windows, 30 -> 12" in table
-    assert "repeating the last point" in table
+    for row in ("naive: last point", "naive: season of 24", "naive: season of 168 ", "naive: season by autocorrelation"):
+        assert row in table
+    assert [(one["name"], one["mse"] is None) for one in scored["baselines"]] == [
+        ("last point", False), ("season of 24", False), ("season of 168", True), ("season by autocorrelation", False)
+    ], "a season that is longer than the context is left out"  # fmt: skip
+    assert scored["baselines"][0]["mse"] == scored["naive_mse"]
 
 
 def test_points_that_are_missing_or_have_not_come_do_not_count(stoker: Stoker, folder: Path) -> None:
@@ -100,7 +106,7 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
     [
         ("train time-moe", "Give --data DATA, or --resume FOLDER."),
         ("train time-moe --data gone.stoker", "stoker: gone.stoker does not exist. Give a store, a Time-MoE folder, or a file"),
-        ("train time-moe --data csv", "stoker: csv is neither a store nor a Time-MoE folder"),
+        ("train time-moe --data csv", "stoker: csv is neither a store nor a tree of Time-MoE data"),
         ("train time-moe --data ett.stoker --size 51m", "stoker: size is '51m'; expected one of 50m, 200m, tiny."),
         ("train time-moe --data ett.stoker --size tiny", "stoker: length is 2,048, but the model has 512 positions"),
         ("train time-moe --data ett.stoker --init gone", "stoker: gone does not exist. Give the folder of a checkpoint"),
@@ -109,7 +115,7 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
         ("forecast gone --data ett.stoker --series OT", "stoker: gone is neither a run of Time-MoE (recipe.json) nor a checkpoint"),
         ("forecast gone --data ett.stoker", "stoker: ett.stoker has 4 series: ett.csv:HUFL"),
         ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has ett.csv:HUFL"),
-        ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; give a whole number from 1."),
+        ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; give an integer from 1."),
         ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the ending '.gif'; expected .svg or .png."),
         ("forecast gone --data ett.stoker --series OT --plot no/f.svg", "stoker: no/f.svg cannot be written: there is no folder"),
         ("forecast gone --data ett.stoker --series OT --csv no/f.csv", "stoker: no/f.csv cannot be written: there is no folder"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,59 @@ def test_compat_samples_of_jsonl_in_their_own_precision(tmp_path: Path, kind: st
     path.write_text("".join(json.dumps({"sequence": one}) + "\n" for one in series))
     found = CompatSamples(open_corpus(path), 8, method=method or "none")  # type: ignore[arg-type]
     assert_the_same(found, original(path, 8, None, method))
+
+
+HUGE = 2**60 + 2**36
+MIXED: dict[str, list[Any]] = {
+    "integers beside floats": [[1, 5, 9, 2, 7] * 3, [0.5, 1.5, 3.25] * 4, [3, 1, 2] * 6],
+    "both within a series": [[1, 2.5, 3] * 5, [1, 2, 4] * 5],
+    "beyond float64": [[HUGE + 1, HUGE + 2, HUGE, HUGE + 2**37 + 1] * 3, [0.25, -1.0, 8.0] * 3],
+    "beyond float64 alone": [[HUGE + 1, HUGE + 2, HUGE, -HUGE] * 3],
+    "unsigned": [[2**63, 2**63 + 4096, 2**64 - 1] * 4, [1, 2, 9] * 4],
+    "constants": [[4] * 12, [0.1] * 12, [0] * 12],
+    "short ones": [[], [3], [1, 2], [2.5], [1.5, 7]],
+}
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+def test_each_series_of_a_json_file_has_a_type_of_its_own(tmp_path: Path, kind: str, name: str, method: str | None) -> None:
+    path = tmp_path / f"x.{kind}"
+    elements = [{"sequence": one} if number % 2 else one for number, one in enumerate(MIXED[name])]
+    path.write_text(json.dumps(elements) if kind == "json" else "".join(json.dumps(one) + "\n" for one in elements))
+    found = CompatSamples(open_corpus(path), 8, stride=3, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(path, 8, 3, method))
+
+
+@pytest.mark.parametrize(("name", "method"), [("integers beside floats", "zero"), ("beyond float64 alone", None)])
+def test_negative_control_one_type_for_the_file_is_another_result(tmp_path: Path, name: str, method: str | None) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in MIXED[name]))
+    corpus = open_corpus(path)
+    corpus.flats = [replace(flat, own=None) for flat in corpus.flats]
+    with pytest.raises(AssertionError):
+        assert_the_same(CompatSamples(corpus, 8, stride=3, method=method or "none"), original(path, 8, 3, method))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint64", "int8", "int16"])
+def test_integers_that_wrap_around_do_so_as_in_the_original(tmp_path: Path, dtype: str, method: str | None) -> None:
+    rng = np.random.default_rng(0)
+    outlier = np.where(np.arange(20_000) == 7, 100, 0)  # 141 deviations from the mean: more than int8 holds
+    folder = write_folder(tmp_path / "set", [rng.integers(0, 100, 40), outlier, rng.integers(0, 9, 17)], dtype=dtype)
+    found = CompatSamples(open_corpus(folder), 8, stride=11, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(folder, 8, 11, method))
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", ">f8", "<i8", ">i8", "<u2", "|i1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_compat_samples_of_npy_arrays(tmp_path: Path, dtype: str, order: Any, method: str | None) -> None:
+    values = np.random.default_rng(0).normal(size=(3, 9000)) * 40
+    np.save(tmp_path / "x.npy", np.array(np.abs(values) if dtype[1] == "u" else values, order=order).astype(dtype))
+    found = CompatSamples(open_corpus(tmp_path / "x.npy"), 64, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(tmp_path / "x.npy", 64, None, method))
 
 
 def test_files_in_which_no_series_has_a_window_are_passed_over(tmp_path: Path) -> None:

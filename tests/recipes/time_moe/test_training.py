@@ -18,7 +18,7 @@ import stoker
 from stoker import files
 from stoker.errors import CheckpointInvalid, ConfigInvalid, NonFinite, OptionError, SourceNotFound
 from stoker.recipes import time_moe
-from stoker.recipes.time_moe import folder
+from stoker.recipes.time_moe import folder, training
 from stoker.recipes.time_moe.folder import Corpus, open_corpus
 from stoker.recipes.time_moe.settings import make_settings, read_settings
 from stoker.recipes.time_moe.training import Decay, Trained, best_on, make_model, make_rows, resume, train
@@ -110,7 +110,7 @@ def test_it_begins_with_an_official_checkpoint(ett: Path, tmp_path: Path) -> Non
     settings = make_settings({"data": str(ett), "init": str(tmp_path / "checkpoint"), "length": 64})
     model = make_model(settings)
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), given.parameters(), strict=True))
-    with pytest.raises(OptionError, match=r"size is '50m', but .*checkpoint is of another one"):
+    with pytest.raises(OptionError, match=r"size is '50m', but .*checkpoint is of another size"):
         make_model(msgspec.structs.replace(settings, size="50m"))
     with pytest.raises(SourceNotFound, match="nowhere does not exist"):
         make_model(msgspec.structs.replace(settings, init=str(tmp_path / "nowhere")))
@@ -163,7 +163,7 @@ def test_windows_of_the_authors_need_finite_points(tmp_path: Path, normalize: st
     assert str(caught.value) == (
         f"series 'two.csv:holes' of {tmp_path}/two.stoker is missing (NaN) at point 218, but windows of samples "
         "'compat' must be finite. Use samples 'packed' or 'padded', which leave such points out, or "
-        "pack the data anew with --missing ffill or drop."
+        "pack the data again with --missing ffill or drop."
     )
     assert not (tmp_path / "run").exists()
     stoker.pack(tmp_path / "two.csv", tmp_path / "two.stoker", wide=True, missing="ffill")
@@ -193,9 +193,25 @@ def test_points_in_place_are_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_epochs_become_steps(ett: Path) -> None:
     options = {**QUICK, "steps": None, "epochs": 2.0, "validate_every": None}
-    done = train(ett, **options)
-    assert done.result.step == math.ceil(2 * done.rows.per_epoch / 2)
+    told: list[str] = []
+    done = train(ett, **options, report=told.append)
+    rows = done.rows.per_epoch
+    assert done.result.step == math.ceil(2 * rows / 2)
     assert done.epochs == pytest.approx(2.0, abs=0.2)
+    assert told == [
+        f"{done.result.step} updates in all, which is very few: epochs is 2, {rows} rows each, and an update takes 2 rows. "
+        "Raise epochs, or set steps."
+    ]
+    with pytest.warns(UserWarning, match="1 update in all, which is very few"):
+        train(ett, **{**options, "epochs": 0.01})
+
+
+def test_enough_updates_or_those_asked_for_are_not_reported(ett: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    train(ett, **{**QUICK, "steps": 1}, report=told.append)
+    monkeypatch.setattr(training, "FEW_UPDATES", 2)
+    train(ett, **{**QUICK, "steps": None, "epochs": 0.2}, report=told.append)
+    assert told == []
 
 
 def test_the_learning_rate_goes_down_half_a_cosine() -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from stoker.errors import ConfigInvalid, OptionError
+from stoker.recipes.time_moe.sizes import Size
 
 NAME = "recipe.json"
 RECIPE = "time-moe"
@@ -20,8 +21,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     recipe: Literal["time-moe"] = "time-moe"
     data: str
-    size: str | None = None
-    """One of the published sizes; by default that of `init`, or 50m."""
+    size: str | Size | None = None
+    """One of the published sizes, or numbers; by default those of `model` or `init`, or 50m. A run keeps the numbers here."""
+    model: str | None = None
+    """A config.json, or a folder with one: weights begin at random, in a model of these sizes."""
     init: str | None = None
     """An official checkpoint to begin with."""
     length: int = 2048
@@ -45,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warmup: int = 0
     weight_decay: float = 0.1
     clip: float = 1.0
+    head_weights: list[float] | None = None
+    """How much the loss of each horizon's head counts, relative to the others; by default all alike."""
     valid: float | None = None
     """Share of each series, at its end, for validation; by default a tenth (compat: none)."""
     valid_batches: int = 32
@@ -73,6 +78,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name in ("warmup", "weight_decay", "seed"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number from 0.")
+        weights = self.head_weights
+        if weights is not None and not (all(0 <= one < float("inf") for one in weights) and sum(weights) > 0):
+            raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
+        if self.model is not None and isinstance(self.size, str):
+            raise OptionError(f"size is {self.size!r} and model {self.model!r}; both say how large the model is. Give one of them.")
         if self.valid is not None and not 0 <= self.valid < 1:
             raise OptionError(f"valid is {self.valid!r}; expected a share from 0 to below 1.")
         if not 0 <= self.lr_end <= self.lr:

@@ -12,6 +12,7 @@ from typing import Any
 from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
 from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.source import Source
+from stoker.store.sources.timemoe_meta import is_time_moe
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
 SUFFIXES = ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
@@ -96,7 +97,7 @@ def _walk(folder: Path) -> list[Path]:
 
 def _is_dataset(folder: Path) -> bool:
     """A folder that is one thing: a store, a Time-MoE binary set, or a Hugging Face data set."""
-    return _is_store(folder) or _is_timemoe(folder) or _is_hugging_face(folder)
+    return _is_store(folder) or is_time_moe(folder) or _is_hugging_face(folder)
 
 
 def _is_store(folder: Path) -> bool:
@@ -108,10 +109,6 @@ def _is_store(folder: Path) -> bool:
         return False
     with manifest.open("rb") as file:
         return b'"stoker"' in file.read(64)
-
-
-def _is_timemoe(folder: Path) -> bool:
-    return (folder / "meta.json").is_file() and any(folder.glob("data-*.bin"))
 
 
 def _is_hugging_face(folder: Path) -> bool:
@@ -201,7 +198,7 @@ def _dataset(path: Path, name: str) -> Source:
         from stoker.store.sources.huggingface import HuggingFaceSource
 
         return HuggingFaceSource(path, name)
-    if _is_timemoe(path):
+    if is_time_moe(path):
         from stoker.store.sources.timemoe import TimeMoeSource
 
         return TimeMoeSource(path, name)
