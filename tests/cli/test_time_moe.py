@@ -37,7 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stoker: Stoker) -> P
 def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
     done = stoker("train", "time-moe", "--data", "ett.stoker", *QUICK)
     assert (done.code, done.err) == (0, "")
-    assert "updates" not in done.err, "as many as were asked for"
     assert "finished: 4 steps over " in done.out
     assert "weights: runs/ett/weights\nnext: stoker forecast runs/ett --data ett.stoker" in done.out
     shown = stoker("forecast", "runs/ett", "--data", "ett.stoker", "--series", "HUFL", "--horizon", "20", "--plot", "f.svg")
@@ -89,6 +88,30 @@ def test_points_that_are_missing_or_have_not_come_do_not_count(stoker: Stoker, f
     assert "has no known point among its last 32" in refused.err
 
 
+def test_sizes_weights_of_heads_and_updates_on_the_command_line(stoker: Stoker, folder: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "sizes")
+    (folder / "sizes" / "model.safetensors").unlink()
+    call = ("train", "time-moe", "--data", "ett.stoker", "--model", "sizes/config.json", "--head-weights", "1,2,0.5,0")
+    done = stoker(*call, "--length", "64", "--batch-size", "8", "--precision", "fp32", "--device", "cpu", "--quiet", "--json")
+    assert done.code == 0
+    assert done.err == (
+        "note: 2 updates in all, which is very few: epochs is 1, 14 rows each, and an update takes 8 rows. "
+        "Raise epochs, or set steps.\n"
+    )
+    assert json.loads(done.out)["step"] == 2
+    kept = json.loads((folder / "runs" / "ett" / "recipe.json").read_text())
+    assert (kept["model"], kept["head_weights"], kept["size"]["hidden"]) == ("sizes/config.json", [1, 2, 0.5, 0], 32)
+
+
+def test_what_a_tree_holds_beside_series_is_a_note(stoker: Stoker, folder: Path) -> None:
+    (folder / "csv" / "x.jsonl").write_text(f"{[1, 2, 4, 2] * 8}\n[0.5, 1, 0.5, 1, 0.5]\n")
+    done = stoker("train", "time-moe", "--data", "csv", *QUICK)
+    assert done.code == 0
+    assert done.err.startswith("note: csv: left out 1 other file or folder (a/ett.csv). Time-MoE reads binary folders")
+    shown = stoker("forecast", "runs/csv", "--data", "csv", "--series", "0", "--horizon", "3", "--device", "cpu")
+    assert (shown.code, shown.err) == (0, done.err)
+
+
 def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "half", "--max-seconds", "1e-9").code == 0
     refused = stoker("train", "--resume", "half", "--lr", "1")
@@ -122,11 +145,16 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
         ("forecast gone --data ett.stoker --series OT --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or"),
         ("train time-moe --data ett.stoker --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or 'cuda:N'"),
         ("forecast gone --data ett.stoker --score --plot f.svg", "--score is over many forecasts"),
+        ("train time-moe --data ett.stoker --head-weights 1,x", "--head-weights is '1,x'; give numbers with commas between them"),
+        ("train time-moe --data ett.stoker --head-weights 1,2", "stoker: head_weights are 2 numbers; expected 4"),
+        ("train time-moe --data ett.stoker --model gone", "stoker: gone/config.json is missing."),
+        ("train time-moe --data x.pkl", "stoker: x.pkl is a pickle, which can run code and is never read."),
         ("bench time-moe --size 51m", "stoker: --size is '51m'; expected one of 50m, 200m, tiny."),
         ("bench time-moe --length 5000", "positions."),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(stoker: Stoker, folder: Path, arguments: str, line: str) -> None:
+    (folder / "x.pkl").write_bytes(b"")
     done = stoker(*arguments.split())
     assert (done.code, done.out) == (2, "")
     assert line in done.err

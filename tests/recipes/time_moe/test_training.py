@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from stoker.errors import CheckpointInvalid, ConfigInvalid, NonFinite, OptionErr
 from stoker.recipes import time_moe
 from stoker.recipes.time_moe import folder, training
 from stoker.recipes.time_moe.folder import Corpus, open_corpus
+from stoker.recipes.time_moe.forecasting import load_model
 from stoker.recipes.time_moe.settings import make_settings, read_settings
 from stoker.recipes.time_moe.training import Decay, Trained, best_on, make_model, make_rows, resume, train
 
@@ -138,6 +140,18 @@ def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
         make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
 
 
+def test_series_too_short_for_a_validation_are_trained_on_without_one(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("[1, 2, 3, 5, 2, 1, 3, 4, 5, 1, 2, 1]\n" * 4)
+    told: list[str] = []
+    done = train(tmp_path / "x.jsonl", **QUICK, report=told.append)
+    assert (done.result.step, done.rows.valid) == (6, None)
+    assert told == [
+        f"{tmp_path}/x.jsonl: no validation, for no series has 2 points in its last tenth. Give longer series, or set valid."
+    ]
+    with pytest.raises(OptionError, match="has nothing for the valid part"):
+        train(tmp_path / "x.jsonl", **QUICK, valid=0.1)
+
+
 @pytest.mark.parametrize("samples", ["packed", "padded"])
 def test_missing_points_are_no_targets(tmp_path: Path, samples: str) -> None:
     holes = np.arange(800.0)
@@ -214,6 +228,78 @@ def test_enough_updates_or_those_asked_for_are_not_reported(ett: Path, monkeypat
     assert told == []
 
 
+@pytest.fixture
+def sizes(tmp_path: Path) -> Path:
+    """A config.json of sizes that are not published, and no weights."""
+    shape = replace(time_moe.SIZES["tiny"], hidden=24, layers=1, horizons=(1, 4), spread=0.05)
+    time_moe.save_weights(time_moe.TimeMoe(shape), tmp_path / "sizes")
+    (tmp_path / "sizes" / "model.safetensors").unlink()
+    return tmp_path / "sizes"
+
+
+@pytest.mark.parametrize("name", ["", "config.json"])
+def test_a_model_has_the_sizes_of_a_config_without_weights(ett: Path, tmp_path: Path, sizes: Path, name: str) -> None:
+    options = {**QUICK, "size": None, "model": str(sizes / name)}
+    done = train(ett, folder=tmp_path / "run", **options)
+    assert (done.model.size.hidden, done.model.size.layers, done.model.size.horizons) == (24, 1, (1, 4))
+    assert time_moe.read_size(tmp_path / "run" / "weights") == done.model.size
+    begin = make_model(make_settings({"data": str(ett), "model": str(sizes), "length": 64}))
+    assert float(begin.embed.detach().std()) == pytest.approx(0.05, rel=0.5), "random, as the config says"
+
+
+@pytest.mark.parametrize("given", ["model", "init"])
+def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Path, sizes: Path, given: str) -> None:
+    if given == "init":
+        time_moe.save_weights(time_moe.TimeMoe(time_moe.read_size(sizes)), sizes, overwrite=True)
+    options = {**QUICK, "size": None, given: str(sizes)}
+    whole = weights_of(train(ett, folder=tmp_path / "whole", **options))
+    train(ett, folder=tmp_path / "half", **options, max_seconds=1e-9, save_every=1)
+    assert isinstance(read_settings(tmp_path / "half").size, time_moe.Size)
+    files.remove_folder(sizes)
+    done = resume(tmp_path / "half", device="cpu", max_seconds=None)
+    assert done.result.step == 6
+    for name, tensor in weights_of(done).items():
+        assert torch.equal(tensor, whole[name]), name
+    assert load_model(tmp_path / "half").model.size.hidden == 24
+
+
+def test_sizes_that_disagree_are_refused(ett: Path, tmp_path: Path, sizes: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), tmp_path / "other")
+    for options, message in (
+        ({"size": "tiny", "model": str(sizes)}, "both say how large the model is"),
+        (
+            {"size": None, "model": str(sizes), "init": str(tmp_path / "other")},
+            r"model is .*sizes', but .*other is of another size",
+        ),
+        ({"size": None, "model": str(tmp_path / "none")}, r"none.config\.json is missing"),
+        ({"size": str(sizes)}, r"expected one of 50m, 200m, tiny\. For the sizes of a config\.json, use model\."),
+    ):
+        with pytest.raises((OptionError, SourceNotFound), match=message):
+            train(ett, **{**QUICK, **options})
+
+
+def test_heads_are_weighted_in_the_training(ett: Path, tmp_path: Path) -> None:
+    equal = weights_of(train(ett, **QUICK))
+    ones = weights_of(train(ett, **QUICK, head_weights=[1, 1, 1, 1]))
+    assert all(torch.equal(tensor, ones[name]) for name, tensor in equal.items()), "as without"
+    done = train(ett, folder=tmp_path / "run", **{**QUICK, "weight_decay": 0.0}, head_weights=[1, 0, 0, 0])
+    torch.manual_seed(9899)
+    begin = time_moe.TimeMoe(time_moe.SIZES["tiny"]).heads.weight
+    latest = done.model.heads.weight
+    assert torch.equal(latest[1:], begin[1:]), "heads that count nothing stay as they were"
+    assert not torch.equal(latest[:1], begin[:1])
+    assert read_settings(tmp_path / "run").head_weights == [1, 0, 0, 0]
+
+
+def test_an_export_does_not_replace_a_checkpoint(ett: Path, tmp_path: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), tmp_path / "official")
+    before = (tmp_path / "official" / "model.safetensors").read_bytes()
+    with pytest.raises(OptionError, match=r"official holds model\.safetensors already"):
+        train(ett, folder=tmp_path / "run", **QUICK, export=tmp_path / "official")
+    assert (tmp_path / "official" / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "run").exists(), "refused before the first step"
+
+
 def test_the_learning_rate_goes_down_half_a_cosine() -> None:
     decay = Decay(total=100, end=0.5, warmup=10)
     factors = [decay(step, None) for step in range(101)]
@@ -241,6 +327,12 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
         ({"weight_decay": math.nan}, "weight_decay is nan; expected a number from 0"),
         ({"max_seconds": math.nan}, "max_seconds is nan; expected a number above 0"),
         ({"seed": -1}, "seed is -1; expected a number from 0"),
+        ({"head_weights": [1, 1]}, "head_weights are 2 numbers; expected 4, for the horizons 1, 8, 32, 64"),
+        ({"head_weights": [1, 1, 1, -1]}, "head_weights are .*; expected a number from 0 for each head, and one above 0"),
+        ({"head_weights": [0, 0, 0, 0]}, "and one above 0"),
+        ({"head_weights": [1, 1, 1, math.nan]}, "expected a number from 0 for each head"),
+        ({"head_weights": []}, "and one above 0"),
+        ({"head_weights": "1,1,1,1"}, "time-moe: .*head_weights"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(ett: Path, options: dict[str, Any], message: str) -> None:

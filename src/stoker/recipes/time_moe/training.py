@@ -108,6 +108,9 @@ def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
         samples = CompatSamples(corpus, length, stride=settings.stride, method=settings.normalize)
         compat = CompatRows(samples, length, seed=seed)
         return Rows(corpus=corpus, train=compat, valid=None, per_epoch=len(samples), useful=_useful(compat))
+    if settings.valid is None and not (corpus.ends - train_ends(corpus, share) > 1).any():
+        report(f"{corpus.name}: no validation, for no series has 2 points in its last tenth. Give longer series, or set valid.")
+        share = 0.0
     scales = Scales(corpus, settings.normalize, ends=train_ends(corpus, share))
     packed = None if settings.samples == "packed" else False
     train = PackedRows(Pieces(corpus, length, valid=share), scales, seed=seed, packed=packed)

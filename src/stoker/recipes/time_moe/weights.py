@@ -113,9 +113,6 @@ def read_size(folder: str | Path) -> Size:
     missing = [key for key in KEYS if key not in config and key not in OPTIONAL]
     if missing:
         raise SourceInvalid(f"{path} has no {missing[0]}. It is not the config of a Time-MoE.")
-    shared = config.get("num_key_value_heads")
-    if shared is not None and shared != config["num_attention_heads"]:
-        raise SourceInvalid(f"{path}: num_key_value_heads is {repr(shared)[:40]}; expected as many as heads.")
     horizons = config["horizon_lengths"]
     if not isinstance(horizons, list):
         horizons = [horizons]  # the authors' config takes one alone, too
@@ -126,6 +123,9 @@ def read_size(folder: str | Path) -> Size:
         official = {name: key for key, name in KEYS.items()}
         name, _, rest = str(error).removeprefix("size: ").partition(" ")
         raise SourceInvalid(f"{path}: {official.get(name, name)} {rest}") from error
+    shared = config.get("num_key_value_heads")
+    if shared is not None and shared != config["num_attention_heads"]:
+        raise SourceInvalid(f"{path}: num_key_value_heads is {repr(shared)[:40]}; expected {size.heads}, as many as heads.")
     free = psutil.virtual_memory().available
     if 4 * size.num_parameters > free:
         raise SourceInvalid(
