@@ -101,17 +101,16 @@ def _pack(source: Any, folder: Path, options: Options, progress: Progress) -> St
     table = options.series is not None or options.time is not None
     left_out: list[Path] = []
     found = find_sources(source, dialect=options.dialect, table=table, wide=options.wide, left_out=left_out)
-    plan = replace(make_plan(found, options), left_out=_names(left_out, folder))
+    plan = replace(make_plan(found, options), left_out=_names(left_out))
     sources = [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)]
     with _frugal_arrow(options):
         replace_store(folder, sources, lambda: Packing(plan, folder, progress).run())
     return open_store(folder)
 
 
-def _names(left_out: list[Path], target: Path) -> tuple[str, ...]:
-    """Names of what was left out. The target itself is not: it may lie among its sources, and a second pack must say the same."""
-    names = (path.name for path in left_out if path != target.absolute())
-    return tuple(name.encode("utf-8", "backslashreplace").decode() for name in names)
+def _names(left_out: list[Path]) -> tuple[str, ...]:
+    """Names of what was left out, as Unicode: a manifest holds nothing else."""
+    return tuple(path.name.encode("utf-8", "backslashreplace").decode() for path in left_out)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ def find_sources(
     """Resolve a path, a pattern, a folder, a list of those, or a table in memory.
 
     `table` says that rows are meant as steps even where a format would hold a series per row (`.tsv`, `.arff`). Files of folders
-    that no reader knows, and stores among them, are added to `left_out`.
+    that no reader knows are added to `left_out`.
     """
     from stoker.store.sources.memory import is_table, table_source
 
@@ -85,8 +85,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
         for name in list(folders):
             path = Path(root, name)
             if _is_store(path):
-                folders.remove(name)  # a store beside its sources is a result, not a source
-                left_out.append(path)
+                folders.remove(name)  # a store beside its sources is a result, not a source, and no other result's business
             elif _is_dataset(path):
                 found.append(path)
                 folders.remove(name)
