@@ -42,6 +42,17 @@ def test_names_are_the_first_texts_where_every_series_has_one(tmp_path: Path) ->
     assert read_series(write(tmp_path / "y.jsonl", {"sequence": [1], "id": "a"}, [2])).names is None
 
 
+def test_integers_that_float64_rounds_are_reported(tmp_path: Path) -> None:
+    told: list[str] = []
+    open_corpus(write(tmp_path / "x.jsonl", [1.5, 2], [2**53, -(2**53)]), report=told.append)
+    assert told == []
+    open_corpus(write(tmp_path / "x.jsonl", [1.5, 2], [2**53 + 1, 0]), report=told.append)
+    assert told == [
+        f"{tmp_path}/x.jsonl: series 1 has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
+        "Subtract a constant from them first."
+    ]
+
+
 def test_byte_order_mark_empty_lines_and_ends_of_lines(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf[1, 2]\r\n\r\n\n[3, 4, 5]")
     assert [one.tolist() for one in read_series(tmp_path / "x.jsonl").series] == [[1, 2], [3, 4, 5]]
@@ -70,8 +81,10 @@ def test_what_is_not_a_series_is_one_line(tmp_path: Path, element: Any, message:
         read_series(write(tmp_path / "x.jsonl", [1, 2], element))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
-    with pytest.raises(NotSeries):  # in the first line it may be a table, which is packed
+    values = element.get("sequence") if isinstance(element, dict) else element
+    with pytest.raises(SourceInvalid) as first:
         read_series(write(tmp_path / "x.jsonl", element))
+    assert isinstance(first.value, NotSeries) == (not isinstance(values, list)), "a table in JSON, which is packed"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 import stoker
 from stoker.errors import OptionError
 from stoker.recipes.time_moe.folder import Corpus, open_corpus
+from stoker.recipes.time_moe.forecasting import scale_rows
 from stoker.recipes.time_moe.samples import CompatSamples, Method, Pieces, Scales, train_ends
 
 Array = npt.NDArray[Any]
@@ -94,6 +95,20 @@ def test_half_precision_does_not_overflow_and_one_nan_spoils_nothing(method: Met
     assert (scales.centers[1], scales.divisors[1]) == (0.0, 1.0)
 
 
+def test_sums_beyond_float64_do_not_make_a_series_zero() -> None:
+    small = np.random.default_rng(0).normal(size=50)
+    small[7] = np.nan
+    finite = small[np.isfinite(small)]
+    for factor in (1e300, 1.5e308 / np.abs(finite).max(), 1e-200):
+        scales = Scales(corpus_of([small * factor]), "zero")
+        scales.know(np.array([0]))
+        np.testing.assert_allclose(scales.centers[0] / factor, finite.mean(), rtol=1e-12)
+        np.testing.assert_allclose(scales.divisors[0] / factor, finite.std() if factor > 1 else 1 / factor, rtol=1e-12)
+        scaled, centers, divisors = scale_rows(small[None] * factor, "zero")
+        assert np.isfinite(scaled).all()
+        np.testing.assert_allclose((centers[0], divisors[0]), (scales.centers[0], scales.divisors[0]), rtol=1e-12)
+
+
 def test_scales_are_those_of_the_training_part_alone() -> None:
     corpus = corpus_of([np.r_[np.zeros(50), np.ones(50) * 100] + np.arange(100)])
     scales = Scales(corpus, "zero", ends=train_ends(corpus, 0.5))
@@ -156,7 +171,7 @@ def test_each_series_of_a_json_file_has_a_type_of_its_own(tmp_path: Path, kind: 
     path = tmp_path / f"x.{kind}"
     elements = [{"sequence": one} if number % 2 else one for number, one in enumerate(MIXED[name])]
     path.write_text(json.dumps(elements) if kind == "json" else "".join(json.dumps(one) + "\n" for one in elements))
-    found = CompatSamples(open_corpus(path), 8, stride=3, method=method or "none")  # type: ignore[arg-type]
+    found = CompatSamples(open_corpus(path, report=lambda _: None), 8, stride=3, method=method or "none")  # type: ignore[arg-type]
     assert_the_same(found, original(path, 8, 3, method))
 
 
@@ -164,7 +179,7 @@ def test_each_series_of_a_json_file_has_a_type_of_its_own(tmp_path: Path, kind: 
 def test_negative_control_one_type_for_the_file_is_another_result(tmp_path: Path, name: str, method: str | None) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in MIXED[name]))
-    corpus = open_corpus(path)
+    corpus = open_corpus(path, report=lambda _: None)
     corpus.flats = [replace(flat, own=None) for flat in corpus.flats]
     with pytest.raises(AssertionError):
         assert_the_same(CompatSamples(corpus, 8, stride=3, method=method or "none"), original(path, 8, 3, method))  # type: ignore[arg-type]

@@ -130,6 +130,13 @@ def test_binary_folders_in_place_with_all_kinds_of_samples(tmp_path: Path, sampl
     assert f"({kind})" in str(done.rows)
 
 
+@pytest.mark.parametrize("samples", ["packed", "padded", "compat"])
+def test_the_share_of_targets_is_that_of_the_rows(tmp_path: Path, samples: str) -> None:
+    stoker.Store.from_arrays(x=[np.sin(np.arange(65.0)), np.sin(np.arange(33.0))]).save(tmp_path / "x.stoker")
+    rows = make_rows(make_settings({"data": str(tmp_path / "x.stoker"), "length": 64, "samples": samples, "valid": 0}))
+    assert (rows.per_epoch, rows.useful) == (2, 0.75)
+
+
 def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
     first = train(ett, folder=tmp_path / "first", **QUICK)
     model = make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))

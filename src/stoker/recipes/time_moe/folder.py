@@ -217,7 +217,7 @@ def open_corpus(
         _refuse_pickle(path)
     else:
         try:
-            flats = _general(path, columns) if _kind(path) in KINDS else _flats(_packed(path), columns)
+            flats = _general(path, columns, report) if _kind(path) in KINDS else _flats(_packed(path), columns)
         except NotSeries:  # a table in JSON
             flats = _flats(_packed(path), columns)
     return Corpus(flats, name=str(path))
@@ -229,7 +229,7 @@ def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Fla
     flats: list[Flat] = []
     for source in [path] if is_time_moe(path) else _walk(path, left_out):
         try:
-            flats += _general(source, columns) if source.is_file() else [
+            flats += _general(source, columns, report) if source.is_file() else [
                 flat for store in map_time_moe(source) for flat in _flats(store, columns)
             ]  # fmt: skip
         except SourceEmpty:
@@ -299,9 +299,14 @@ def _is_store(folder: Path) -> bool:
         return b'"stoker"' in file.read(64)
 
 
-def _general(path: Path, columns: Sequence[str] | None) -> list[Flat]:
+def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
     """The series of a file: one flat array of a common type, and beside it their own types where these differ."""
     found = read_series(path)
+    if found.rounded is not None:
+        report(
+            f"{path}: series {found.rounded} has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
+            f"Subtract a constant from them first."
+        )
     named: dict[str, Any] = {} if found.names is None else {"name": found.names}
     store = stoker.Store.from_arrays(sequence=found.series, **named)
     return [Flat(store=flat.store, column=flat.column, own=found.own, file=_kind(path)) for flat in _flats(store, columns)]

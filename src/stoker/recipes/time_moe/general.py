@@ -42,6 +42,8 @@ class Found:
     own: list[Array] | None
     """`series` once more, where the authors' arithmetic depends on the type of each: types that are mixed, integers beyond
     float64, or of the other byte order."""
+    rounded: int | None = None
+    """The first series with an integer that float64 does not hold."""
 
 
 class NotSeries(SourceInvalid):
@@ -57,12 +59,9 @@ def read_series(path: Path) -> Found:
     room = int(psutil.virtual_memory().available * MEMORY_SHARE)
     for number, element in _elements(path):
         place = f"{'line' if path.name.endswith('.jsonl') else 'element'} {number:,} of {path}"
-        try:
-            series.append(_as_array(element, place))
-        except SourceInvalid as error:
-            if series:
-                raise
-            raise NotSeries(str(error)) from error
+        if not series and not isinstance(element.get(KEY) if isinstance(element, dict) else element, list):
+            raise NotSeries(f"{place} is not a list of numbers, nor an object with one as {KEY!r}. Move the file away, or fix it.")
+        series.append(_as_array(element, place))
         names += [text for text in _texts(element)[:1] if len(names) == len(series) - 1]
         room -= 2 * series[-1].nbytes  # once more when all are joined
         if room < 0:
@@ -70,8 +69,9 @@ def read_series(path: Path) -> Found:
     if not series:
         raise SourceEmpty(f"{path} holds no series. Remove it, or write one list of numbers per line.")
     types = {one.dtype for one in series if len(one)}
-    differ = len(types) > 1 or any(one.dtype.kind in "iu" and _beyond(one) for one in series)
-    return Found(series=series, names=names if len(names) == len(series) else None, own=series if differ else None)
+    rounded = next((number for number, one in enumerate(series) if one.dtype.kind in "iu" and _beyond(one)), None)
+    own = series if len(types) > 1 or rounded is not None else None
+    return Found(series=series, names=names if len(names) == len(series) else None, own=own, rounded=rounded)
 
 
 def _elements(path: Path) -> Iterator[tuple[int, Any]]:
@@ -95,9 +95,7 @@ def _elements(path: Path) -> Iterator[tuple[int, Any]]:
                 if line.strip():
                     yield number, json.loads(line)
     except UnicodeDecodeError as error:
-        raise SourceInvalid(
-            f"{path} is not UTF-8 behind line {number:,}: byte {error.object[error.start]:#04x}. Encode it again."
-        ) from error
+        raise SourceInvalid(f"{path} is not UTF-8: it has a byte {error.object[error.start]:#04x}. Encode it again.") from error
     except (ValueError, RecursionError) as error:
         if isinstance(error, SourceInvalid | SourceTooLarge):
             raise

@@ -138,6 +138,20 @@ def _measure_moments(values: Array, begins: Array, ends: Array, least: float, ce
             if np.isfinite(x):
                 squares += (x - mean) * (x - mean)
         deviation = np.sqrt(squares / count) if count else 0.0
+        if not np.isfinite(deviation):  # sums beyond float64: once more, in units of the largest value
+            largest = 0.0
+            for t in range(begins[i], ends[i]):
+                x = abs(np.float64(values[t]))
+                if np.isfinite(x) and x > largest:
+                    largest = x
+            mean, squares = 0.0, 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                mean += x / count if np.isfinite(x) else 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                squares += (x - mean) * (x - mean) if np.isfinite(x) else 0.0
+            mean, deviation = mean * largest, np.sqrt(squares / count) * largest
         centers[i] = mean
         divisors[i] = deviation if deviation > least * abs(mean) and deviation > 0 else 1.0
 

@@ -139,8 +139,8 @@ def _refuse_nonfinite(corpus: Corpus) -> None:
 
 def _useful(rows: CompatRows) -> float:
     """The share of targets, by some of the windows."""
-    marks = [batch["mask"].float().mean() for batch in FirstBatches(rows, batch_size=64, most=4)]
-    return float(torch.stack(marks).mean())
+    marks = [batch["mask"][batch["valid"]] for batch in FirstBatches(rows, batch_size=64, most=4)]
+    return float(torch.cat(marks).float().mean())
 
 
 def make_model(settings: Settings) -> TimeMoe:
