@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
 from stoker.recipes.time_moe import general
 from stoker.recipes.time_moe.folder import open_corpus
 from stoker.recipes.time_moe.general import NotSeries, read_series
@@ -51,6 +51,13 @@ def test_integers_that_float64_rounds_are_reported(tmp_path: Path) -> None:
         f"{tmp_path}/x.jsonl: series 1 has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
         "Subtract a constant from them first."
     ]
+
+
+def test_files_of_series_have_no_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [1, 2])
+    assert len(open_corpus(path, columns=["sequence"])) == 1
+    with pytest.raises(OptionError, match=r"x\.jsonl has no column 'close': it holds series without columns"):
+        open_corpus(path, columns=["close"])
 
 
 def test_byte_order_mark_empty_lines_and_ends_of_lines(tmp_path: Path) -> None:

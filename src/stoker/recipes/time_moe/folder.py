@@ -301,6 +301,8 @@ def _is_store(folder: Path) -> bool:
 
 def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
     """The series of a file: one flat array of a common type, and beside it their own types where these differ."""
+    if wrong := [name for name in columns or () if name != "sequence"]:
+        raise OptionError(f"{path} has no column {wrong[0]!r}: it holds series without columns. Leave columns out.")
     found = read_series(path)
     if found.rounded is not None:
         report(

@@ -16,6 +16,10 @@ Samples = Literal["packed", "padded", "compat"]
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 
 
+MOST = 10**12
+"""Of anything that is counted."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `accumulate=8` gives)."""
 
@@ -69,8 +73,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Itself, if what it says can be meant."""
         for name in ("length", "batch_size", "accumulate", "steps", "valid_batches", "validate_every", "save_every", "stride"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name} is {value!r}; expected a whole number from 1.")
+            if value is not None and not 1 <= value <= MOST:
+                raise OptionError(f"{name} is {value!r}; expected an integer from 1 to {MOST:,}.")
         for name in ("lr", "clip", "epochs", "max_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

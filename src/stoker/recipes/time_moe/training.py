@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
+import psutil
 import torch
 
 import stoker
@@ -29,9 +30,10 @@ from stoker.recipes.time_moe.folder import Corpus, Report, open_corpus, warn
 from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
 from stoker.recipes.time_moe.packing import PackedRows
 from stoker.recipes.time_moe.samples import CompatSamples, Pieces, Scales, train_ends
-from stoker.recipes.time_moe.settings import NAME, Precision, Settings, make_settings, read_settings
+from stoker.recipes.time_moe.settings import MOST, NAME, Precision, Settings, make_settings, read_settings
 from stoker.recipes.time_moe.sizes import SIZES, Size
 from stoker.recipes.time_moe.weights import CONFIG, check_free, load_weights, read_size, save_weights
+from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +44,8 @@ WORTH_COMPILING = 800
 """Updates: on an H200 layers take 25 s to compile, and a step is then 24 ms and not 58."""
 FEW_UPDATES = 100
 """Fewer than that by the default of one epoch are reported: weights that begin at random learn next to nothing in them."""
+ROW_BYTES = 13
+"""Per position of a batch: two float32, a mask, a segment."""
 PASSES = 10
 """Validations of a training, where nobody says how often."""
 
@@ -101,6 +105,12 @@ class Trained:
 
 def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
     """Open the data and lay out its rows."""
+    needed, free = settings.batch_size * settings.length * ROW_BYTES, psutil.virtual_memory().available
+    if needed > free:
+        raise OptionError(
+            f"batch_size is {settings.batch_size:,}: a batch needs {readable_bytes(needed)}, but {readable_bytes(free)} of memory "
+            f"are free. Use a smaller one, and accumulate."
+        )
     corpus = open_corpus(settings.data, columns=settings.columns, report=report)
     length, seed, share = settings.length, settings.seed, settings.valid_share
     if settings.samples == "compat":
@@ -300,6 +310,10 @@ def run(
     model.to(there)
     per_update = settings.batch_size * settings.accumulate * int(os.environ.get("WORLD_SIZE") or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
+    if total > MOST:
+        raise OptionError(f"epochs is {settings.epochs!r}, which are more than {MOST:,} updates. Use fewer.")
+    if settings.warmup >= total and not resume:
+        raise OptionError(f"warmup is {settings.warmup:,}, but the run has {total:,} updates in all. Use fewer.")
     every = min(total, settings.validate_every or -(-total // PASSES))
     if settings.steps is None and total < FEW_UPDATES and is_first and not resume:
         report(

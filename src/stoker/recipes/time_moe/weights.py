@@ -239,7 +239,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SourceNotFound(f"{path} is missing. Expected the folder of an official checkpoint.") from None
+        raise SourceNotFound(f"{path} is missing. Give a config.json, or a folder that holds one.") from None
     except (OSError, ValueError) as error:
         raise SourceInvalid(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
