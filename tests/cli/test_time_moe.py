@@ -61,7 +61,12 @@ def test_a_forecast_for_programs_and_as_csv(stoker: Stoker, folder: Path) -> Non
     assert scored["windows"] == 4 * ((48 - 12) // 12 + 1)
     table = stoker(*call[:4], "--series", "OT", "--horizon", "12", "--context", "30", "--score", "--device", "cpu").out
     assert "4 windows, 30 -> 12" in table
-    assert "repeating the last point" in table
+    for row in ("naive: last point", "naive: season of 24", "naive: season of 168 ", "naive: season by autocorrelation"):
+        assert row in table
+    assert [(one["name"], one["mse"] is None) for one in scored["baselines"]] == [
+        ("last point", False), ("season of 24", False), ("season of 168", True), ("season by autocorrelation", False)
+    ], "a season that is longer than the context is left out"  # fmt: skip
+    assert scored["baselines"][0]["mse"] == scored["naive_mse"]
 
 
 def test_points_that_are_missing_or_have_not_come_do_not_count(stoker: Stoker, folder: Path) -> None:
@@ -81,6 +86,30 @@ def test_points_that_are_missing_or_have_not_come_do_not_count(stoker: Stoker, f
     refused = stoker(*call, "b", "--context", "32")
     assert (refused.code, refused.out) == (2, "")
     assert "has no known point among its last 32" in refused.err
+
+
+def test_sizes_weights_of_heads_and_updates_on_the_command_line(stoker: Stoker, folder: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), folder / "sizes")
+    (folder / "sizes" / "model.safetensors").unlink()
+    call = ("train", "time-moe", "--data", "ett.stoker", "--model", "sizes/config.json", "--head-weights", "1,2,0.5,0")
+    done = stoker(*call, "--length", "64", "--batch-size", "8", "--precision", "fp32", "--device", "cpu", "--quiet", "--json")
+    assert done.code == 0
+    assert done.err == (
+        "note: 2 updates in all, which is very few: epochs is 1, 14 rows each, and an update takes 8 rows. "
+        "Raise epochs, or set steps.\n"
+    )
+    assert json.loads(done.out)["step"] == 2
+    kept = json.loads((folder / "runs" / "ett" / "recipe.json").read_text())
+    assert (kept["model"], kept["head_weights"], kept["size"]["hidden"]) == ("sizes/config.json", [1, 2, 0.5, 0], 32)
+
+
+def test_what_a_tree_holds_beside_series_is_a_note(stoker: Stoker, folder: Path) -> None:
+    (folder / "csv" / "x.jsonl").write_text(f"{[1, 2, 4, 2] * 8}\n[0.5, 1, 0.5, 1, 0.5]\n")
+    done = stoker("train", "time-moe", "--data", "csv", *QUICK)
+    assert done.code == 0
+    assert done.err.startswith("note: csv: left out 1 other file or folder (a/ett.csv). Time-MoE reads binary folders")
+    shown = stoker("forecast", "runs/csv", "--data", "csv", "--series", "0", "--horizon", "3", "--device", "cpu")
+    assert (shown.code, shown.err) == (0, done.err)
 
 
 def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
@@ -112,7 +141,7 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
     [
         ("train time-moe", "Give --data DATA, or --resume FOLDER."),
         ("train time-moe --data gone.stoker", "stoker: gone.stoker does not exist. Give a store, a Time-MoE folder, or a file"),
-        ("train time-moe --data csv", "stoker: csv is neither a store nor a Time-MoE folder"),
+        ("train time-moe --data csv", "stoker: csv is neither a store nor a tree of Time-MoE data"),
         ("train time-moe --data ett.stoker --size 51m", "stoker: size is '51m'; expected one of 50m, 200m, tiny."),
         ("train time-moe --data ett.stoker --size tiny", "stoker: length is 2,048, but the model has 512 positions"),
         ("train time-moe --data ett.stoker --init gone", "stoker: gone does not exist. Give the folder of a checkpoint"),
@@ -121,18 +150,23 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
         ("forecast gone --data ett.stoker --series OT", "stoker: gone is neither a run of Time-MoE (recipe.json) nor a checkpoint"),
         ("forecast gone --data ett.stoker", "stoker: ett.stoker has 4 series: ett.csv:HUFL"),
         ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has ett.csv:HUFL"),
-        ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; give a whole number from 1."),
+        ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; give an integer from 1."),
         ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the ending '.gif'; expected .svg or .png."),
         ("forecast gone --data ett.stoker --series OT --plot no/f.svg", "stoker: no/f.svg cannot be written: there is no folder"),
         ("forecast gone --data ett.stoker --series OT --csv no/f.csv", "stoker: no/f.csv cannot be written: there is no folder"),
         ("forecast gone --data ett.stoker --series OT --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or"),
         ("train time-moe --data ett.stoker --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or 'cuda:N'"),
         ("forecast gone --data ett.stoker --score --plot f.svg", "--score is over many forecasts"),
+        ("train time-moe --data ett.stoker --head-weights 1,x", "--head-weights is '1,x'; give numbers with commas between them"),
+        ("train time-moe --data ett.stoker --head-weights 1,2", "stoker: head_weights are 2 numbers; expected 4"),
+        ("train time-moe --data ett.stoker --model gone", "stoker: gone/config.json is missing."),
+        ("train time-moe --data x.pkl", "stoker: x.pkl is a pickle, which can run code and is never read."),
         ("bench time-moe --size 51m", "stoker: --size is '51m'; expected one of 50m, 200m, tiny."),
         ("bench time-moe --length 5000", "positions."),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(stoker: Stoker, folder: Path, arguments: str, line: str) -> None:
+    (folder / "x.pkl").write_bytes(b"")
     done = stoker(*arguments.split())
     assert (done.code, done.out) == (2, "")
     assert line in done.err

@@ -12,7 +12,7 @@ from benchmarks.before.timemoe_dataset import BinaryDataset
 from benchmarks.timemoe_folder import walks, write_folder
 
 from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
-from stoker.store import find_time_moe, inplace, map_time_moe
+from stoker.store import inplace, is_time_moe, map_time_moe
 
 
 def values_of(folder: Path) -> list[np.ndarray[Any, Any]]:
@@ -103,9 +103,14 @@ def test_what_cannot_be_mapped_is_to_be_packed(tmp_path: Path, monkeypatch: pyte
         map_time_moe(folder)
 
 
-def test_folders_of_a_tree_are_found_in_the_order_of_their_names(tmp_path: Path) -> None:
-    for name in ("b/x", "a/z", "a/y", "c"):
-        write_folder(tmp_path / name, walks([4]))
-    (tmp_path / "d").mkdir()
-    found = [str(path.relative_to(tmp_path)) for path in find_time_moe(tmp_path)]
-    assert found == ["a/y", "a/z", "b/x", "c"]
+def test_a_folder_of_any_bin_files_is_one_of_time_moe(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "set", walks([4, 9]))
+    assert is_time_moe(folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "data-1-of-1.bin").rename(folder / "part-1-of-1.bin")
+    assert is_time_moe(folder), "as the authors see it: the name of the file does not matter"
+    (folder / "meta.json").write_text(json.dumps({**meta, "files": {"part-1-of-1.bin": 13}}))
+    assert [len(one) for one in values_of(folder)] == [4, 9]
+    (folder / "part-1-of-1.bin").unlink()
+    assert not is_time_moe(folder)
+    assert not is_time_moe(tmp_path)

@@ -1,4 +1,4 @@
-"""`stoker forecast`: a trained Time-MoE says what comes next in a series, as a table, a picture, or a score."""
+"""`stoker forecast`: the next points of a series by a trained Time-MoE, as a table, a plot, or a score."""
 
 from __future__ import annotations
 
@@ -20,18 +20,31 @@ SHOWN_ROWS = 12
 
 @click.command("forecast", short_help="Forecast a series with a trained Time-MoE.")
 @click.argument("run")
-@click.option("--data", required=True, metavar="DATA", help="A store, a Time-MoE folder, or a file of series.")
-@click.option("--series", metavar="NAME", help="The series: its name, the end of it, or its number (default: the only one).")
-@click.option("--horizon", type=int, default=96, show_default=True, metavar="N", help="Points to forecast.")
-@click.option("--context", type=int, metavar="N", help="Points to look back on (default: as many as the model takes).")
 @click.option(
-    "--at", type=int, metavar="STEP", help="Forecast from this step on, as if later ones were not known (default: the end)."
+    "--data",
+    required=True,
+    metavar="DATA",
+    help="A store, a tree of Time-MoE data (binary folders, .jsonl, .json, .npy), or a table such as .csv.",
 )
-@click.option("--score", is_flag=True, help="Score forecasts over the last fifth of all series (or of --series) instead.")
-@click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts (default: the horizon).")
-@click.option("--plot", metavar="FILE", help="Draw it into a .png or .svg file.")
+@click.option("--series", metavar="NAME", help="Name of the series, the end of its name, or its number. [default: the only one]")
+@click.option("--horizon", type=int, default=96, show_default=True, metavar="N", help="Points to forecast.")
+@click.option(
+    "--context",
+    type=int,
+    metavar="N",
+    help="Points to look back on. [default: as many as the model takes; with --score 512 at most]",
+)
+@click.option("--at", type=int, metavar="STEP", help="Forecast from this step, without the points behind it. [default: the end]")
+@click.option(
+    "--score",
+    is_flag=True,
+    help="MSE and MAE over the last 20 % of all series (or of --series), scaled by their first 70 %, beside repeating "
+    "the last point and seasonal naive forecasts: periods of 24, of 168, and by autocorrelation.",
+)
+@click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts. [default: the horizon]")
+@click.option("--plot", metavar="FILE", help="Plot the forecast into a .png or .svg file.")
 @click.option("--csv", "csv_path", metavar="FILE", help="Write the forecast as CSV.")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N (default: a GPU where there is one).")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 def command(
     run: str,
@@ -49,7 +62,7 @@ def command(
 ) -> None:
     """Forecast with RUN: the folder of a run of `stoker train time-moe`, or an official checkpoint.
 
-    The context is scaled as in the training, by its own points, and the forecast is told in the units of the data.
+    The context is scaled by its own points, as series are in training. The forecast is in the units of the data.
 
     \b
     stoker forecast runs/ett --data ett.stoker --series HUFL --horizon 96 --plot hufl.png
@@ -69,12 +82,12 @@ def command(
         raise OptionError(f"{csv_path} cannot be written: there is no folder {Path(csv_path).parent}. Make it first.")
     for name, given in (("--horizon", horizon), ("--context", context), ("--stride", stride)):
         if given is not None and given < 1:
-            raise click.UsageError(f"{name} is {given}; give a whole number from 1.")
+            raise click.UsageError(f"{name} is {given}; give an integer from 1.")
     if score and (at is not None or plot or csv_path):
         raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --csv.")
     if stride is not None and not score:
         raise click.UsageError("--stride is for --score.")
-    corpus = open_corpus(data)
+    corpus = open_corpus(data, report=lambda note: click.echo(f"note: {printable(note)}", err=True))
     number = _number(corpus, series, needed=not score)
     loaded = load_model(run, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if score:
@@ -199,9 +212,14 @@ def _score(
     for title in (f"{score.windows:,} windows, {looked} -> {horizon}", "MSE", "MAE"):
         table.add_column(title, justify="left" if "windows" in title else "right", no_wrap=True)
     table.add_row(printable(loaded.source), f"{score.mse:.4f}", f"{score.mae:.4f}")
-    table.add_row("repeating the last point", f"{score.naive_mse:.4f}", f"{score.naive_mae:.4f}")
+    for one in score.baselines:
+        numbers = ["-", "-"] if one.mse is None or one.mae is None else [f"{one.mse:.4f}", f"{one.mae:.4f}"]
+        table.add_row(f"naive: {one.name}", *numbers)
     console = Console(highlight=False)
     console.print(table)
-    console.print("Series are scaled by the mean and deviation of their first four fifths.", soft_wrap=True)
-    if score.mse >= score.naive_mse:
-        console.print("The model is no better than repeating the last point.", soft_wrap=True)
+    console.print(
+        "Series are scaled by the mean and deviation of their first 70 %, targets are in their last 20 %.", soft_wrap=True
+    )
+    best = score.best_baseline
+    if best.mse is not None and score.mse >= best.mse:
+        console.print(f"The model is not better than a naive forecast ({best.name}).", soft_wrap=True)

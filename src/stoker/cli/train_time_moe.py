@@ -21,44 +21,56 @@ KEPT = ("max_seconds", "save_every")
 
 
 @click.command("time-moe", short_help="Train a Time-MoE.")
-@click.option("--data", metavar="DATA", help="A store, Time-MoE's binary folders (read in place), or a file of series.")
-@click.option("--size", metavar="SIZE", help="50m, 200m or tiny (default: that of --init, or 50m).")
-@click.option("--init", metavar="CHECKPOINT", help="Begin with this official checkpoint: config.json and model.safetensors.")
-@click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions of a row.")
+@click.option(
+    "--data",
+    metavar="DATA",
+    help="A store, a tree of Time-MoE data (binary folders in place, .jsonl, .json, .npy), or a table such as .csv.",
+)
+@click.option("--size", metavar="SIZE", help="50m, 200m or tiny. [default: that of --model or --init, or 50m]")
+@click.option("--model", metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes.")
+@click.option(
+    "--init", metavar="CHECKPOINT", help="Begin with the weights of an official checkpoint: config.json, model.safetensors."
+)
+@click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
 @click.option(
     "--samples",
     type=click.Choice(["packed", "padded", "compat"]),
     default="packed",
     show_default=True,
-    help="Short series share rows; one piece a row; or the authors' windows bit for bit.",
+    help="packed: short series share rows. padded: one piece of a series per row. compat: the authors' windows bit for bit.",
 )
-@click.option("--stride", type=int, metavar="N", help="With compat: steps between two windows (default: the length).")
+@click.option("--stride", type=int, metavar="N", help="With --samples compat: steps between two windows. [default: the length]")
 @click.option(
     "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="How series are scaled."
 )
-@click.option("--columns", metavar="A,B,…", help="Columns of a store to train on (default: all of numbers).")
-@click.option("--batch-size", type=int, default=8, show_default=True, metavar="N", help="Rows of a batch, on each rank.")
-@click.option("--accumulate", type=int, default=1, show_default=True, metavar="N", help="Batches of an update.")
-@click.option("--steps", type=int, metavar="N", help="Updates (default: as many as --epochs take).")
+@click.option("--columns", metavar="A,B,…", help="Columns of a store or table to train on. [default: all of numbers]")
+@click.option("--batch-size", type=int, default=8, show_default=True, metavar="N", help="Rows per batch, on each rank.")
+@click.option("--accumulate", type=int, default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option("--steps", type=int, metavar="N", help="Updates. [default: as many as --epochs takes]")
 @click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
-@click.option("--lr", type=float, default=1e-4, show_default=True, help="The learning rate, and where half a cosine ends:")
-@click.option("--lr-end", type=float, metavar="FLOAT", help="(default: half of --lr)")
-@click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Updates in which the rate rises.")
+@click.option("--lr", type=float, default=1e-4, show_default=True, help="Learning rate at the beginning.")
+@click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of half a cosine. [default: half of --lr]")
+@click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Updates in which the learning rate rises.")
 @click.option("--weight-decay", type=float, default=0.1, show_default=True)
-@click.option("--clip", type=float, default=1.0, show_default=True, help="The largest norm of the gradient.")
-@click.option("--valid", type=float, metavar="SHARE", help="Of each series, at its end, for validation (default: 0.1; compat: 0).")
-@click.option("--validate-every", type=int, metavar="N", help="Updates between validations (default: a tenth of all).")
-@click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints (default: at each validation).")
+@click.option("--clip", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
+@click.option(
+    "--head-weights", metavar="W,W,…", help="How much the loss of each head (1, 8, 32, 64 points) counts. [default: all alike]"
+)
+@click.option(
+    "--valid", type=float, metavar="SHARE", help="Share of each series, at its end, for validation. [default: 0.1; compat: 0]"
+)
+@click.option("--validate-every", type=int, metavar="N", help="Updates between validations. [default: a tenth of all]")
+@click.option("--save-every", type=int, metavar="N", help="Updates between checkpoints. [default: at each validation]")
 @click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
 @click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
 @click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
-@click.option("--recompute", is_flag=True, help="Save memory of activations for time.")
-@click.option("--max-seconds", type=float, metavar="N", help="End with this time.")
+@click.option("--recompute", is_flag=True, help="Recompute activations in the backward pass: less memory, more time.")
+@click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
 @click.option("--seed", type=int, default=9899, show_default=True)
-@click.option("--folder", metavar="FOLDER", help="Of the run (default: runs/ and the name of the data).")
-@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
-@click.option("--export", metavar="FOLDER", help="Where the best weights go (default: weights, in the folder of the run).")
-@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N (default: a GPU where there is one).")
+@click.option("--folder", metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--export", metavar="FOLDER", help="Where the best weights go. [default: weights, in the folder of the run]")
+@click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 @click.pass_context
@@ -75,12 +87,14 @@ def command(
 ) -> None:
     """Train a Time-MoE on DATA, and write its best weights as an official checkpoint.
 
-    The folder of the run gets checkpoints and metrics (`stoker runs --plot` draws them). Ctrl-C finishes the step, saves and stops.
+    Without --steps the run is one epoch. Its folder gets checkpoints and metrics (`stoker runs --plot` plots them). Ctrl-C finishes
+    the step, saves and stops.
 
     \b
     stoker pack "csv/**/*.csv" ett.stoker --wide
     stoker train time-moe --data ett.stoker --size 50m --length 2048
     stoker train time-moe --data time300b/ --init TimeMoE-50M/ --steps 10000
+    stoker train time-moe --data time300b/ --model my-sizes/config.json
     stoker train --resume runs/ett
     """
     from stoker.cli.assembly import find_ranks
@@ -93,18 +107,20 @@ def command(
         raise click.UsageError("Give --data DATA, or --resume FOLDER.")
     settings: dict[str, Any] = {name: SWITCHES[value] if name in ("graph", "compile") else value for name, value in options.items()}
     settings["columns"] = settings["columns"].split(",") if settings["columns"] else None
+    settings["head_weights"] = _numbers(settings["head_weights"])
     if settings["lr_end"] is None:
         settings["lr_end"] = settings["lr"] / 2
     shows = not quiet and not as_json
+    told: dict[str, Any] = {"device": device, "progress": shows, "export": export, "report": _note}
     where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
     try:
         if resume is not None:
             if folder is not None:
                 raise click.UsageError("--folder is of a new run: --resume names the folder.")
             changes = {name: settings[name] for name in given}
-            done = training.resume(where, device=device, progress=shows, export=export, **changes)
+            done = training.resume(where, **told, **changes)
         else:
-            done = training.train(data, folder=where, device=device, progress=shows, export=export, **settings)
+            done = training.train(data, folder=where, **told, **settings)
     except (KeyboardInterrupt, Terminated) as stop:
         if find_ranks().is_first:
             click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(where))}", err=True)
@@ -116,6 +132,17 @@ def command(
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def _numbers(given: str | None) -> list[float] | None:
+    try:
+        return [float(one) for one in given.split(",")] if given is not None else None
+    except ValueError:
+        raise click.UsageError(f"--head-weights is {given!r}; give numbers with commas between them, like 1,1,1,2.") from None
+
+
+def _note(note: str) -> None:
+    click.echo(f"note: {printable(note)}", err=True)
 
 
 def _show(done: Trained, folder: Path, *, as_json: bool) -> None:

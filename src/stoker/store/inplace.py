@@ -8,7 +8,6 @@ series that span files, and series that have to be scaled back.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -115,12 +114,3 @@ def _store(source: TimeMoeSource, sequences: Sequences, part: Part | None, maps:
         offsets=None if uniform is not None else offsets,
         name=f"{where} (sequences {first:,} to {first + len(lengths) - 1:,})",
     )
-
-
-def find_time_moe(tree: str | os.PathLike[str]) -> Iterator[Path]:
-    """All of Time-MoE's folders in a tree, sorted by their paths: the same order on every machine."""
-    for place, folders, files in os.walk(tree):
-        folders.sort()
-        if "meta.json" in files and any(name.startswith("data-") and name.endswith(".bin") for name in files):
-            yield Path(place)
-            folders.clear()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,18 @@ def pack(
 
 def _pack(source: Any, folder: Path, options: Options, progress: Progress) -> Store:
     table = options.series is not None or options.time is not None
-    plan = make_plan(find_sources(source, dialect=options.dialect, table=table, wide=options.wide), options)
+    left_out: list[Path] = []
+    found = find_sources(source, dialect=options.dialect, table=table, wide=options.wide, left_out=left_out)
+    plan = replace(make_plan(found, options), left_out=_names(left_out))
     sources = [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)]
     with _frugal_arrow(options):
         replace_store(folder, sources, lambda: Packing(plan, folder, progress).run())
     return open_store(folder)
+
+
+def _names(left_out: list[Path]) -> tuple[str, ...]:
+    """Names of what was left out, as Unicode: a manifest holds nothing else."""
+    return tuple(path.name.encode("utf-8", "backslashreplace").decode() for path in left_out)
 
 
 @contextlib.contextmanager

@@ -82,7 +82,9 @@ def huber(difference: Tensor) -> Tensor:
     return 0.5 * size**2 if size <= 2.0 else 2.0 * (size - 1.0)
 
 
-def loss(weights: Weights, series: list[tuple[Tensor, Tensor, Tensor]], size: Size) -> Tensor:
+def loss(
+    weights: Weights, series: list[tuple[Tensor, Tensor, Tensor]], size: Size, shares: tuple[float, ...] | None = None
+) -> Tensor:
     """Of series (x, y, mask): four heads over all labels that are there and not masked, and the balance of the experts."""
     sums = [torch.zeros((), dtype=torch.float64) for _ in size.horizons]
     counts = [0 for _ in size.horizons]
@@ -97,7 +99,11 @@ def loss(weights: Weights, series: list[tuple[Tensor, Tensor, Tensor]], size: Si
                     if t + k < len(x) and mask[t + k]:
                         sums[number] = sums[number] + huber(predictions[t, k] - y[t + k])
                         counts[number] += 1
-    heads = sum(total / count for total, count in zip(sums, counts, strict=True)) / len(size.horizons)
+    means = [total / count for total, count in zip(sums, counts, strict=True)]
+    if shares is None:
+        heads = sum(means) / len(means)
+    else:
+        heads = sum(share * mean for share, mean in zip(shares, means, strict=True)) / sum(shares)
     mean_probability = torch.stack([probabilities for probabilities, _ in choices]).mean(0)
     balance = torch.zeros((), dtype=torch.float64)
     for k in range(size.top_k):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -36,7 +37,8 @@ def points(rows: int, length: int) -> tuple[Tensor, Tensor]:
 def compare(model: TimeMoe, found: Tensor, series: list[tuple[Tensor, Tensor, Tensor]]) -> None:
     """Loss and gradients of the model against those of the plain formulation."""
     weights = {name: tensor.detach().clone().requires_grad_() for name, tensor in official(dict(model.named_parameters())).items()}
-    expected = plain_model.loss(weights, series, model.size)
+    shares = None if set(model.heads.shares) == {1.0} else model.heads.shares
+    expected = plain_model.loss(weights, series, model.size, shares)
     expected.backward()
     found.backward()
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
@@ -59,6 +61,26 @@ def ones(series: Tensor) -> Tensor:
 def test_loss_and_every_gradient_equal_the_plain_formulation() -> None:
     model, (x, y) = model_of(), points(2, 13)
     compare(model, model.loss(x, y), [(a, b, ones(a)) for a, b in zip(x, y, strict=True)])
+
+
+@pytest.mark.parametrize("shares", [(1.0, 2.0, 0.5), (0.0, 0.0, 3.0), (1e-3, 1e3, 0.0)])
+def test_heads_count_by_their_shares(shares: tuple[float, ...]) -> None:
+    model, (x, y) = model_of(), points(2, 13)
+    model.heads.shares = shares
+    compare(model, model.loss(x, y), [(a, b, ones(a)) for a, b in zip(x, y, strict=True)])
+    ends = [0, 1, 4, 12]
+    grads = model.heads.weight.grad
+    assert grads is not None
+    moved = [bool(grads[begin:end].abs().max() > 0) for begin, end in pairwise(ends)]
+    assert moved == [share > 0 for share in shares], "a head that counts nothing learns nothing"
+
+
+def test_equal_shares_leave_every_bit_of_the_loss_and_their_size_does_not_matter() -> None:
+    model, (x, y) = model_of(dtype=torch.float32), points(2, 13)
+    x, y = x.float(), y.float()
+    before = model.loss(x, y)
+    model.heads.shares = (2.0, 2.0, 2.0)
+    assert torch.equal(model.loss(x, y), before)
 
 
 def test_masked_labels_count_nowhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypothesis import given, settings
 import stoker
 from stoker.errors import OptionError
 from stoker.recipes.time_moe.folder import Corpus, open_corpus
+from stoker.recipes.time_moe.forecasting import scale_rows
 from stoker.recipes.time_moe.samples import CompatSamples, Method, Pieces, Scales, train_ends
 
 Array = npt.NDArray[Any]
@@ -93,6 +95,20 @@ def test_half_precision_does_not_overflow_and_one_nan_spoils_nothing(method: Met
     assert (scales.centers[1], scales.divisors[1]) == (0.0, 1.0)
 
 
+def test_sums_beyond_float64_do_not_make_a_series_zero() -> None:
+    small = np.random.default_rng(0).normal(size=50)
+    small[7] = np.nan
+    finite = small[np.isfinite(small)]
+    for factor in (1e300, 1.5e308 / np.abs(finite).max(), 1e-200):
+        scales = Scales(corpus_of([small * factor]), "zero")
+        scales.know(np.array([0]))
+        np.testing.assert_allclose(scales.centers[0] / factor, finite.mean(), rtol=1e-12)
+        np.testing.assert_allclose(scales.divisors[0] / factor, finite.std() if factor > 1 else 1 / factor, rtol=1e-12)
+        scaled, centers, divisors = scale_rows(small[None] * factor, "zero")
+        assert np.isfinite(scaled).all()
+        np.testing.assert_allclose((centers[0], divisors[0]), (scales.centers[0], scales.divisors[0]), rtol=1e-12)
+
+
 def test_scales_are_those_of_the_training_part_alone() -> None:
     corpus = corpus_of([np.r_[np.zeros(50), np.ones(50) * 100] + np.arange(100)])
     scales = Scales(corpus, "zero", ends=train_ends(corpus, 0.5))
@@ -134,6 +150,59 @@ def test_compat_samples_of_jsonl_in_their_own_precision(tmp_path: Path, kind: st
     path.write_text("".join(json.dumps({"sequence": one}) + "\n" for one in series))
     found = CompatSamples(open_corpus(path), 8, method=method or "none")  # type: ignore[arg-type]
     assert_the_same(found, original(path, 8, None, method))
+
+
+HUGE = 2**60 + 2**36
+MIXED: dict[str, list[Any]] = {
+    "integers beside floats": [[1, 5, 9, 2, 7] * 3, [0.5, 1.5, 3.25] * 4, [3, 1, 2] * 6],
+    "both within a series": [[1, 2.5, 3] * 5, [1, 2, 4] * 5],
+    "beyond float64": [[HUGE + 1, HUGE + 2, HUGE, HUGE + 2**37 + 1] * 3, [0.25, -1.0, 8.0] * 3],
+    "beyond float64 alone": [[HUGE + 1, HUGE + 2, HUGE, -HUGE] * 3],
+    "unsigned": [[2**63, 2**63 + 4096, 2**64 - 1] * 4, [1, 2, 9] * 4],
+    "constants": [[4] * 12, [0.1] * 12, [0] * 12],
+    "short ones": [[], [3], [1, 2], [2.5], [1.5, 7]],
+}
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+def test_each_series_of_a_json_file_has_a_type_of_its_own(tmp_path: Path, kind: str, name: str, method: str | None) -> None:
+    path = tmp_path / f"x.{kind}"
+    elements = [{"sequence": one} if number % 2 else one for number, one in enumerate(MIXED[name])]
+    path.write_text(json.dumps(elements) if kind == "json" else "".join(json.dumps(one) + "\n" for one in elements))
+    found = CompatSamples(open_corpus(path, report=lambda _: None), 8, stride=3, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(path, 8, 3, method))
+
+
+@pytest.mark.parametrize(("name", "method"), [("integers beside floats", "zero"), ("beyond float64 alone", None)])
+def test_negative_control_one_type_for_the_file_is_another_result(tmp_path: Path, name: str, method: str | None) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in MIXED[name]))
+    corpus = open_corpus(path, report=lambda _: None)
+    corpus.flats = [replace(flat, own=None) for flat in corpus.flats]
+    with pytest.raises(AssertionError):
+        assert_the_same(CompatSamples(corpus, 8, stride=3, method=method or "none"), original(path, 8, 3, method))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint64", "int8", "int16"])
+def test_integers_that_wrap_around_do_so_as_in_the_original(tmp_path: Path, dtype: str, method: str | None) -> None:
+    rng = np.random.default_rng(0)
+    outlier = np.where(np.arange(20_000) == 7, 100, 0)  # 141 deviations from the mean: more than int8 holds
+    folder = write_folder(tmp_path / "set", [rng.integers(0, 100, 40), outlier, rng.integers(0, 9, 17)], dtype=dtype)
+    found = CompatSamples(open_corpus(folder), 8, stride=11, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(folder, 8, 11, method))
+
+
+@pytest.mark.parametrize("method", [None, "zero", "max"])
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", ">f8", "<i8", ">i8", "<u2", "|i1"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_compat_samples_of_npy_arrays(tmp_path: Path, dtype: str, order: Any, method: str | None) -> None:
+    values = np.random.default_rng(0).normal(size=(3, 9000)) * 40
+    np.save(tmp_path / "x.npy", np.array(np.abs(values) if dtype[1] == "u" else values, order=order).astype(dtype))
+    found = CompatSamples(open_corpus(tmp_path / "x.npy"), 64, method=method or "none")  # type: ignore[arg-type]
+    assert_the_same(found, original(tmp_path / "x.npy", 64, None, method))
 
 
 def test_files_in_which_no_series_has_a_window_are_passed_over(tmp_path: Path) -> None:

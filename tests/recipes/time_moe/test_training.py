@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import stoker
 from stoker import files
 from stoker.errors import CheckpointInvalid, ConfigInvalid, NonFinite, OptionError, SourceNotFound
 from stoker.recipes import time_moe
-from stoker.recipes.time_moe import folder
+from stoker.recipes.time_moe import folder, training
 from stoker.recipes.time_moe.folder import Corpus, open_corpus
+from stoker.recipes.time_moe.forecasting import load_model
 from stoker.recipes.time_moe.settings import make_settings, read_settings
 from stoker.recipes.time_moe.training import Decay, Trained, best_on, make_model, make_rows, resume, train
 
@@ -110,7 +112,7 @@ def test_it_begins_with_an_official_checkpoint(ett: Path, tmp_path: Path) -> Non
     settings = make_settings({"data": str(ett), "init": str(tmp_path / "checkpoint"), "length": 64})
     model = make_model(settings)
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), given.parameters(), strict=True))
-    with pytest.raises(OptionError, match=r"size is '50m', but .*checkpoint is of another one"):
+    with pytest.raises(OptionError, match=r"size is '50m', but .*checkpoint is of another size"):
         make_model(msgspec.structs.replace(settings, size="50m"))
     with pytest.raises(SourceNotFound, match="nowhere does not exist"):
         make_model(msgspec.structs.replace(settings, init=str(tmp_path / "nowhere")))
@@ -128,6 +130,13 @@ def test_binary_folders_in_place_with_all_kinds_of_samples(tmp_path: Path, sampl
     assert f"({kind})" in str(done.rows)
 
 
+@pytest.mark.parametrize("samples", ["packed", "padded", "compat"])
+def test_the_share_of_targets_is_that_of_the_rows(tmp_path: Path, samples: str) -> None:
+    stoker.Store.from_arrays(x=[np.sin(np.arange(65.0)), np.sin(np.arange(33.0))]).save(tmp_path / "x.stoker")
+    rows = make_rows(make_settings({"data": str(tmp_path / "x.stoker"), "length": 64, "samples": samples, "valid": 0}))
+    assert (rows.per_epoch, rows.useful) == (2, 0.75)
+
+
 def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
     first = train(ett, folder=tmp_path / "first", **QUICK)
     model = make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
@@ -136,6 +145,18 @@ def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
     files.remove_folder(tmp_path / "first" / "weights")
     with pytest.raises(OptionError, match=r"is a run that has not ended. Write its weights first"):
         make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
+
+
+def test_series_too_short_for_a_validation_are_trained_on_without_one(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("[1, 2, 3, 5, 2, 1, 3, 4, 5, 1, 2, 1]\n" * 4)
+    told: list[str] = []
+    done = train(tmp_path / "x.jsonl", **QUICK, report=told.append)
+    assert (done.result.step, done.rows.valid) == (6, None)
+    assert told == [
+        f"{tmp_path}/x.jsonl: no validation, for no series has 2 points in its last tenth. Give longer series, or set valid."
+    ]
+    with pytest.raises(OptionError, match="has nothing for the valid part"):
+        train(tmp_path / "x.jsonl", **QUICK, valid=0.1)
 
 
 @pytest.mark.parametrize("samples", ["packed", "padded"])
@@ -163,7 +184,7 @@ def test_windows_of_the_authors_need_finite_points(tmp_path: Path, normalize: st
     assert str(caught.value) == (
         f"series 'two.csv:holes' of {tmp_path}/two.stoker is missing (NaN) at point 218, but windows of samples "
         "'compat' must be finite. Use samples 'packed' or 'padded', which leave such points out, or "
-        "pack the data anew with --missing ffill or drop."
+        "pack the data again with --missing ffill or drop."
     )
     assert not (tmp_path / "run").exists()
     stoker.pack(tmp_path / "two.csv", tmp_path / "two.stoker", wide=True, missing="ffill")
@@ -193,9 +214,97 @@ def test_points_in_place_are_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_epochs_become_steps(ett: Path) -> None:
     options = {**QUICK, "steps": None, "epochs": 2.0, "validate_every": None}
-    done = train(ett, **options)
-    assert done.result.step == math.ceil(2 * done.rows.per_epoch / 2)
+    told: list[str] = []
+    done = train(ett, **options, report=told.append)
+    rows = done.rows.per_epoch
+    assert done.result.step == math.ceil(2 * rows / 2)
     assert done.epochs == pytest.approx(2.0, abs=0.2)
+    assert told == [
+        f"{done.result.step} updates in all, which is very few: epochs is 2, {rows} rows each, and an update takes 2 rows. "
+        "Raise epochs, or set steps."
+    ]
+    with pytest.warns(UserWarning, match="1 update in all, which is very few"):
+        train(ett, **{**options, "epochs": 0.01})
+
+
+def test_enough_updates_or_those_asked_for_are_not_reported(ett: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    train(ett, **{**QUICK, "steps": 1}, report=told.append)
+    monkeypatch.setattr(training, "FEW_UPDATES", 2)
+    train(ett, **{**QUICK, "steps": None, "epochs": 0.2}, report=told.append)
+    assert told == []
+
+
+@pytest.fixture
+def sizes(tmp_path: Path) -> Path:
+    """A config.json of sizes that are not published, and no weights."""
+    shape = replace(time_moe.SIZES["tiny"], hidden=24, layers=1, horizons=(1, 4), spread=0.05)
+    time_moe.save_weights(time_moe.TimeMoe(shape), tmp_path / "sizes")
+    (tmp_path / "sizes" / "model.safetensors").unlink()
+    return tmp_path / "sizes"
+
+
+@pytest.mark.parametrize("name", ["", "config.json"])
+def test_a_model_has_the_sizes_of_a_config_without_weights(ett: Path, tmp_path: Path, sizes: Path, name: str) -> None:
+    options = {**QUICK, "size": None, "model": str(sizes / name)}
+    done = train(ett, folder=tmp_path / "run", **options)
+    assert (done.model.size.hidden, done.model.size.layers, done.model.size.horizons) == (24, 1, (1, 4))
+    assert time_moe.read_size(tmp_path / "run" / "weights") == done.model.size
+    begin = make_model(make_settings({"data": str(ett), "model": str(sizes), "length": 64}))
+    assert float(begin.embed.detach().std()) == pytest.approx(0.05, rel=0.5), "random, as the config says"
+
+
+@pytest.mark.parametrize("given", ["model", "init"])
+def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Path, sizes: Path, given: str) -> None:
+    if given == "init":
+        time_moe.save_weights(time_moe.TimeMoe(time_moe.read_size(sizes)), sizes, overwrite=True)
+    options = {**QUICK, "size": None, given: str(sizes)}
+    whole = weights_of(train(ett, folder=tmp_path / "whole", **options))
+    train(ett, folder=tmp_path / "half", **options, max_seconds=1e-9, save_every=1)
+    assert isinstance(read_settings(tmp_path / "half").size, time_moe.Size)
+    files.remove_folder(sizes)
+    done = resume(tmp_path / "half", device="cpu", max_seconds=None)
+    assert done.result.step == 6
+    for name, tensor in weights_of(done).items():
+        assert torch.equal(tensor, whole[name]), name
+    assert load_model(tmp_path / "half").model.size.hidden == 24
+
+
+def test_sizes_that_disagree_are_refused(ett: Path, tmp_path: Path, sizes: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), tmp_path / "other")
+    for options, message in (
+        ({"size": "tiny", "model": str(sizes)}, "both say how large the model is"),
+        (
+            {"size": None, "model": str(sizes), "init": str(tmp_path / "other")},
+            r"model is .*sizes', but .*other is of another size",
+        ),
+        ({"size": None, "model": str(tmp_path / "none")}, r"none.config\.json is missing"),
+        ({"size": str(sizes)}, r"expected one of 50m, 200m, tiny\. For the sizes of a config\.json, use model\."),
+    ):
+        with pytest.raises((OptionError, SourceNotFound), match=message):
+            train(ett, **{**QUICK, **options})
+
+
+def test_heads_are_weighted_in_the_training(ett: Path, tmp_path: Path) -> None:
+    equal = weights_of(train(ett, **QUICK))
+    ones = weights_of(train(ett, **QUICK, head_weights=[1, 1, 1, 1]))
+    assert all(torch.equal(tensor, ones[name]) for name, tensor in equal.items()), "as without"
+    done = train(ett, folder=tmp_path / "run", **{**QUICK, "weight_decay": 0.0}, head_weights=[1, 0, 0, 0])
+    torch.manual_seed(9899)
+    begin = time_moe.TimeMoe(time_moe.SIZES["tiny"]).heads.weight
+    latest = done.model.heads.weight
+    assert torch.equal(latest[1:], begin[1:]), "heads that count nothing stay as they were"
+    assert not torch.equal(latest[:1], begin[:1])
+    assert read_settings(tmp_path / "run").head_weights == [1, 0, 0, 0]
+
+
+def test_an_export_does_not_replace_a_checkpoint(ett: Path, tmp_path: Path) -> None:
+    time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), tmp_path / "official")
+    before = (tmp_path / "official" / "model.safetensors").read_bytes()
+    with pytest.raises(OptionError, match=r"official holds model\.safetensors already"):
+        train(ett, folder=tmp_path / "run", **QUICK, export=tmp_path / "official")
+    assert (tmp_path / "official" / "model.safetensors").read_bytes() == before
+    assert not (tmp_path / "run").exists(), "refused before the first step"
 
 
 def test_the_learning_rate_goes_down_half_a_cosine() -> None:
@@ -213,7 +322,7 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
     [
         ({"size": "60m"}, "size is '60m'; expected one of 50m, 200m, tiny"),
         ({"length": 513}, "length is 513, but the model has 512 positions"),
-        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1"),
         ({"lr_end": 1.0}, "lr_end is 1.0; expected a rate from 0 up to lr"),
         ({"samples": "compat", "valid": 0.1}, "scale by whole series: a validation at their ends would be seen"),
         ({"stride": 4}, "stride is for samples 'compat'"),
@@ -225,6 +334,16 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
         ({"weight_decay": math.nan}, "weight_decay is nan; expected a number from 0"),
         ({"max_seconds": math.nan}, "max_seconds is nan; expected a number above 0"),
         ({"seed": -1}, "seed is -1; expected a number from 0"),
+        ({"steps": 10**30}, "steps is 1000000000000000000000000000000; expected an integer from 1 to 1,000,000,000,000"),
+        ({"steps": None, "epochs": 1e300}, r"epochs is 1e\+300, which are more than 1,000,000,000,000 updates"),
+        ({"batch_size": 10**12}, "batch_size is 1,000,000,000,000: a batch needs .*, but .* of memory are free"),
+        ({"warmup": 6}, "warmup is 6, but the run has 6 updates in all"),
+        ({"head_weights": [1, 1]}, "head_weights are 2 numbers; expected 4, for the horizons 1, 8, 32, 64"),
+        ({"head_weights": [1, 1, 1, -1]}, "head_weights are .*; expected a number from 0 for each head, and one above 0"),
+        ({"head_weights": [0, 0, 0, 0]}, "and one above 0"),
+        ({"head_weights": [1, 1, 1, math.nan]}, "expected a number from 0 for each head"),
+        ({"head_weights": []}, "and one above 0"),
+        ({"head_weights": "1,1,1,1"}, "time-moe: .*head_weights"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(ett: Path, options: dict[str, Any], message: str) -> None:

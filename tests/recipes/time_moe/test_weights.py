@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -154,15 +155,54 @@ def test_a_refused_checkpoint_changes_nothing(model: TimeMoe, tmp_path: Path) ->
         ("model_type", "llama", "model_type is 'llama'; expected 'time_moe'"),
         ("use_dense", True, "use_dense is True"),
         ("num_key_value_heads", 2, "num_key_value_heads is 2"),
-        ("num_experts", "8", "experts is '8'"),
-        ("horizon_lengths", None, "horizon"),
+        ("num_key_value_heads", [4], "num_key_value_heads is \\[4\\]"),
+        ("apply_aux_loss", False, "apply_aux_loss is False; expected True"),
+        ("num_experts", "8", "num_experts is '8'; expected an integer from 1"),
+        ("num_hidden_layers", True, "num_hidden_layers is True; expected an integer"),
+        ("num_attention_heads", 0, "num_attention_heads is 0"),
+        ("hidden_size", 33, "hidden_size is 33; expected an even number for each of the 4 heads"),
+        ("num_experts_per_tok", 5, "num_experts_per_tok is 5; expected a divisor of intermediate"),
+        ("horizon_lengths", None, "horizon_lengths are \\(None,\\); expected rising integers"),
+        ("horizon_lengths", [8, 1], "horizon_lengths are \\(8, 1\\)"),
+        ("horizon_lengths", ["1"], "horizon_lengths are"),
+        ("rope_theta", "10000", "rope_theta is '10000'; expected a number"),
+        ("rope_theta", 10**400, "rope_theta is 1000.*…; expected a finite number above 0"),
+        ("rms_norm_eps", -1.0, "rms_norm_eps is -1.0; expected a finite number above 0"),
+        ("router_aux_loss_factor", float("nan"), "router_aux_loss_factor is nan; expected a finite number from 0"),
+        ("initializer_range", None, "initializer_range is None; expected a number"),
+        ("hidden_size", 10**9 * 8, "a model of these sizes has .* parameters, .* of memory are free. Use smaller sizes"),
+        ("num_hidden_layers", 10**12, "a model of these sizes has"),
     ],
 )
 def test_a_config_of_another_model_is_refused(folder: Path, key: str, value: object, text: str) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
-    with pytest.raises(stoker.SourceInvalid, match=text):
+    with pytest.raises(stoker.SourceInvalid, match=text) as caught:
         load_weights(TimeMoe(SIZES["tiny"]), folder)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_sizes_are_read_of_a_config_without_weights(folder: Path, tmp_path: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_theta"], config["rms_norm_eps"], config["router_aux_loss_factor"]
+    given = {**config, "hidden_size": 24, "num_key_value_heads": None, "initializer_range": 0.5, "horizon_lengths": 1, "new": "?"}
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    size = read_size(tmp_path)
+    assert size == replace(SIZES["tiny"], hidden=24, spread=0.5, horizons=(1,)) == read_size(tmp_path / "config.json")
+    torch.manual_seed(0)
+    assert 0.4 < float(TimeMoe(size).layers[0].attention.qkv.weight.detach().std()) < 0.6  # type: ignore[union-attr, operator]
+    with pytest.raises(stoker.SourceNotFound, match=r"none\.json is missing"):
+        read_size(tmp_path / "none.json")
+
+
+def test_a_checkpoint_is_not_written_over_another(model: TimeMoe, folder: Path) -> None:
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(stoker.OptionError, match=r"checkpoint holds model\.safetensors already\. Choose another folder"):
+        save_weights(TimeMoe(SIZES["tiny"]), folder)
+    assert (folder / "model.safetensors").read_bytes() == before
+    save_weights(TimeMoe(SIZES["tiny"]), folder, overwrite=True)
+    assert (folder / "model.safetensors").read_bytes() != before, "negative control"
 
 
 def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.timemoe_folder import walks, write_folder
 
 from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
 from stoker.store.pack import pack
 from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.find import SUFFIXES, find_sources
+from stoker.store.store import open_store
 
 
 @pytest.fixture
@@ -216,3 +218,68 @@ def test_the_manifest_names_files_from_their_common_folder(folder: Path, tmp_pat
     assert store.manifest is not None
     assert [source.name for source in store.manifest.sources] == ["deep/er/y.csv", "deep/z.csv", "b.csv"]
     assert list(store.texts("series")) == ["deep/er/y.csv", "deep/z.csv", "b.csv"]
+
+
+def mixed(tmp_path: Path) -> Path:
+    """Two kinds of sources, and what no reader knows, also within a folder that is one data set."""
+    data = tmp_path / "data"
+    write_folder(data / "set", walks([5, 3]), dtype="float64")
+    (data / "x.jsonl").write_text('{"sequence": [1.5, 2, 3]}\n{"sequence": [4, 5.5]}\n')
+    (data / "set" / "more.jsonl").write_text('{"sequence": [9.5]}\n')
+    (data / "deep").mkdir()
+    for name in ("model.pkl", "notes.md", "deep/notes.md"):
+        (data / name).write_bytes(b"?")
+    (data / os.fsdecode(b"caf\xe9.bak")).write_bytes(b"?")
+    return data
+
+
+def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
+    data = mixed(tmp_path)
+    pack(data / "x.jsonl", data / "old.stoker")
+    store = pack(data, data / "out.stoker")
+    assert sorted(store.lengths.tolist()) == [2, 3, 3, 5], "both kinds of sources"
+    assert store.manifest is not None
+    left_out = "caf\\udce9.bak, notes.md, model.pkl, notes.md, more.jsonl"
+    assert store.manifest.notes == [f"left out 5 other files or folders ({left_out})"]
+    assert open_store(data / "out.stoker").manifest == store.manifest, "a name that is not Unicode does no harm"
+    again = pack(data, data / "out.stoker")
+    assert again.manifest is not None
+    assert again.manifest.notes == store.manifest.notes, "stores are results, and not among them"
+
+
+def test_the_note_survives_types_that_have_to_be_settled(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "notes.md").write_text("?")
+    (tmp_path / "data" / "x.csv").write_text("a\n" + "1\n" * 600_000 + "2.5\n")
+    for wide in (False, True):
+        store = pack(tmp_path / "data", tmp_path / f"{wide}.stoker", wide=wide)
+        assert store.manifest is not None
+        assert store.manifest.notes == ["left out 1 other file or folder (notes.md)"]
+
+
+def test_nothing_is_noted_where_nothing_is_left_out(tmp_path: Path) -> None:
+    data = mixed(tmp_path)
+    store = pack([data / "set" / "more.jsonl", data / "x.jsonl"], tmp_path / "x.stoker")
+    assert store.manifest is not None
+    assert store.manifest.notes == []
+
+
+def test_negative_control_without_the_list_the_pack_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.store.pack._names", lambda left_out: ())
+    store = pack(mixed(tmp_path), tmp_path / "x.stoker")
+    assert store.manifest is not None
+    assert store.manifest.notes == []
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = mixed(tmp_path)
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceInvalid, match=r"deep cannot be read: Permission denied\. Change its mode, or leave it out"):
+        pack(data, tmp_path / "x.stoker")

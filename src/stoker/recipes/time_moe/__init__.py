@@ -5,7 +5,8 @@
     routing, grouped, gated             experts without a wait: sorted choices, products by group, gates
     attention_kernels, grouped_kernels  what GPUs run of these
     weights, decode                     official checkpoints in and out; forecasts
-    folder, samples, packing, batches   raw series in place; what a sample is; rows without padding, resumable
+    folder, general                     trees of raw series in place; files of series
+    samples, packing, batches           what a sample is; rows without padding, resumable
     dataset                             the authors' samples for the Trainer of Hugging Face
     training, evaluation, plot          the recipe; how good a model is; a picture of a forecast
 

@@ -47,7 +47,8 @@ class Together(Sequence[dict[str, Any]]):
 class Dataset:
     """Windows of `context_length + prediction_length` points: `input_ids` and `labels` (float32), `loss_masks` (int32).
 
-    `path` is a store, one of the authors' folders or a tree of them (both read in place), or a file, packed beside itself once.
+    `path` is anything that `open_corpus` takes: a tree of the authors' folders and files, one of them, or a store. What is left out of a
+    tree is a Python warning.
     """
 
     def __init__(

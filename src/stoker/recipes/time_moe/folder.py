@@ -1,31 +1,42 @@
-"""The data of a training: a store, Time-MoE's own folders in place, or a file that is packed first - as series, numbered through.
+"""The data of a training run: a store, a tree of the authors' files, or a table that is packed first - as series, numbered through.
 
-It stands before everything else of the recipe. The law: values are those of the files, in their own type, and are not copied;
-the order of the series is the same on every machine.
+A tree is read as the authors' `TimeMoEDataset` reads it. In each folder, in the order of names:
+
+1. files of series: `.json`, `.jsonl` and `.npy` (`general`),
+2. binary folders in it: `meta.json` and `.bin`, mapped in place,
+3. the folders in it, one after the other, binary ones too.
+
+The authors take names as the file system lists them; sorted, the order of the series is the same on every machine. A file that
+neither of the two readers takes is reported, and a pickle is refused. Values keep the type that they have in the files.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
 import stoker
-from stoker.errors import OptionError, SourceEmpty, SourceNotFound
-from stoker.store import find_time_moe, map_time_moe
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
+from stoker.recipes.time_moe.general import KINDS, NotSeries, read_series
+from stoker.store import is_time_moe, map_time_moe
 
 Array = npt.NDArray[Any]
+Report = Callable[[str], None]
 
 MANIFEST, PACKED = "manifest.json", ".stoker"
+META = "meta.json"
 TABLES = (".csv", ".tsv", ".txt")
+PICKLES = ("pkl", "pickle")
 LOOKED_AT = 1 << 30
 """Points of files that are used in place: seconds, where a whole corpus would be hours."""
 _LOOK = 1 << 22
@@ -38,6 +49,10 @@ class Flat:
 
     store: stoker.Store
     column: str
+    own: Sequence[Array] | None = None
+    """Each series in a type of its own, where that is not the column's: of a JSON file with series of integers and of floats."""
+    file: str = ""
+    """json, jsonl or npy: what it was read from, if from a file that has no digest."""
 
     @property
     def values(self) -> Array:
@@ -149,10 +164,12 @@ class Corpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 bits that change where a series lies elsewhere, and for a packed store with any value."""
+        """64 bits that change where a series lies elsewhere, and with any value of a packed store or of a file in memory."""
         whole = xxhash.xxh3_64()
         for flat in self.flats:
             whole.update(flat.store.digest.encode() if flat.store.digest else np.ascontiguousarray(flat.store.offsets).tobytes())
+            if flat.file:
+                whole.update(np.ascontiguousarray(flat.values).data)
             whole.update(f"{flat.column} {flat.values.dtype} {len(flat)}".encode())
         return whole.hexdigest()
 
@@ -169,28 +186,132 @@ def _names(store: stoker.Store) -> Sequence[Any] | None:
     return texts[0].texts if texts else None
 
 
-def open_corpus(data: str | os.PathLike[str] | stoker.Store, *, columns: Sequence[str] | None = None) -> Corpus:
-    """Open what is named: a store, one of Time-MoE's folders or a tree of them, or a file that `stoker.pack` reads.
+def warn(note: str) -> None:
+    """Report something as a Python warning."""
+    warnings.warn(note, stacklevel=3)
 
-    Each column of numbers (or of `columns`) is series of its own. A file is packed beside itself, once: `x.jsonl` to
-    `x.jsonl.stoker`, one series a column for tables.
+
+def open_corpus(
+    data: str | os.PathLike[str] | stoker.Store, *, columns: Sequence[str] | None = None, report: Report = warn
+) -> Corpus:
+    """Open a store, a tree of the authors' binary folders and files, one such folder or file, or a table that `stoker.pack` reads.
+
+    Args:
+        data: Where it is, or an open store. A table (`x.csv`) is packed beside itself, once: `x.csv.stoker`.
+        columns: Columns of a store or table to take; each is series of its own. By default all of numbers.
+        report: Called with one line for what was left out. By default a Python warning.
+
+    Raises:
+        SourceError: There is nothing to read, or a file that cannot be read, by name.
     """
     if isinstance(data, stoker.Store):
         return Corpus(_flats(data, columns), name=data.name)
     path = Path(data)
     if not path.exists():
         raise SourceNotFound(f"{path} does not exist. Give a store, a Time-MoE folder, or a file of series.")
-    if path.is_file():
-        return Corpus(_flats(_packed(path), columns), name=str(path))
-    if (path / MANIFEST).is_file():
+    if path.is_dir() and _is_store(path):
         return Corpus(_flats(stoker.open(path), columns), name=str(path))
-    stores = [store for folder in find_time_moe(path) for store in map_time_moe(folder)]
-    if not stores:
+    if path.is_dir():
+        flats = _tree(path, columns, report)
+    elif _kind(path) in PICKLES:
+        _refuse_pickle(path)
+    else:
+        try:
+            flats = _general(path, columns, report) if _kind(path) in KINDS else _flats(_packed(path), columns)
+        except NotSeries:  # a table in JSON
+            flats = _flats(_packed(path), columns)
+    return Corpus(flats, name=str(path))
+
+
+def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
+    """All series of a tree; what was left out is reported in one line."""
+    left_out: list[str] = []
+    flats: list[Flat] = []
+    for source in [path] if is_time_moe(path) else _walk(path, left_out):
+        try:
+            flats += _general(source, columns, report) if source.is_file() else [
+                flat for store in map_time_moe(source) for flat in _flats(store, columns)
+            ]  # fmt: skip
+        except SourceEmpty:
+            left_out.append(f"{source.relative_to(path)} (no series)")
+    if is_time_moe(path):
+        left_out += sorted(one.name for one in path.iterdir() if one.name != META and one.suffix != ".bin")
+    if not flats:
+        held = f"it holds {_listed(left_out)}" if left_out else "it is empty"
         raise SourceNotFound(
-            f"{path} is neither a store nor a Time-MoE folder: there is no meta.json with data-*.bin in it. "
-            f'Pack raw files first: stoker pack "{path}/**/*.csv" {path.name}.stoker --wide'
+            f"{path} is neither a store nor a tree of Time-MoE data (meta.json with .bin files, .jsonl, .json, .npy): {held}. "
+            f'Pack tables first: stoker pack "{path}/**/*.csv" {path.name}.stoker --wide'
         )
-    return Corpus([flat for store in stores for flat in _flats(store, columns)], name=str(path))
+    if left_out:
+        report(f"{path}: left out {_listed(left_out)}. Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest apart.")
+    return flats
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+    return f"{len(names):,} other {'file or folder' if len(names) == 1 else 'files or folders'} ({shown})"
+
+
+def _walk(tree: Path, left_out: list[str]) -> Iterator[Path]:
+    """Files of series and binary folders in their order; names of what is neither are added to `left_out`."""
+
+    def stop(error: OSError) -> NoReturn:
+        raise SourceInvalid(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or move it out of {tree}.")
+
+    for place, folders, names in os.walk(tree, onerror=stop):
+        here, whole = Path(place), is_time_moe(Path(place))
+        for name in sorted(names):
+            path = here / name
+            if _kind(path) == "pkl":
+                _refuse_pickle(path)
+            if name != META and _kind(path) in KINDS and path.is_file():
+                yield path
+            elif not (whole and (name == META or name.endswith(".bin"))):
+                left_out.append(str(path.relative_to(tree)))
+        folders.sort()
+        for name in list(folders):
+            path = here / name
+            if _is_store(path):  # its shards are .npy files, and not series
+                folders.remove(name)
+                left_out.append(f"{path.relative_to(tree)} (a store)")
+            elif is_time_moe(path):
+                yield path
+            elif path.is_symlink():
+                left_out.append(f"{path.relative_to(tree)} (a link to a folder)")
+
+
+def _kind(path: Path) -> str:
+    """What a name ends with. As the authors compare it: in small letters, and also of a name that is nothing else."""
+    return path.name.rpartition(".")[2] if "." in path.name else ""
+
+
+def _refuse_pickle(path: Path) -> NoReturn:
+    raise SourceInvalid(
+        f"{path} is a pickle, which can run code and is never read. Write its series as .jsonl, one list per line, or move it away."
+    )
+
+
+def _is_store(folder: Path) -> bool:
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:
+        return b'"stoker"' in file.read(64)
+
+
+def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
+    """The series of a file: one flat array of a common type, and beside it their own types where these differ."""
+    if wrong := [name for name in columns or () if name != "sequence"]:
+        raise OptionError(f"{path} has no column {wrong[0]!r}: it holds series without columns. Leave columns out.")
+    found = read_series(path)
+    if found.rounded is not None:
+        report(
+            f"{path}: series {found.rounded} has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
+            f"Subtract a constant from them first."
+        )
+    named: dict[str, Any] = {} if found.names is None else {"name": found.names}
+    store = stoker.Store.from_arrays(sequence=found.series, **named)
+    return [Flat(store=flat.store, column=flat.column, own=found.own, file=_kind(path)) for flat in _flats(store, columns)]
 
 
 def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
@@ -210,12 +331,14 @@ def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
 
 
 def _packed(path: Path) -> stoker.Store:
-    """The store beside a file; made where there is none that is newer than the file."""
+    """The store beside a file; made where there is none that is newer than the file. One of other sources is somebody's own."""
     target = path.with_name(path.name + PACKED)
     manifest = target / MANIFEST
-    if manifest.is_file() and manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+    if manifest.is_file():
         store = stoker.open(target)
         sources = store.manifest.sources if store.manifest is not None else []
-        if [one.num_bytes for one in sources] == [path.stat().st_size]:
+        if [one.name for one in sources] != [path.name]:
+            raise OptionError(f"{target} is a store, but not of {path}, which would be packed there. Rename one of them.")
+        if manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns and sources[0].num_bytes == path.stat().st_size:
             return store
     return stoker.pack(path, target, wide=path.suffix.lower() in TABLES)

@@ -27,6 +27,9 @@ from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size
 
 Array = npt.NDArray[Any]
 
+LARGE = 1e140
+"""Squares of larger values, summed, may be beyond float64."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
@@ -71,8 +74,13 @@ def scale_rows(context: Array, method: Method) -> tuple[Array, Array, Array]:
     filled = np.where(known, rows, 0.0)
     centers, divisors = np.zeros(len(rows)), np.ones(len(rows))
     if method == "zero":
-        centers = filled.sum(1) / counts
-        deviations = np.sqrt((np.where(known, rows - centers[:, None], 0.0) ** 2).sum(1) / counts)
+        # In units of the largest value where sums would be beyond float64.
+        largest = np.abs(filled).max(1, initial=0.0)
+        units = np.where(largest > LARGE, largest, 1.0)
+        shares = filled / units[:, None]
+        centers = shares.sum(1) / counts
+        deviations = units * np.sqrt((np.where(known, shares - centers[:, None], 0.0) ** 2).sum(1) / counts)
+        centers = centers * units
         divisors = np.where(deviations > LEAST_DEVIATION * np.abs(centers), deviations, 1.0)
     elif method == "max":
         largest = np.abs(filled).max(1)

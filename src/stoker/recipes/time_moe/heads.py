@@ -26,10 +26,12 @@ class Heads(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.horizons = size.horizons
+        self.shares = (1.0,) * len(size.horizons)
+        """How much the loss of each horizon counts, relative to the others."""
         self.weight = nn.Parameter(torch.empty(sum(size.horizons), size.hidden))
 
     def forward(self, hidden: Tensor, y: Tensor, mask: Tensor | None, begins: Tensor | None) -> Tensor:
-        """Mean over the horizons of the mean Huber loss over labels that count.
+        """Mean over the horizons, weighted by `shares`, of the mean Huber loss over labels that count.
 
         `mask` [b, l] says which labels count, `begins` [b, l] where the series of each position begins, in packed rows.
         """
@@ -37,15 +39,15 @@ class Heads(nn.Module):
         every = F.linear(hidden, weight)
         valid = torch.ones_like(y, dtype=torch.bool) if mask is None else mask != 0
         total, begin = y.new_zeros(()), 0
-        for horizon in self.horizons:
+        for horizon, share in zip(self.horizons, self.shares, strict=True):
             prediction = every[..., begin : begin + horizon].to(y.dtype)
             counts = ahead(valid, horizon)
             if begins is not None:
                 counts = counts & (ahead(begins, horizon) == begins.unsqueeze(-1))
             apart = torch.where(counts, prediction - ahead(y, horizon), 0)  # before the loss: a label may be no number
-            total = total + huber(apart).sum() / counts.sum().clamp(min=1)
+            total = total + share * (huber(apart).sum() / counts.sum().clamp(min=1))
             begin += horizon
-        return total / len(self.horizons)
+        return total / sum(self.shares)
 
     def predict(self, hidden: Tensor, horizon: int) -> Tensor:
         """The next points after each position, by the head of this horizon."""

@@ -20,9 +20,6 @@ from stoker.recipes.time_moe.experts import Experts, Load
 from stoker.recipes.time_moe.heads import Heads
 from stoker.recipes.time_moe.sizes import Size
 
-SPREAD = 0.02
-"""Of weights at the beginning."""
-
 
 class Norm(nn.Module):
     """Each position divided by its root mean square."""
@@ -82,7 +79,7 @@ class TimeMoe(nn.Module):
             if name.endswith("norm.weight"):
                 weight.fill_(1.0)
             else:
-                weight.normal_(0.0, SPREAD)
+                weight.normal_(0.0, self.size.spread)
 
     def compile(self, *given: Any, **options: Any) -> None:
         """Compile in place: one layer serves for all, so this takes a twelfth of the time that the whole model would."""
@@ -107,7 +104,7 @@ class TimeMoe(nn.Module):
         return loss + self.size.aux_factor * unevenness(loads, positions=x.numel())
 
     def loss(self, x: Tensor, y: Tensor, mask: Tensor | None = None, segments: Tensor | None = None) -> Tensor:
-        """Huber loss, mean of the four heads, plus what uneven use of experts costs (0.04 where it is perfectly even).
+        """Huber loss, mean of the heads by their `shares`, plus what uneven use of experts costs (0.04 where it is perfectly even).
 
         `y` is `x` one step later. `mask` says which labels count: [b, l], or [b] - how many from the left. `segments` [b, l]
         says which series a position is of, in rows that hold several, one after the other; below 0 it is of none.

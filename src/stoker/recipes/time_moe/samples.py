@@ -138,6 +138,20 @@ def _measure_moments(values: Array, begins: Array, ends: Array, least: float, ce
             if np.isfinite(x):
                 squares += (x - mean) * (x - mean)
         deviation = np.sqrt(squares / count) if count else 0.0
+        if not np.isfinite(deviation):  # sums beyond float64: once more, in units of the largest value
+            largest = 0.0
+            for t in range(begins[i], ends[i]):
+                x = abs(np.float64(values[t]))
+                if np.isfinite(x) and x > largest:
+                    largest = x
+            mean, squares = 0.0, 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                mean += x / count if np.isfinite(x) else 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                squares += (x - mean) * (x - mean) if np.isfinite(x) else 0.0
+            mean, deviation = mean * largest, np.sqrt(squares / count) * largest
         centers[i] = mean
         divisors[i] = deviation if deviation > least * abs(mean) and deviation > 0 else 1.0
 
@@ -154,6 +168,23 @@ def _measure_largest(values: Array, begins: Array, ends: Array, centers: Array, 
         divisors[i] = largest if largest > 0 else 1.0
 
 
+def scaled_as_theirs(series: Array, method: Method, *, listed: bool) -> Array:
+    """One whole series by the authors' arithmetic, in its own type, as the float32 that their windows hold.
+
+    `listed` says that it was a list of Python numbers: without normalisation those become float32 by way of float64.
+    """
+    if not len(series) or method == "none":
+        return series.astype(np.float64 if listed else series.dtype).astype(np.float32)
+    with np.errstate(all="ignore"):
+        if method == "zero":
+            mean, deviation = series.mean(), series.std()
+            scaled = series - mean if deviation == 0 else (series - mean) / deviation
+        else:
+            largest = np.abs(series).max()
+            scaled = series if largest == 0 else series / largest
+        return np.asarray(scaled.astype(series.dtype).astype(np.float32))
+
+
 class CompatSamples:
     """The windows of the authors' data set over all series, as rows of float32 and int32 tensors."""
 
@@ -165,14 +196,14 @@ class CompatSamples:
         self._parts: list[Any] = []
         for flat in corpus.flats:
             if np.any(np.diff(flat.store.offsets) > 1):  # else there is no window at all
-                feed = stoker.Feed(
-                    flat.store,
-                    view,
-                    batch_size=1,
-                    columns=[flat.column],
-                    normalize=None if method == "none" else method,
-                    residency="host",
-                )
+                store, column, normalize = flat.store, flat.column, None if method == "none" else method
+                # Negative results wrap around in unsigned integers, large ones in int8: NumPy alone says to what.
+                wraps = normalize is not None and (flat.values.dtype.kind == "u" or flat.values.dtype == np.int8)
+                if flat.own is not None or wraps:
+                    own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
+                    series = [scaled_as_theirs(one, method, listed=flat.file in ("json", "jsonl")) for one in own]
+                    store, column, normalize = stoker.Store.from_arrays(x=series), "x", None
+                feed = stoker.Feed(store, view, batch_size=1, columns=[column], normalize=normalize, residency="host")
                 self._parts.append(feed.as_dataset())
         self._firsts: Array = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
         if not self._firsts[-1]:

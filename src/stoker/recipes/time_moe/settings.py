@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from stoker.errors import ConfigInvalid, OptionError
+from stoker.recipes.time_moe.sizes import Size
 
 NAME = "recipe.json"
 RECIPE = "time-moe"
@@ -15,13 +16,19 @@ Samples = Literal["packed", "padded", "compat"]
 Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 
 
+MOST = 10**12
+"""Of anything that is counted."""
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `accumulate=8` gives)."""
 
     recipe: Literal["time-moe"] = "time-moe"
     data: str
-    size: str | None = None
-    """One of the published sizes; by default that of `init`, or 50m."""
+    size: str | Size | None = None
+    """One of the published sizes, or numbers; by default those of `model` or `init`, or 50m. A run keeps the numbers here."""
+    model: str | None = None
+    """A config.json, or a folder with one: weights begin at random, in a model of these sizes."""
     init: str | None = None
     """An official checkpoint to begin with."""
     length: int = 2048
@@ -45,6 +52,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     warmup: int = 0
     weight_decay: float = 0.1
     clip: float = 1.0
+    head_weights: list[float] | None = None
+    """How much the loss of each horizon's head counts, relative to the others; by default all alike."""
     valid: float | None = None
     """Share of each series, at its end, for validation; by default a tenth (compat: none)."""
     valid_batches: int = 32
@@ -64,8 +73,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Itself, if what it says can be meant."""
         for name in ("length", "batch_size", "accumulate", "steps", "valid_batches", "validate_every", "save_every", "stride"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise OptionError(f"{name} is {value!r}; expected a whole number from 1.")
+            if value is not None and not 1 <= value <= MOST:
+                raise OptionError(f"{name} is {value!r}; expected an integer from 1 to {MOST:,}.")
         for name in ("lr", "clip", "epochs", "max_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -73,6 +82,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for name in ("warmup", "weight_decay", "seed"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number from 0.")
+        weights = self.head_weights
+        if weights is not None and not (all(0 <= one < float("inf") for one in weights) and sum(weights) > 0):
+            raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
+        if self.model is not None and isinstance(self.size, str):
+            raise OptionError(f"size is {self.size!r} and model {self.model!r}; both say how large the model is. Give one of them.")
         if self.valid is not None and not 0 <= self.valid < 1:
             raise OptionError(f"valid is {self.valid!r}; expected a share from 0 to below 1.")
         if not 0 <= self.lr_end <= self.lr:

@@ -5,6 +5,8 @@ The names are those of the published checkpoints. Every other file of the model 
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import dataclass, fields
 
 from stoker.errors import OptionError
@@ -28,20 +30,30 @@ class Size:
     aux_factor: float = 0.02
     """Weight of the loss that keeps experts evenly used."""
     eps: float = 1e-6
+    spread: float = 0.02
+    """Standard deviation of weights at the beginning."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(f"size: {field.name} is {value!r}; expected a whole number above 0.")
+            if field.type == "int" and not _is_count(value):
+                raise OptionError(f"size: {field.name} is {_short(value)}; expected an integer from 1.")
+            if field.type == "float" and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise OptionError(f"size: {field.name} is {_short(value)}; expected a number.")
+            least = 0.0 if field.name == "aux_factor" else math.ulp(0.0)
+            if field.type == "float" and not least <= value <= sys.float_info.max:
+                raise OptionError(
+                    f"size: {field.name} is {_short(value)}; expected a finite number {'from' if not least else 'above'} 0."
+                )
         if self.hidden % (2 * self.heads):
             raise OptionError(f"size: hidden is {self.hidden}; expected an even number for each of the {self.heads} heads.")
         if self.intermediate % self.top_k or self.top_k > self.experts:
             raise OptionError(
                 f"size: top_k is {self.top_k}; expected a divisor of intermediate ({self.intermediate}), at most {self.experts}."
             )
-        if self.horizons[:1] != (1,) or list(self.horizons) != sorted(set(self.horizons)):
-            raise OptionError(f"size: horizons are {self.horizons}; expected rising numbers that begin with 1.")
+        rising = all(map(_is_count, self.horizons)) and list(self.horizons) == sorted(set(self.horizons))
+        if self.horizons[:1] != (1,) or not rising:
+            raise OptionError(f"size: horizons are {_short(self.horizons)}; expected rising integers that begin with 1.")
 
     @property
     def head_width(self) -> int:
@@ -74,6 +86,15 @@ class Size:
         products = 6 * self.num_active * batch * length
         attention = 3 * self.layers * 4 * batch * self.hidden * length**2 / 2  # a position looks at half of the others
         return products + attention
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:39] + "…"
 
 
 SIZES = {

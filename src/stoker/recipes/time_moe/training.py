@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
+import psutil
 import torch
 
 import stoker
@@ -25,13 +26,14 @@ from stoker.devices import check_device
 from stoker.errors import OptionError, SourceNotFound
 from stoker.printable import printable
 from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches
-from stoker.recipes.time_moe.folder import Corpus, open_corpus
+from stoker.recipes.time_moe.folder import Corpus, Report, open_corpus, warn
 from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
 from stoker.recipes.time_moe.packing import PackedRows
 from stoker.recipes.time_moe.samples import CompatSamples, Pieces, Scales, train_ends
-from stoker.recipes.time_moe.settings import NAME, Precision, Settings, make_settings, read_settings
+from stoker.recipes.time_moe.settings import MOST, NAME, Precision, Settings, make_settings, read_settings
 from stoker.recipes.time_moe.sizes import SIZES, Size
-from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size, save_weights
+from stoker.recipes.time_moe.weights import CONFIG, check_free, load_weights, read_size, save_weights
+from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +42,10 @@ WEIGHTS = "weights"
 BETAS, EPS = (0.9, 0.95), 1e-8
 WORTH_COMPILING = 800
 """Updates: on an H200 layers take 25 s to compile, and a step is then 24 ms and not 58."""
+FEW_UPDATES = 100
+"""Fewer than that by the default of one epoch are reported: weights that begin at random learn next to nothing in them."""
+ROW_BYTES = 13
+"""Per position of a batch: two float32, a mask, a segment."""
 PASSES = 10
 """Validations of a training, where nobody says how often."""
 
@@ -97,15 +103,24 @@ class Trained:
     """Passes over the data."""
 
 
-def make_rows(settings: Settings) -> Rows:
+def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
     """Open the data and lay out its rows."""
-    corpus = open_corpus(settings.data, columns=settings.columns)
+    needed, free = settings.batch_size * settings.length * ROW_BYTES, psutil.virtual_memory().available
+    if needed > free:
+        raise OptionError(
+            f"batch_size is {settings.batch_size:,}: a batch needs {readable_bytes(needed)}, but {readable_bytes(free)} of memory "
+            f"are free. Use a smaller one, and accumulate."
+        )
+    corpus = open_corpus(settings.data, columns=settings.columns, report=report)
     length, seed, share = settings.length, settings.seed, settings.valid_share
     if settings.samples == "compat":
         _refuse_nonfinite(corpus)
         samples = CompatSamples(corpus, length, stride=settings.stride, method=settings.normalize)
         compat = CompatRows(samples, length, seed=seed)
         return Rows(corpus=corpus, train=compat, valid=None, per_epoch=len(samples), useful=_useful(compat))
+    if settings.valid is None and not (corpus.ends - train_ends(corpus, share) > 1).any():
+        report(f"{corpus.name}: no validation, for no series has 2 points in its last tenth. Give longer series, or set valid.")
+        share = 0.0
     scales = Scales(corpus, settings.normalize, ends=train_ends(corpus, share))
     packed = None if settings.samples == "packed" else False
     train = PackedRows(Pieces(corpus, length, valid=share), scales, seed=seed, packed=packed)
@@ -125,7 +140,7 @@ def _refuse_nonfinite(corpus: Corpus) -> None:
     series, at = found
     missing = bool(np.isnan(corpus.series(series)[at]))
     what = "missing (NaN)" if missing else "infinite"
-    mend = "pack the data anew with --missing ffill or drop" if missing else "mend the data"
+    mend = "pack the data again with --missing ffill or drop" if missing else "fix the data"
     raise OptionError(
         f"series {corpus.series_name(series)!r} of {corpus.name} is {what} at point {at + 1:,}, but windows of samples 'compat' "
         f"must be finite. Use samples 'packed' or 'padded', which leave such points out, or {mend}."
@@ -134,16 +149,23 @@ def _refuse_nonfinite(corpus: Corpus) -> None:
 
 def _useful(rows: CompatRows) -> float:
     """The share of targets, by some of the windows."""
-    marks = [batch["mask"].float().mean() for batch in FirstBatches(rows, batch_size=64, most=4)]
-    return float(torch.stack(marks).mean())
+    marks = [batch["mask"][batch["valid"]] for batch in FirstBatches(rows, batch_size=64, most=4)]
+    return float(torch.cat(marks).float().mean())
 
 
 def make_model(settings: Settings) -> TimeMoe:
     """A model with the weights that the seed, or a checkpoint, decides."""
     torch.manual_seed(settings.seed)
-    model = TimeMoe(find_size(settings))
+    size = find_size(settings)
+    shares = settings.head_weights
+    if shares is not None and len(shares) != len(size.horizons):
+        heads = ", ".join(map(str, size.horizons))
+        raise OptionError(f"head_weights are {len(shares)} numbers; expected {len(size.horizons)}, for the horizons {heads}.")
+    model = TimeMoe(size)
     if settings.init is not None:
         load_weights(model, _checkpoint(settings.init))
+    if shares is not None:
+        model.heads.shares = tuple(shares)
     return model
 
 
@@ -168,19 +190,25 @@ def find_size(settings: Settings) -> Size:
 
 
 def _named_size(settings: Settings) -> Size:
+    if isinstance(settings.size, Size):
+        return settings.size
     if settings.size is not None and settings.size not in SIZES:
-        raise OptionError(f"size is {settings.size!r}; expected one of {', '.join(SIZES)}.")
+        hint = " For the sizes of a config.json, use model." if Path(settings.size).exists() else ""
+        raise OptionError(f"size is {settings.size!r}; expected one of {', '.join(SIZES)}.{hint}")
     named = SIZES[settings.size] if settings.size is not None else None
+    if settings.model is not None:
+        named = read_size(settings.model)
     if settings.init is None:
         return named or SIZES["50m"]
     folder = _checkpoint(settings.init)
     if not (folder / CONFIG).is_file():
         if named is None:
-            raise OptionError(f"{settings.init} has no {CONFIG}, so the size is not known. Say it with size= (--size).")
+            raise OptionError(f"{settings.init} has no {CONFIG}, so the size is not known. Give size or model.")
         return named
     found = read_size(folder)
     if named is not None and named != found:
-        raise OptionError(f"size is {settings.size!r}, but {settings.init} is of another one ({found}). Leave the size out.")
+        given = f"model is {settings.model!r}" if settings.model is not None else f"size is {settings.size!r}"
+        raise OptionError(f"{given}, but {settings.init} is of another size ({found}). Leave it out.")
     return found
 
 
@@ -223,17 +251,19 @@ def train(
     device: str | None = None,
     progress: bool = False,
     export: str | os.PathLike[str] | None = None,
+    report: Report = warn,
     **options: Any,
 ) -> Trained:
     """Train on `data` (a store, Time-MoE's folders in place, or a file); `options` are the fields of `Settings`.
 
     With a `folder` the run is saved there and can be resumed. The best weights go to `export`, or to `weights` in the folder.
+    `report` gets one line for what was left out of the data, and where one epoch is very few updates.
     """
     settings = make_settings({"data": os.fspath(data), **options})
     where = Path(folder) if folder is not None else None
     if where is not None and ((where / "run.json").exists() or (where / NAME).exists()):
         raise OptionError(f"{where} has a run already. Go on with it (stoker train --resume {where}), or choose another folder.")
-    return run(settings, where, device=device, progress=progress, export=export, resume=False)
+    return run(settings, where, device=device, progress=progress, export=export, resume=False, report=report)
 
 
 def resume(
@@ -242,6 +272,7 @@ def resume(
     device: str | None = None,
     progress: bool = False,
     export: str | os.PathLike[str] | None = None,
+    report: Report = warn,
     **changes: Any,
 ) -> Trained:
     """Go on with the run of a folder. Of its settings only `max_seconds` and `save_every` may change."""
@@ -250,7 +281,7 @@ def resume(
     if refused:
         raise OptionError(f"{refused[0]} cannot change in a run that goes on. Begin another run.")
     settings = msgspec.structs.replace(settings, **changes).checked()
-    return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True)
+    return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True, report=report)
 
 
 def run(
@@ -261,17 +292,34 @@ def run(
     progress: bool,
     export: str | os.PathLike[str] | None,
     resume: bool,
+    report: Report = warn,
 ) -> Trained:
-    """One process of a training, from the data to the exported weights."""
-    find_size(settings)  # what is refused is refused before much is done
-    there = check_device(device or (f"cuda:{int(os.environ.get('LOCAL_RANK') or 0)}" if torch.cuda.is_available() else "cpu"))
-    rows = make_rows(settings)
-    model = make_model(settings)
+    """One process of a training run, from the data to the exported weights."""
     is_first = not int(os.environ.get("RANK") or 0)
+    # What is refused is refused before much is done.
+    size = find_size(settings)
+    if not resume and (settings.model is not None or settings.init is not None):
+        settings = msgspec.structs.replace(settings, size=size)  # the run needs neither of them to be read again
+    if export is not None:
+        check_free(Path(export))
+    there = check_device(device or (f"cuda:{int(os.environ.get('LOCAL_RANK') or 0)}" if torch.cuda.is_available() else "cpu"))
+    rows = make_rows(settings, report=report if is_first else lambda _: None)
+    # A checkpoint of the run takes the place of the weights that it began with.
+    goes_on = resume and folder is not None and any((folder / "checkpoints").glob("*"))
+    model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings)
     model.to(there)
     per_update = settings.batch_size * settings.accumulate * int(os.environ.get("WORLD_SIZE") or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
+    if total > MOST:
+        raise OptionError(f"epochs is {settings.epochs!r}, which are more than {MOST:,} updates. Use fewer.")
+    if settings.warmup >= total and not resume:
+        raise OptionError(f"warmup is {settings.warmup:,}, but the run has {total:,} updates in all. Use fewer.")
     every = min(total, settings.validate_every or -(-total // PASSES))
+    if settings.steps is None and total < FEW_UPDATES and is_first and not resume:
+        report(
+            f"{total:,} {'update' if total == 1 else 'updates'} in all, which is very few: epochs is {settings.epochs:g}, "
+            f"{rows.per_epoch:,} rows each, and an update takes {per_update:,} rows. Raise epochs, or set steps."
+        )
     if wants_compiling(settings, model, total):
         model.compile(dynamic=False)
     precision, graph = best_on(there, settings)
@@ -311,12 +359,13 @@ def run(
         files.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
     if progress and is_first:
         print("\n".join(printable(line) for line in str(rows).splitlines()), flush=True)
+        print(f"  {total:,} updates of {per_update:,} rows: {total * per_update / rows.per_epoch:.3g} epochs", flush=True)
     result = trainer.fit(batches, valid=valid, epochs=-(-total // every), resume=resume)
     weights = Path(export) if export is not None else folder / WEIGHTS if folder is not None else None
     if weights is not None and is_first:
         if folder is not None:
             stoker.train.load_trained(model, folder)
-        save_weights(model, weights)
+        save_weights(model, weights, overwrite=export is None)
     points = result.step * per_update * settings.length * rows.useful / result.seconds if result.seconds else 0.0
     epochs = result.step * per_update / rows.per_epoch
     return Trained(result=result, model=model, rows=rows, weights=weights, points=points, epochs=epochs)

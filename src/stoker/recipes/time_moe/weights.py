@@ -12,12 +12,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from torch import Tensor
 
 from stoker import files
 from stoker.errors import OptionError, SourceInvalid, SourceNotFound
 from stoker.recipes.time_moe.sizes import Size
+from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     from stoker.recipes.time_moe.model import TimeMoe
@@ -35,9 +37,19 @@ KEYS = {
     "rope_theta": "rope_theta",
     "router_aux_loss_factor": "aux_factor",
     "rms_norm_eps": "eps",
+    "initializer_range": "spread",
 }
 """Keys of config.json that say how large a model is, and what they are called here."""
-FIXED = {"model_type": "time_moe", "input_size": 1, "hidden_act": "silu", "use_dense": False, "attention_dropout": 0.0}
+OPTIONAL = ("router_aux_loss_factor", "rms_norm_eps", "rope_theta", "initializer_range")
+"""Those of them that have the authors' default where they are missing."""
+FIXED = {
+    "model_type": "time_moe",
+    "input_size": 1,
+    "hidden_act": "silu",
+    "use_dense": False,
+    "apply_aux_loss": True,
+    "attention_dropout": 0.0,
+}
 """Keys of config.json that can have one value only."""
 
 
@@ -58,11 +70,20 @@ def load_weights(model: TimeMoe, path: str | Path) -> None:
             parameter.copy_(own[name].reshape(shape))
 
 
-def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | None = None) -> None:
-    """Write a model as an official checkpoint, in `dtype` (its own, without one)."""
+def check_free(folder: str | Path) -> None:
+    """Refuse a folder that holds a checkpoint: it may be the one that a training run began with."""
+    taken = [name for name in (WEIGHTS, INDEX, CONFIG) if (Path(folder) / name).exists()]
+    if taken:
+        raise OptionError(f"{folder} holds {taken[0]} already. Choose another folder, or remove it first.")
+
+
+def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | None = None, overwrite: bool = False) -> None:
+    """Write a model as an official checkpoint, in `dtype` (its own, without one); one that is there needs `overwrite`."""
     from safetensors.torch import save
 
     folder = Path(folder)
+    if not overwrite:
+        check_free(folder)
     dtype = dtype or next(model.parameters()).dtype
     tensors = {
         name: tensor.detach().to("cpu", dtype).contiguous()
@@ -71,9 +92,7 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
     config = {
         **FIXED,
         "architectures": ["TimeMoeForPrediction"],
-        "apply_aux_loss": True,
         "num_key_value_heads": model.size.heads,
-        "initializer_range": 0.02,
         "tie_word_embeddings": False,
         "use_cache": True,
         "torch_dtype": str(dtype).removeprefix("torch."),
@@ -85,25 +104,35 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
 
 
 def read_size(folder: str | Path) -> Size:
-    """The size that a checkpoint's config.json tells."""
-    path = Path(folder) / CONFIG
+    """The size that a config.json says, of a folder or the file itself; the folder need not hold weights."""
+    path = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / CONFIG
     config = _read_json(path)
     for key, value in FIXED.items():
         if config.get(key, value) != value:
-            raise SourceInvalid(f"{path}: {key} is {config[key]!r}; expected {value!r}. It is a model of another kind.")
-    missing = [key for key in KEYS if key not in config and key not in ("router_aux_loss_factor", "rms_norm_eps", "rope_theta")]
+            raise SourceInvalid(f"{path}: {key} is {repr(config[key])[:40]}; expected {value!r}. It is a model of another kind.")
+    missing = [key for key in KEYS if key not in config and key not in OPTIONAL]
     if missing:
         raise SourceInvalid(f"{path} has no {missing[0]}. It is not the config of a Time-MoE.")
-    if config.get("num_key_value_heads", config["num_attention_heads"]) != config["num_attention_heads"]:
-        raise SourceInvalid(f"{path}: num_key_value_heads is {config['num_key_value_heads']}; expected as many as heads.")
     horizons = config["horizon_lengths"]
-    if not isinstance(horizons, list) or not all(isinstance(one, int) for one in horizons):
-        raise SourceInvalid(f"{path}: horizon_lengths is {horizons!r}; expected a list of whole numbers.")
+    if not isinstance(horizons, list):
+        horizons = [horizons]  # the authors' config takes one alone, too
+    given: dict[str, Any] = {name: config[key] for key, name in KEYS.items() if key in config}
     try:
-        given: dict[str, Any] = {name: config[key] for key, name in KEYS.items() if key in config}
-        return Size(**{**given, "horizons": tuple(horizons)})
+        size = Size(**{**given, "horizons": tuple(horizons)})
     except OptionError as error:
-        raise SourceInvalid(f"{path}: {error}") from error
+        official = {name: key for key, name in KEYS.items()}
+        name, _, rest = str(error).removeprefix("size: ").partition(" ")
+        raise SourceInvalid(f"{path}: {official.get(name, name)} {rest}") from error
+    shared = config.get("num_key_value_heads")
+    if shared is not None and shared != config["num_attention_heads"]:
+        raise SourceInvalid(f"{path}: num_key_value_heads is {repr(shared)[:40]}; expected {size.heads}, as many as heads.")
+    free = psutil.virtual_memory().available
+    if 4 * size.num_parameters > free:
+        raise SourceInvalid(
+            f"{path}: a model of these sizes has {size.num_parameters:.3g} parameters, {readable_bytes(4 * size.num_parameters)} "
+            f"in float32, but {readable_bytes(free)} of memory are free. Use smaller sizes."
+        )
+    return size
 
 
 def taken_apart(own: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
@@ -210,7 +239,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SourceNotFound(f"{path} is missing. Expected the folder of an official checkpoint.") from None
+        raise SourceNotFound(f"{path} is missing. Give a config.json, or a folder that holds one.") from None
     except (OSError, ValueError) as error:
         raise SourceInvalid(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
@@ -221,7 +250,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _check_size(model: Size, file: Size, path: Path) -> None:
     for field in fields(Size):
         mine, other = getattr(model, field.name), getattr(file, field.name)
-        if mine != other and field.name not in ("aux_factor", "max_position"):  # these two change no tensor
+        if mine != other and field.name not in ("aux_factor", "max_position", "spread"):  # these change no tensor
             raise SourceInvalid(f"{path}: {field.name} is {other}, but the model's is {mine}. Make the model with read_size(…).")
 
 

@@ -26,6 +26,9 @@ from stoker.store.packing.values import Gaps
 from stoker.store.packing.writer import Writer
 from stoker.store.sources.source import Unfit
 
+_SHOWN_NAMES, _SHOWN_LETTERS = 8, 80
+"""Of what was left out."""
+
 
 def quiet(phase: str, share: float, rows: int) -> None:
     """Report nothing."""
@@ -136,7 +139,7 @@ def _seal(job: Job, run: Run | None, state: State, entries: list[SourceEntry]) -
         categories=state.category_files,
         missing=state.shaper.missing,
         sources=entries,
-        notes=[*job.plan.notes, *_notes(run, entries)],
+        notes=[*job.plan.notes, *_notes(run, entries, job.plan.left_out)],
     )
     run.close()
     job.progress("sealing", 1.0, run.num_steps)
@@ -158,11 +161,17 @@ def _refuse_too_large(plan: Plan, folder: Path) -> None:
         )
 
 
-def _notes(run: Run, sources: list[SourceEntry]) -> list[str]:
+def _notes(run: Run, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
     notes = []
     if run.equal_times:
         notes.append(f"{run.equal_times:,} steps have the same time as the step before them")
     empty = sum(source.num_rows == 0 for source in sources)
     if empty:
         notes.append(f"{empty:,} of {len(sources):,} sources hold no rows")
+    if left_out:
+        shown = ", ".join(name[:_SHOWN_LETTERS] for name in left_out[:_SHOWN_NAMES]) + (
+            " …" if len(left_out) > _SHOWN_NAMES else ""
+        )
+        what = "file or folder" if len(left_out) == 1 else "files or folders"
+        notes.append(f"left out {len(left_out):,} other {what} ({shown})")
     return notes

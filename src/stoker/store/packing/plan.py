@@ -35,6 +35,8 @@ class Plan:
     step: tuple[Field, ...]
     series: tuple[Field, ...]
     notes: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Names of files and folders that lie among the sources, and that no reader takes."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -81,8 +83,10 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
         if plan.grouping == "wide":
             schemas.append(shared.setdefault(settled.schema(), settled.schema()))
     if plan.grouping == "wide":
-        return _wide_plan(plan.sources, plan.options, schemas, plan.notes)
-    return _plan(plan.sources, plan.options, settled.schema())
+        settled_plan = _wide_plan(plan.sources, plan.options, schemas, plan.notes)
+    else:
+        settled_plan = _plan(plan.sources, plan.options, settled.schema())
+    return replace(settled_plan, left_out=plan.left_out)
 
 
 class _Settled:

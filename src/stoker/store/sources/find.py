@@ -7,21 +7,25 @@ import glob
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
 from stoker.store.sources.dialect import Dialect
 from stoker.store.sources.source import Source
+from stoker.store.sources.timemoe_meta import META, is_time_moe
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
 SUFFIXES = ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
 _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
 
 
-def find_sources(given: Any, *, dialect: Dialect, table: bool = False, wide: bool = False) -> list[Source]:
+def find_sources(
+    given: Any, *, dialect: Dialect, table: bool = False, wide: bool = False, left_out: list[Path] | None = None
+) -> list[Source]:
     """Resolve a path, a pattern, a folder, a list of those, or a table in memory.
 
-    `table` says that rows are meant as steps even where a format would hold a series a row (`.tsv`, `.arff`).
+    `table` says that rows are meant as steps even where a format would hold a series per row (`.tsv`, `.arff`). Files of folders
+    that no reader knows are added to `left_out`.
     """
     from stoker.store.sources.memory import is_table, table_source
 
@@ -31,7 +35,11 @@ def find_sources(given: Any, *, dialect: Dialect, table: bool = False, wide: boo
     if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
         raise OptionError(f"{type(given).__name__} is no data: give a path, a pattern, a folder, or a table.")
     # A file that two patterns name, or a folder and a pattern, is there once.
-    paths = list({path.absolute(): path for one in inputs for path in _resolve(os.fspath(one))}.values())
+    others: list[Path] = []
+    named = {path.absolute(): path for one in inputs for path in _resolve(os.fspath(one), others)}
+    paths = list(named.values())
+    if left_out is not None:
+        left_out.extend(path for path in sorted({one.absolute() for one in others}) if path not in named)
     parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
     return [_source(path, _name(path, parent), dialect, table, wide) for path in paths]
 
@@ -44,10 +52,10 @@ def _name(path: Path, parent: Path) -> str:
         raise SourceInvalid(f"{str(path)!a} has a name that is not UTF-8. Rename it, or leave it out.") from None
 
 
-def _resolve(given: str) -> list[Path]:
+def _resolve(given: str, left_out: list[Path]) -> list[Path]:
     path = Path(given)
     if path.is_dir():
-        return _walk(path)
+        return _walk(path, left_out)
     if path.exists():
         return [path]
     if not glob.has_magic(given):
@@ -57,7 +65,7 @@ def _resolve(given: str) -> list[Path]:
     for match in matches:
         if match.is_dir():
             with contextlib.suppress(SourceEmpty):  # a folder among others may be empty
-                found.extend(_walk(match))
+                found.extend(_walk(match, left_out))
         else:
             found.append(match)
     if not found:
@@ -65,21 +73,23 @@ def _resolve(given: str) -> list[Path]:
     return found
 
 
-def _walk(folder: Path) -> list[Path]:
+def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
     """All files below a folder that some reader knows; folders that are one data set stay whole."""
     if _is_dataset(folder):
+        left_out.extend(_beside(folder))
         return [folder]
     found: list[Path] = []
-    others: list[str] = []
-    for root, folders, names in os.walk(folder):
+    others: list[Path] = []
+    for root, folders, names in os.walk(folder, onerror=_refuse_unlistable):
         folders.sort()
         for name in list(folders):
             path = Path(root, name)
             if _is_store(path):
-                folders.remove(name)  # a store beside its sources is a result, not a source
+                folders.remove(name)  # a store beside its sources is a result, not a source, and no other result's business
             elif _is_dataset(path):
                 found.append(path)
                 folders.remove(name)
+                left_out.extend(_beside(path))
             elif path.is_symlink():
                 raise SourceInvalid(
                     f"{path} is a link to a folder, which is not followed. Name its target as a source, or remove it."
@@ -87,16 +97,28 @@ def _walk(folder: Path) -> list[Path]:
         for name in sorted(names):
             known = _suffix(Path(name)) in SUFFIXES
             found.extend([Path(root, name)] if known else [])
-            others.extend([] if known else [name])
+            others.extend([] if known else [Path(root, name)])
     if not found:
-        seen = f"it holds {len(others):,} other files, like {others[0]!r}" if others else "it is empty"
+        seen = f"it holds {len(others):,} other files, like {others[0].name!r}" if others else "it is empty"
         raise SourceEmpty(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
+    left_out.extend(others)
     return sorted(found)
+
+
+def _beside(folder: Path) -> list[Path]:
+    """What lies in a Time-MoE folder beside its own files, and is not read with it."""
+    if not is_time_moe(folder):
+        return []
+    return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin")
+
+
+def _refuse_unlistable(error: OSError) -> NoReturn:
+    raise SourceInvalid(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or leave it out.")
 
 
 def _is_dataset(folder: Path) -> bool:
     """A folder that is one thing: a store, a Time-MoE binary set, or a Hugging Face data set."""
-    return _is_store(folder) or _is_timemoe(folder) or _is_hugging_face(folder)
+    return _is_store(folder) or is_time_moe(folder) or _is_hugging_face(folder)
 
 
 def _is_store(folder: Path) -> bool:
@@ -108,10 +130,6 @@ def _is_store(folder: Path) -> bool:
         return False
     with manifest.open("rb") as file:
         return b'"stoker"' in file.read(64)
-
-
-def _is_timemoe(folder: Path) -> bool:
-    return (folder / "meta.json").is_file() and any(folder.glob("data-*.bin"))
 
 
 def _is_hugging_face(folder: Path) -> bool:
@@ -201,7 +219,7 @@ def _dataset(path: Path, name: str) -> Source:
         from stoker.store.sources.huggingface import HuggingFaceSource
 
         return HuggingFaceSource(path, name)
-    if _is_timemoe(path):
+    if is_time_moe(path):
         from stoker.store.sources.timemoe import TimeMoeSource
 
         return TimeMoeSource(path, name)

@@ -49,6 +49,11 @@ class Meta:
         return self.parts[-1].end if self.parts else 0
 
 
+def is_time_moe(folder: Path) -> bool:
+    """Whether a folder is one of Time-MoE's: `meta.json` and some `.bin` file, whatever its name, as Time-MoE itself decides."""
+    return (folder / META).is_file() and any(path.is_file() for path in folder.glob("*.bin"))
+
+
 def read_meta(folder: Path) -> Meta:
     """Read and check everything but the sequences."""
     path = folder / META

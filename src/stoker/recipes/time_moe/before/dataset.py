@@ -1,14 +1,16 @@
 """How Time-MoE reads series today: open the file, read the whole series, normalise it all, cut one window, pad it.
 
-Written anew from the behaviour of the original: the same results bit for bit, and the same work for each sample. Two
-things are left out because they would only slow it down: the progress bar of the index, and a search among several
-folders when there is one. It is also what the tests compare `compat="time-moe"` with.
+Written again from the behaviour of the original: the same results bit for bit, and the same work for each sample. The progress
+bar of the index is left out, because it would only slow it down. It is also what the tests compare `compat="time-moe"` with.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -120,25 +122,51 @@ def max_scaler(sequence: Any) -> Array:
 SCALERS: dict[str | None, Scaler | None] = {None: None, "none": None, "zero": zero_scaler, "max": max_scaler}
 
 
+def is_binary(folder: Path) -> bool:
+    """Whether a folder is a binary data set."""
+    return (folder / "meta.json").exists() and any(path.suffix == ".bin" and path.is_file() for path in folder.iterdir())
+
+
+def find_datasets(path: Path) -> Iterator[Sequences]:
+    """What a path names: a binary folder, a general file, or all of both in a tree. Names are sorted; originally they are not."""
+    if path.is_dir() and is_binary(path):
+        yield BinaryDataset(path)
+    elif path.is_file():
+        yield GeneralDataset(path)
+    else:
+        for place, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(names):
+                if name != "meta.json" and name.split(".")[-1] in ("json", "jsonl", "npy"):
+                    yield GeneralDataset(Path(place, name))
+            yield from (BinaryDataset(Path(place, name)) for name in folders if is_binary(Path(place, name)))
+
+
 class TimeMoEDataset:
-    """Sequences of a binary folder or of a general file, each normalised anew at every access."""
+    """Sequences of binary folders and general files one after the other, each normalised again at every access."""
 
     def __init__(self, path: Path, normalization_method: str | None = None) -> None:
-        self._sequences: Sequences = BinaryDataset(path) if path.is_dir() else GeneralDataset(path)
+        self._datasets = [dataset for dataset in find_datasets(path) if len(dataset)]
+        self._firsts = [0, *accumulate(len(dataset) for dataset in self._datasets)]
         self._scale = SCALERS[normalization_method]
 
     def __len__(self) -> int:
-        return len(self._sequences)
+        return self._firsts[-1]
+
+    def _place(self, index: int) -> tuple[Sequences, int]:
+        if not 0 <= index < len(self):
+            raise ValueError(f"index {index} is outside of the {len(self)} sequences")
+        at = bisect_right(self._firsts, index) - 1
+        return self._datasets[at], index - self._firsts[at]
 
     def __getitem__(self, index: int) -> Any:
-        if not 0 <= index < len(self._sequences):
-            raise ValueError(f"index {index} is outside of the {len(self._sequences)} sequences")
-        sequence = self._sequences[index]
-        return sequence if self._scale is None else self._scale(sequence)
+        dataset, number = self._place(index)
+        return dataset[number] if self._scale is None else self._scale(dataset[number])
 
     def num_points(self, index: int) -> int:
         """Length of one sequence."""
-        return self._sequences.num_points(index)
+        dataset, number = self._place(index)
+        return dataset.num_points(number)
 
 
 class TimeMoEWindowDataset:
