@@ -407,7 +407,8 @@ class Overlay:
         """The scratch folder may be on another disk."""
         if not keep:
             try:
-                return _OS["rename"](place, goal)
+                _OS["rename"](place, goal)
+                return
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
@@ -417,7 +418,8 @@ class Overlay:
             _OS["symlink"](_readlink(place), goal)
         else:
             self._copy(place, goal)
-        return None if keep else _OS["unlink"](place)
+        if not keep:
+            _OS["unlink"](place)
 
     def _move_folder(self, name: str, goal: str) -> None:
         """A folder of the view, file by file: those of the user's stay where they are and get other names."""
