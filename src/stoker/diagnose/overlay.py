@@ -424,11 +424,11 @@ class Overlay:
     def _move_folder(self, name: str, goal: str) -> None:
         """A folder of the view, file by file: those of the user's stay where they are and get other names."""
         if self._place(goal) is None:
-            self.mkdir(goal)
+            self.make_folder(goal)
         for entry in self._entries(name, name):
             source, target = _join(name, entry.name), _join(goal, entry.name)
             self._move_folder(source, target) if self._is_folder(source) else self._move_file(source, target)
-        self.rmdir(name)
+        self.remove_folder(name)
 
     def truncate(self, path: Any, length: int) -> None:
         """`os.truncate`."""
@@ -436,7 +436,7 @@ class Overlay:
 
     # ---- folders, links and pipes ----
 
-    def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+    def make_folder(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """`os.mkdir`: where the program wants it."""
         name = self.name(path, dir_fd, follow=False)
         if name is None or (self._passes(name) and not self._is_gone(name)):
@@ -455,7 +455,7 @@ class Overlay:
             _call("mkdir", path, name, mode)
             self.made[name] = None
 
-    def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
+    def remove_folder(self, path: Any, *, dir_fd: int | None = None) -> None:
         """`os.rmdir`."""
         name = self.name(path, dir_fd, follow=False)
         self._reals.clear()
