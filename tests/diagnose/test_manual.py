@@ -12,7 +12,7 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.schema import RECORDS, rows
 
 from stoker.cli.diagnose import NO_VERDICT, command
-from stoker.diagnose import rule
+from stoker.diagnose import caches, rare, rule
 from stoker.diagnose.finding import SCHEMA, Verdict
 from stoker.diagnose.show import text
 
@@ -68,9 +68,17 @@ def test_the_limits_are_those_of_the_rule() -> None:
         f"GPU: {rule.LARGEST_SPREAD_ON_CUDA:.0%}, several processes: {rule.LARGEST_SPREAD_OF_RANKS * rule.WATCHED:.0%} "
         f"and {rule.LARGEST_SPREAD_OF_RANKS:.0%})",
         f"parts that miss T by over {rule.LARGEST_RESIDUAL:.0%}",
+        f"a mean of T that is over {rule.LARGEST_TAIL:.0%} from its median",
+        f"rare steps that hold over {rare.HOLDS:.0%} of the time",
     ):
         assert told.replace("%", " %") in PAGE, told
     assert sorted({*rule.ON_CPU, *rule.ON_CUDA}) == sorted(set(get_args(Verdict)) - {"straggler", "communication", "none"})
+
+
+def test_every_cache_that_passes_is_told() -> None:
+    told = PAGE.split("**Caches pass through**")[1].split("\n\n")[0]
+    for name in (*(f"~/{one}" for one in caches.IN_HOME), *caches.VARIABLES, caches.COMPILED):
+        assert f"`{name}`" in told, name
 
 
 def test_every_option_and_exit_code_is_told() -> None:

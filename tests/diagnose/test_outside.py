@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,13 +12,15 @@ import pytest
 from stoker.diagnose.outside import MAX_LENGTH, Outside
 
 PROGRAM = """
-import os, sqlite3, subprocess, sys, platform
+import io, os, sqlite3, subprocess, sys, platform
 def database(name): sqlite3.connect(name).close()
 def system(command): os.system(command)
 def process(words): subprocess.run(words, check=True)
 def shell(command): subprocess.run(command, shell=True, check=True)
 def spawn(words): os.waitpid(os.posix_spawn(words[0], words, os.environ), 0)
 def opened(command): os.popen(command).close()
+def raw(name): io.FileIO(name, "w").close()
+def read(name): io.FileIO(name).close()
 def asked(_): platform.uname(); platform.architecture()
 """
 
@@ -26,7 +29,7 @@ Do = Callable[[str, object], None]
 
 @pytest.fixture
 def outside() -> Iterator[Outside]:
-    outside = Outside()
+    outside = Outside(lambda path: not os.fsdecode(path).endswith((".py", ".pyc")))
     outside.install()
     yield outside
     outside.remove()
@@ -54,6 +57,7 @@ def do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Do:
         ("shell", "true\n true", "`true true` (train.py:6)"),
         ("spawn", ["/bin/true"], "`/bin/true` (train.py:7)"),
         ("opened", "true", "`true` (train.py:8)"),
+        ("raw", "a.bin", "the file a.bin (train.py:9)"),
     ],
 )
 def test_each_way_is_told_once(outside: Outside, do: Do, name: str, argument: object, told: str) -> None:
@@ -74,6 +78,12 @@ def test_many_are_counted_and_long_ones_cut(outside: Outside, do: Do) -> None:
 @pytest.mark.parametrize("name", [":memory:", ""])
 def test_what_leaves_no_file_is_not_told(outside: Outside, do: Do, name: str) -> None:
     do("database", name)
+    assert outside.notes() == []
+
+
+def test_what_is_read_or_may_be_written_is_not_told(outside: Outside, do: Do) -> None:
+    do("read", "train.py")
+    do("raw", "train.pyc")
     assert outside.notes() == []
 
 

@@ -179,7 +179,11 @@ def test_short_epochs_that_make_their_loader_anew(run: Run, workers: int) -> Non
     assert 0 < measured.between_epochs["other"] < 1
     assert measured.between_epochs["loader"] > 0
     if workers == 0:  # its steps are far shorter than the validation
-        assert any("passes between epochs (validation, checkpoints): it is not in the verdict." in note for note in measured.notes)
+        assert measured.rare is not None
+        assert measured.rare.between_epochs
+        assert measured.rare.place is not None
+        assert measured.rare.place.function == "validate"
+        assert measured.rare.every == 5
 
 
 def test_a_program_that_is_not_there_is_one_line() -> None:

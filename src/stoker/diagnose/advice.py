@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stoker.diagnose.finding import Cause, Step, Verdict
-from stoker.diagnose.measurements import Blame, Measurements, Place, Stretch, WhatIf
+from stoker.diagnose.measurements import Blame, Measurements, Place, Rare, Stretch, WhatIf
 from stoker.diagnose.pages import ENVIRONMENT
 from stoker.diagnose.parts import Division, seconds_of
 
@@ -153,6 +153,19 @@ def advise(measured: Measurements, division: Division, causes: list[Cause]) -> l
             steps.setdefault(step.name, step)
     steps.update({step.name: step for step in _malloc(case)})
     return [step for step in steps.values() if _may_gain(step)]
+
+
+def advise_on(rare: Rare) -> list[Step]:
+    """What to do about rare steps. At best they are gone."""
+    where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
+    if rare.phase in ("next", "prepare"):
+        sentence = f"have the data of the next batches read before they are needed: worker processes, or stoker.Feed{where}"
+    elif rare.between_epochs:
+        sentence = f"do less between epochs: validate and save less often, on fewer samples, or beside the training{where}"
+    else:
+        sentence = f"do it less often, or in a thread beside the training{where}"
+    high = min(MOST, 1 / max(1 - rare.share, 1 / MOST))
+    return [Step(name="rare", sentence=sentence, predicted=None, predicted_high=high)]
 
 
 def _may_gain(step: Step) -> bool:

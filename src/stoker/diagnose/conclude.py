@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stoker.diagnose.advice import advise, place_of
+from stoker.diagnose.advice import advise, advise_on, place_of
 from stoker.diagnose.finding import Cause, Confidence, Finding, Verdict
 from stoker.diagnose.ladder import climb
-from stoker.diagnose.measurements import Measurements, Place, Rank, Reads
+from stoker.diagnose.measurements import Measurements, Place, Rank, Rare, Reads
 from stoker.diagnose.parts import Division, copies_seconds, divide, flops_seconds, scaled_phases, seconds_of
-from stoker.diagnose.rule import LARGEST_RESIDUAL, OF_RANKS, WASTE, doubt, rank
+from stoker.diagnose.rule import LARGEST_RESIDUAL, OF_RANKS, WASTE, doubt, holding, rank
 from stoker.diagnose.words import percent
 from stoker.units import readable_bytes, readable_seconds
 
@@ -24,22 +24,48 @@ CLOSE = 1.25
 def conclude(measured: Measurements, *, correctness: list[str] | None = None) -> Finding:
     """What holds the training back, or why that cannot be said."""
     division = divide(measured)
-    reason = doubt(measured, division)
+    reason, rare = doubt(measured, division), holding(measured)
     causes = rank(measured, division) if reason is None else []
     verdict: Verdict = causes[0].verdict if causes else "none"
-    place = place_of(verdict, measured) if causes and verdict not in OF_RANKS else None
+    if rare is not None:
+        place, why = rare.place, _why_rare(rare)
+        sure, steps = _confidence_in(rare), advise_on(rare)
+    else:
+        place = place_of(verdict, measured) if causes and verdict not in OF_RANKS else None
+        why = _why(verdict, place, measured, division) if causes else ""
+        sure = _confidence(measured, division, causes) if causes else "low"
+        steps = advise(measured, division, causes) if causes else []
     return Finding(
         verdict=verdict,
-        confidence=_confidence(measured, division, causes) if causes else "low",
+        confidence=sure if causes else "low",
         spread=measured.loop.spread,
         causes=causes,
-        why=reason if reason is not None else _why(verdict, place, measured, division),
-        place=place,
+        why=reason if reason is not None else why,
+        place=place if causes else None,
         ladder=climb(measured, division) if causes else {},
-        next=advise(measured, division, causes) if causes else [],
+        next=steps if causes else [],
         correctness=correctness or [],
         measurements=measured,
     )
+
+
+def _confidence_in(rare: Rare) -> Confidence:
+    """High where its line is known, and it holds most of the time."""
+    return "high" if rare.place is not None and rare.share >= 0.3 else "medium"
+
+
+def _why_rare(rare: Rare) -> str:
+    """What takes the time, where it was called, and what other steps take."""
+    at = f"{rare.place}" if rare.place is not None else ""
+    if rare.called is not None:
+        at += f", called in {rare.called.file}:{rare.called.line}"
+    every = f"{rare.every:,.0f} steps" if rare.every is not None else "some steps"
+    took = (
+        f"{_time(rare.seconds)} pass behind each epoch of {every}"
+        if rare.between_epochs
+        else f"1 of {every} takes {_time(rare.seconds)}"
+    )
+    return f"{at + ': ' if at else ''}{took}, the others {_time(rare.others)} each"
 
 
 def _confidence(measured: Measurements, division: Division, causes: list[Cause]) -> Confidence:

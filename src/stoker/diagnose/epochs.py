@@ -6,6 +6,7 @@ the first batch) is the loader's, and each step has its part of it. What else pa
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from stoker.diagnose.boundaries import NEXT, REST, Times
+from stoker.diagnose.rare import SLOW
 
 LEAST_EPOCHS = 12
 """So many, and one can be looked at as if it were a step."""
@@ -51,8 +53,9 @@ class Course:
         return [max(0.0, _waited(end.times) - usual) for end in self.ends]
 
     def extra_rests(self) -> list[float]:
-        """Seconds of what else passed there."""
-        return [end.times.between_ns / 1e9 for end in self.ends if not end.ours]
+        """Seconds of what else passed there, also within the step itself where it took far longer than others."""
+        usual = statistics.median(one.without_data for one in self.steps) if self.steps and self.on_device is None else math.inf
+        return [end.times.between_ns / 1e9 + _longer(end.times, usual) for end in self.ends if not end.ours]
 
     def lengths(self) -> list[int]:
         """Steps of each epoch that was seen from its begin to its end."""
@@ -78,6 +81,8 @@ class Between:
 
     loader: float
     other: float
+    steps: float
+    """Of an epoch."""
 
 
 def between(courses: Sequence[Course], length: float | None) -> Between | None:
@@ -89,12 +94,17 @@ def between(courses: Sequence[Course], length: float | None) -> Between | None:
     if not steps or not (waits or rests):
         return None
     # A validation may come every few epochs only; what a loader takes to begin is the same each time.
-    return Between(loader=statistics.median(waits or [0.0]) / steps, other=statistics.fmean(rests or [0.0]) / steps)
+    return Between(loader=statistics.median(waits or [0.0]) / steps, other=statistics.fmean(rests or [0.0]) / steps, steps=steps)
 
 
 def mean(steps: list[Times]) -> Times:
     """Of steps in a row."""
     return Times(tuple(round(statistics.fmean(spent)) for spent in zip(*(one.phases_ns for one in steps), strict=True)), False)
+
+
+def _longer(times: Times, usual: float) -> float:
+    own = times.without_data - times.between_ns / 1e9
+    return own - usual if own > SLOW * usual else 0.0
 
 
 def _waited(times: Times) -> float:

@@ -24,10 +24,14 @@ def climb(measured: Measurements, division: Division) -> dict[str, float]:
         return {}
     roof = flops_seconds(measured)
     least = min(division.step, max(roof, SHORTEST * division.step))
-    left = division.step
+    left = max(least, measured.wall_seconds or division.step)
     ladder = {"now": 1 / left}
+    # What a step takes longer by the wall clock than its parts is due to rare steps, which wait for batches or are the loop's own.
+    rare, longer = measured.rare, max(0.0, left - division.step)
+    gone = "data_free" if rare is not None and rare.phase in ("next", "prepare") else "sync_free"
     for rung, names in RUNGS.items():
-        left = max(least, left - sum(getattr(division.parts, name) for name in names))
+        parts = sum(getattr(division.parts, name) for name in names)
+        left = max(least, left - parts - (longer if rung == gone else 0.0))
         ladder[rung] = 1 / left
     ladder["roofline"] = 1 / least if roof > 0 else 1 / left
     return ladder

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import torch
 
 from stoker.clock import Waiting, now_ns
@@ -15,8 +16,23 @@ from stoker.diagnose.cuda import Asleep
 from stoker.diagnose.epochs import LEAST_EPOCHS, Between, Course, End, between, mean
 from stoker.diagnose.levels import at_one_level, split
 from stoker.diagnose.machine import measure_machine
-from stoker.diagnose.measurements import Blame, Device, Loader, Machine, Measurements, Phases, Rank, Stretch, Sync, WhatIf, Work
+from stoker.diagnose.measurements import (
+    Blame,
+    Device,
+    Loader,
+    Machine,
+    Measurements,
+    Phases,
+    Rank,
+    Rare,
+    Stretch,
+    Sync,
+    WhatIf,
+    Work,
+)
 from stoker.diagnose.profile import Profile
+from stoker.diagnose.rare import HOLDS, WORTH_SEEING, Slow, slow_of
+from stoker.diagnose.sampler import MOSTLY, Line
 from stoker.diagnose.watched import Source, Sources
 from stoker.diagnose.words import percent
 from stoker.errors import TrainError
@@ -63,6 +79,10 @@ class Ledger:
     batch_rows: int | None = None
     by_threads: dict[int, float] = field(default_factory=dict)
     blames: dict[str, list[Blame]] = field(default_factory=dict)
+    rare_line: Line | None = None
+    """Where rare steps spend their time."""
+    epoch_line: Line | None = None
+    """Where the time between epochs is spent."""
     syncs: list[Sync] = field(default_factory=list)
     profile: Profile | None = None
     work: Work | None = None
@@ -94,12 +114,19 @@ class Ledger:
         epochs = self._epochs(measured, source)
         loop = [[one.seconds for one in piece] for piece in epochs] or self._pieces(measured, together)
         step = statistics.median(one for piece in loop for one in piece) + (0.0 if epochs else starting)
+        workers = source.loader.num_workers if source is not None and source.loader is not None else 0
+        slow = self.slow_steps(bursts=workers > 0) if not epochs else None
+        mean = slow.mean if slow is not None else statistics.fmean(one for piece in loop for one in piece)
+        other = lost.other if lost is not None else 0.0
+        wall = mean + (0.0 if epochs else starting) + other
         optimizer = boundaries.optimizer
         machine = machine or measure_machine(device)
         return Measurements(
             device=device,
             steps_seen=boundaries.steps,
             loop=_in_pieces(loop if epochs else [[one + starting for one in piece] for piece in loop]),
+            wall_seconds=wall,
+            rare=self._rare(slow, wall, other, lost.steps if lost is not None else None),
             phases=self._phases(phased, source, starting),
             cached=_in_pieces(at_one_level(self._pieces(self.cached, together, with_data=False), loop)) if self.cached else None,
             copies_alone=_stretch([one * batches for one in self.copies]),
@@ -125,9 +152,43 @@ class Ledger:
             compiled=compiled(),
             between_epochs=_shares(lost, step),
             slow_steps=_slow(measured),
-            notes=[*self.notes, *_not_in_steps(_shares(lost, step))],
+            notes=[*self.notes, *_not_in_steps(other / wall)],
             losses=[float(one) for one in boundaries.losses],
         )
+
+    def slow_steps(self, *, bursts: bool) -> Slow | None:
+        """The slow ones of T, from the window that has most of them; None where there are none.
+
+        Where batches come in bursts, because worker processes make them, waiting for one is left out.
+        """
+        waits = bursts and not self.on_device
+        seconds = [one.without_data if waits else one.seconds for one in self.loop]
+        starts = self.starts.get(id(self.loop), [])
+        pieces = split(self.on_device.get(id(self.loop)) or seconds, starts)
+        for end in reversed(self.ends.get(id(self.loop), [])):  # steps as well, but what is special about them is told elsewhere
+            if end.stretch < len(pieces) and pieces[end.stretch]:
+                pieces[end.stretch].insert(end.at - (starts or [0])[end.stretch], statistics.median(pieces[end.stretch]))
+        found = [slow for piece in pieces if (slow := slow_of(piece)) is not None and slow.share >= WORTH_SEEING]
+        best = max(found, key=lambda one: len(one.at), default=None)
+        if best is None or not waits:
+            return best
+        waited = statistics.fmean(one.phases_ns[NEXT] for one in self.loop) / 1e9
+        return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
+
+    def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> Rare | None:
+        """What holds most of the time of all that is rare."""
+        share = slow.share * (wall - other) / wall if slow is not None else 0.0
+        if length is not None and other / wall > max(share, WORTH_SEEING):
+            line, seconds, others = self.epoch_line, other * length, wall - other
+            rare = Rare(share=other / wall, every=length, seconds=seconds, others=others, between_epochs=True)
+        elif slow is not None:
+            line, rare = self.rare_line, Rare(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
+        else:
+            return None
+        if line is None:
+            return rare
+        phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
+        return msgspec.structs.replace(rare, phase=phase, alone=line.alone, place=line.place, called=line.called)
 
     def add_waiting(self, waiting: Waiting) -> None:
         """Take in what a stretch waited for cores."""
@@ -301,10 +362,9 @@ def _shares(lost: Between | None, step: float) -> dict[str, float]:
     return {} if lost is None else {"loader": lost.loader / (step + lost.other), "other": lost.other / (step + lost.other)}
 
 
-def _not_in_steps(shares: dict[str, float]) -> list[str]:
-    share = shares.get("other", 0.0)
+def _not_in_steps(share: float) -> list[str]:
     told = f"{percent(share)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
-    return [told] if share > WORTH_TELLING else []
+    return [told] if WORTH_TELLING < share <= HOLDS else []  # with more it is the verdict
 
 
 def _cores_used(by_kind: dict[str, list[float]]) -> float | None:

@@ -11,16 +11,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self
 
-_stat = os.stat
-
 
 class Entry:
-    """A file that the program has written, as `os.DirEntry` shows it."""
+    """A file or folder of the view, as `os.DirEntry` shows it."""
 
-    def __init__(self, name: str | bytes, path: str | bytes, place: str) -> None:
+    def __init__(self, name: str | bytes, path: str | bytes, full: str) -> None:
         self.name = name
         self.path = path
-        self._place = place
+        self._full = full
 
     def __fspath__(self) -> str | bytes:
         """Its path, as the program has it."""
@@ -32,27 +30,34 @@ class Entry:
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """What there is to know of it."""
-        return _stat(self._place, follow_symlinks=follow_symlinks)
+        return os.stat(self._full, follow_symlinks=follow_symlinks)  # noqa: PTH116 (the one of the view)
 
     def inode(self) -> int:
         """The number of the file."""
-        return self.stat().st_ino
+        return self.stat(follow_symlinks=False).st_ino
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a file, as it is unless it has gone meanwhile."""
-        return os.access(self._place, os.F_OK) and stat.S_ISREG(self.stat(follow_symlinks=follow_symlinks).st_mode)
+        """Whether it is a file, or a link to one that is followed."""
+        return stat.S_ISREG(self._mode(follow_symlinks))
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Never: folders are made where the program wants them."""
-        return False
+        """Whether it is a folder, or a link to one that is followed."""
+        return stat.S_ISDIR(self._mode(follow_symlinks))
 
     def is_symlink(self) -> bool:
-        """Never: a link is no file that was written."""
-        return False
+        """Whether it is a link."""
+        return stat.S_ISLNK(self._mode(False))
 
     def is_junction(self) -> bool:
-        """Never."""
+        """Never: only Windows has them."""
         return False
+
+    def _mode(self, follow_symlinks: bool) -> int:
+        """Its kind; 0 where it has gone meanwhile, or is a link to nothing."""
+        try:
+            return self.stat(follow_symlinks=follow_symlinks).st_mode
+        except FileNotFoundError:
+            return 0
 
 
 class Listing:

@@ -44,6 +44,12 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         medians = [middle for piece, middle in self._by_piece() if len(piece) > 1]
         return max(medians) / min(medians) - 1 if medians and min(medians) > 0 else 0.0
 
+    @property
+    def tail(self) -> float:
+        """How far the mean is from the median, as a share of it; each piece for itself."""
+        found = [sum(piece) / middle for piece, middle in self._by_piece() if middle]
+        return sum(found) / len(self.seconds) - 1 if found else 0.0
+
     def _by_piece(self) -> list[tuple[list[float], float]]:
         begin, found = 0, []
         for number in self.pieces or [len(self.seconds)]:
@@ -214,6 +220,29 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Of the time of these steps without the exchange: ready to run, and others had its core. None where it cannot be told."""
 
 
+class Rare(msgspec.Struct, frozen=True, kw_only=True):
+    """What comes now and then and takes far longer than a step: a checkpoint, a validation, an upload."""
+
+    share: float
+    """Of all time: what it takes longer than other steps."""
+    every: float | None = None
+    """Steps from one to the next; None where it was seen once."""
+    seconds: float
+    """Of one such step, or of what passes between two epochs."""
+    others: float
+    """Of the other steps."""
+    between_epochs: bool = False
+    """Whether it is not in a step, but between two epochs."""
+    phase: str | None = None
+    """Of the step, in which most of this time is; None where it was not looked into."""
+    alone: bool = False
+    """Whether other steps spend next to nothing at that line."""
+    place: Place | None = None
+    """The line that has most of this time."""
+    called: Place | None = None
+    """The line that called the function of this one."""
+
+
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """All that the verdict is made of."""
 
@@ -221,6 +250,10 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     steps_seen: int
     loop: Stretch
     """T."""
+    wall_seconds: float | None = None
+    """Of a step by the wall clock: the mean of T over whole periods of rare steps, and with what passes between epochs."""
+    rare: Rare | None = None
+    """The rare steps that hold most of the time; None where there are none."""
     phases: Phases
     cached: Stretch | None = None
     """C, within the user's loop; None where its iterable cannot be replaced."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from stoker.diagnose.own import is_own, place_of
 
 DATABASE = "sqlite3.connect"
+OPENED, VARIABLE = "open", "os.putenv"
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+UNNAMED = getattr(os, "O_TMPFILE", 0)
 STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")
 NOT_THE_USERS = {"torch", "stoker", "multiprocessing", "triton", "numba", "importlib", "platform", "ctypes", "uuid"}
 """Packages that start programs for reasons of their own."""
@@ -25,7 +29,11 @@ MAX_LENGTH = 60
 class Outside:
     """What was done outside, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, protects: Callable[[Any], bool]) -> None:
+        self._protects = protects
+        """Whether a file of this path is one of the user's that should not be changed."""
+        self.on_variable: Callable[[], None] = lambda: None
+        """Called before the program sets a variable of the environment."""
         self._done: dict[str, str] = {}
         """Where it was done first, by what it is."""
         self._listens = False
@@ -41,11 +49,20 @@ class Outside:
         self._listens = False
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if (event != DATABASE and event not in STARTS) or not self._listens or os.getpid() != self._pid:
+        if event == OPENED:
+            path, _, flags = arguments
+            if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED) or not isinstance(path, str | bytes):
+                return
+        elif event == VARIABLE:
+            self.on_variable()
+            return
+        elif event != DATABASE and event not in STARTS:
+            return
+        if not self._listens or os.getpid() != self._pid:
             return
         frame = _causing(sys._getframe(1), event)
         what = _what(event, arguments)
-        if frame is not None and what is not None:
+        if frame is not None and what is not None and (event in STARTS or self._protects(arguments[0])):
             place = place_of(frame)
             self._done.setdefault(what, f"{place.file}:{place.line}")
 
@@ -74,6 +91,8 @@ def _what(event: str, arguments: tuple[Any, ...]) -> str | None:
     if event == DATABASE:
         name = os.fsdecode(arguments[0])
         return None if name in ("", ":memory:") or "mode=memory" in name or "mode=ro" in name else f"the database {_short(name)}"
+    if event == OPENED:
+        return f"the file {_short(os.fsdecode(arguments[0]))}"
     words = arguments[0] if event == "os.system" else arguments[1]
     if isinstance(words, str | bytes | os.PathLike):
         return f"`{_short(os.fsdecode(words))}`"

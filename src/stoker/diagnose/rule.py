@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from stoker.diagnose.finding import Cause, Verdict
-from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.measurements import Measurements, Rare
 from stoker.diagnose.parts import Division, crowded, divide
+from stoker.diagnose.rare import HOLDS
 from stoker.diagnose.words import percent
 from stoker.units import readable_seconds
 
@@ -23,6 +26,10 @@ LARGEST_SPREAD_OF_RANKS = 0.20
 thread runs waits for the scheduler's next tick: 4 ms on some systems, though nothing else runs."""
 LARGEST_CACHED_SPREAD = 0.20
 LARGEST_RESIDUAL = 0.15
+LARGEST_TAIL = HOLDS
+"""By which the wall clock may contradict the median of steps, of which all parts are made."""
+FAR_LONGER = 3.0
+"""Times other steps: a rare step that waits for its batch for so long waits for something that others do not."""
 LARGEST_WAIT = 0.10
 """Of the time of T and C, for a core that another program has: at most 0.05 alone, 0.27 and more beside noisy programs."""
 LARGEST_UNWATCHED_DRIFT = 0.5
@@ -49,6 +56,40 @@ ON_CUDA: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "o
 def rank(measured: Measurements, division: Division | None = None) -> list[Cause]:
     """Causes, the first being the verdict; at least two, and none with less than half a per cent after those."""
     division = divide(measured) if division is None else division
+    rare = holding(measured)
+    if rare is not None:
+        others = _rank(measured, division) if _doubt_of_parts(measured, division) is None else []
+        verdict = verdict_of(rare) or "none"
+        scaled = [msgspec.structs.replace(one, share=one.share * (1 - rare.share)) for one in others if one.verdict != verdict]
+        return [Cause(verdict=verdict, share=rare.share, sentence=_of_rare(rare)), *scaled]
+    return _rank(measured, division)
+
+
+def holding(measured: Measurements) -> Rare | None:
+    """What is rare and holds so much of the time that parts of the other steps say little."""
+    return measured.rare if measured.rare is not None and measured.rare.share > HOLDS else None
+
+
+def verdict_of(rare: Rare) -> Verdict | None:
+    """Whose it is; None where that is not known."""
+    if rare.between_epochs:
+        return "host"
+    if rare.every is None:
+        return None
+    if rare.phase in ("next", "prepare") and rare.seconds >= FAR_LONGER * rare.others:
+        return "data"
+    return "host" if rare.alone else None
+
+
+def _of_rare(rare: Rare) -> str:
+    told, every = f"{percent(rare.share)} of all time", f"{rare.every:,.0f}" if rare.every is not None else "many"
+    at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
+    if rare.between_epochs:
+        return f"{told} passes between epochs, each of {every} steps{at}"
+    return f"{told} is in 1 of {every} steps{at}"
+
+
+def _rank(measured: Measurements, division: Division) -> list[Cause]:
     names = (*(OF_RANKS if measured.ranks else ()), *(ON_CUDA if measured.device == "cuda" else ON_CPU))
     shares = {name: division.share(name) for name in names}
     first = _to_be_first(shares, division)
@@ -85,9 +126,38 @@ def doubt(measured: Measurements, division: Division | None = None) -> str | Non
     if not all(math.isfinite(one) and one > 0 for one in steps):
         return "the clock of this machine gave times that cannot be"
     division = divide(measured) if division is None else division
+    rare = holding(measured)
+    if rare is not None:
+        return _others_had_cores(measured, division) or _unknown(rare, len(steps))
+    return _doubt_of_parts(measured, division)
+
+
+def _unknown(rare: Rare, number: int) -> str | None:
+    """Why it cannot be said whose the time of rare steps is."""
+    seconds, others = readable_seconds(rare.seconds), readable_seconds(rare.others)
+    at = f" at {rare.place}" if rare.place is not None else ""
+    if rare.every is None:
+        return (
+            f"one of {number:,} steps took {seconds}{at} where others take {others}, and was not seen again, "
+            "so that nobody knows how often it comes: measure for longer with --seconds"
+        )
+    if verdict_of(rare) is not None:
+        return None
+    phase = f" in the phase `{rare.phase}`" if rare.phase is not None else ""
+    return (
+        f"{percent(rare.share)} of all time is in 1 of {rare.every:,.0f} steps, which take {seconds} where others take "
+        f"{others}, but for no reason of their own{phase}{at}: {QUIET}"
+    )
+
+
+def _doubt_of_parts(measured: Measurements, division: Division) -> str | None:
+    """Why the parts of a step are not to be trusted; None where they are."""
     told = _unsteady(measured, division) if division.share("oversubscribed") < OWN_CROWD else None
     if told is not None:
         return told
+    if abs(measured.loop.tail) > LARGEST_TAIL:
+        mean, median = readable_seconds(measured.loop.median * (1 + measured.loop.tail)), readable_seconds(measured.loop.median)
+        return f"a step takes {mean} by the wall clock, but most steps take {median}, and it is not known why: {QUIET}"
     residual, pages = division.residual / division.step, measured.for_pages("loop", "cached")
     # Steps that got more memory from the system in one stretch than in another took longer by as much.
     by_pages = (max(pages) - min(pages)) / division.step if pages else 0.0
@@ -109,11 +179,10 @@ def _slow_or_exchanging(measured: Measurements, division: Division) -> bool:
 
 def _unsteady(measured: Measurements, division: Division) -> str | None:
     """What the machine did besides, or how it changed."""
-    loop, waited = measured.loop, _waited(measured)
+    loop, told = measured.loop, _others_had_cores(measured, division)
+    if told is not None:
+        return told
     cached = measured.cached if not measured.ranks else None  # nothing follows from it where processes wait for each other
-    by_host = measured.device == "cpu" or division.host_limits  # a GPU that is behind does not mind
-    if waited is not None and waited > LARGEST_WAIT and by_host:
-        return f"for {percent(waited)} of the time other programs had the cores: run it again while nothing else uses them"
     if loop.spread > _largest_spread(measured):
         ordered = sorted(loop.seconds)
         low, high = (readable_seconds(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
@@ -122,6 +191,14 @@ def _unsteady(measured: Measurements, division: Division) -> str | None:
         return f"the machine changed its speed by {percent(loop.drift)} meanwhile: {QUIET}"
     if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD * _slack(measured):
         return f"steps on batches that are kept vary too much ({percent(cached.spread)}): {QUIET}"
+    return None
+
+
+def _others_had_cores(measured: Measurements, division: Division) -> str | None:
+    waited = _waited(measured)
+    by_host = measured.device == "cpu" or division.host_limits  # a GPU that is behind does not mind
+    if waited is not None and waited > LARGEST_WAIT and by_host:
+        return f"for {percent(waited)} of the time other programs had the cores: run it again while nothing else uses them"
     return None
 
 

@@ -7,27 +7,63 @@ blame those lines too much; it is the way out where the timer is the program's o
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import threading
 from collections import Counter
+from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Self
 
 from stoker.clock import now_ns
-from stoker.diagnose.boundaries import NAMES, Boundaries
+from stoker.diagnose.boundaries import NAMES, Boundaries, Times
 from stoker.diagnose.measurements import Blame, Place
 from stoker.diagnose.own import own_frame, place_of
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
+MAX_DEPTH = 12
+"""Of calls of the user's own functions, from the innermost."""
+MOSTLY = 0.6
+"""Of the time that rare steps take longer: a line that has so much of it is to blame."""
+NEXT_TO_NOTHING = 0.2
+"""Of what rare steps spend at a line: other steps that spend no more there do something else."""
+
+
+Stack = tuple[Place, ...]
+"""Lines of the user's that called each other, the outermost first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """Where rare steps spend the time that they take longer than others."""
+
+    phase: str
+    """Of a step."""
+    in_phase: float
+    """Share of that time."""
+    place: Place | None
+    """The innermost line that has most of it; None where no line has."""
+    called: Place | None
+    """The line that called the function of this one; None where it is the outermost."""
+    alone: bool
+    """Whether other steps spend next to nothing there."""
 
 
 class Sampler:
-    """The time that a thread was seen at each line, by phase."""
+    """The time that a thread was seen at each line, by phase; and where steps of at least `slow_from` seconds spend theirs."""
 
-    def __init__(self, boundaries: Boundaries | None = None) -> None:
+    def __init__(self, boundaries: Boundaries | None = None, *, slow_from: float = math.inf) -> None:
+        self.runs = False
         self._boundaries = boundaries
+        self._slow_from = slow_from
+        self._step: list[tuple[Stack, int]] = []
+        """What was seen of the step that runs."""
+        self._stacks: tuple[Counter[Stack], Counter[Stack]] = (Counter(), Counter())
+        """Nanoseconds of other steps and of slow ones, at each line with what it calls."""
+        self._phases = ([0] * len(NAMES), [0] * len(NAMES))
+        self._steps = [0, 0]
         self._spent: Counter[tuple[int, Place | None]] = Counter()
         self._target = threading.get_ident()
         self._last_ns = 0
@@ -35,20 +71,34 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to look."""
         self._last_ns = now_ns()
+        self.runs = True
         if _timer_is_free():
             signal.signal(signal.SIGALRM, self._on_timer)
             signal.siginterrupt(signal.SIGALRM, False)  # what waits for the system goes on waiting
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS, INTERVAL_SECONDS)
         else:
+            self._stop.clear()
             self._thread = threading.Thread(target=self._watch, name="stoker-sampler", daemon=True)
             self._thread.start()
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def stop(self) -> None:
+        """Look no more, until it is started again."""
+        if not self.runs:
+            return
+        self.runs = False
         if self._thread is not None:
             self._stop.set()
             self._thread.join()
+            self._thread = None
         else:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -66,7 +116,48 @@ class Sampler:
         own = own_frame(frame)
         phase = self._boundaries.phase if self._boundaries is not None else 0
         self._spent[phase, place_of(own) if own is not None else None] += now - self._last_ns
+        if self._slow_from < math.inf:
+            self._step.append((_stack(own), now - self._last_ns))
         self._last_ns = now
+
+    # ---- rare steps ----
+
+    @property
+    def num_slow(self) -> int:
+        """Slow steps so far."""
+        return self._steps[1]
+
+    def end_step(self, times: Times) -> None:
+        """A step has ended, and took so long."""
+        slow = int(times.seconds >= self._slow_from)
+        self._steps[slow] += 1
+        for phase, spent in enumerate(times.phases_ns):
+            self._phases[slow][phase] += spent
+        for stack, spent in self._step:
+            for depth in range(1, len(stack) + 1):
+                self._stacks[slow][stack[:depth]] += spent
+        self._step.clear()
+
+    def rare_line(self) -> Line | None:
+        """Where slow steps spend what they take longer than the others; None where there are none."""
+        others, slow = max(1, self._steps[0]), self._steps[1]
+        if not slow:
+            return None
+        longer = [most / slow - usual / others for usual, most in zip(*self._phases, strict=True)]
+        phase = max(range(len(NAMES)), key=lambda number: longer[number])
+        usual, most = self._stacks
+        extra = {stack: spent / slow - usual[stack] / others for stack, spent in most.items()}
+        total = sum(spent for stack, spent in extra.items() if len(stack) == 1)
+        here: Stack = ()
+        while deeper := [one for one in extra if one[:-1] == here and extra[one] >= MOSTLY * total > 0]:
+            here = max(deeper, key=lambda one: extra[one])
+        return Line(
+            phase=NAMES[phase],
+            in_phase=longer[phase] / max(1e-9, sum(one for one in longer if one > 0)),
+            place=here[-1] if here else None,
+            called=here[-2] if len(here) > 1 else None,
+            alone=bool(here) and usual[here] / others <= NEXT_TO_NOTHING * most[here] / slow,
+        )
 
     def blames(self) -> dict[str, list[Blame]]:
         """Shares of each phase by line, the largest first."""
@@ -78,6 +169,15 @@ class Sampler:
         total = sum(spent.values())
         ordered = sorted(spent.items(), key=lambda one: -one[1])
         return [Blame(place=place, share=time / total) for place, time in ordered if place is not None][:MAX_PLACES]
+
+
+def _stack(frame: FrameType | None) -> Stack:
+    """The lines of the user's that are running."""
+    found: list[Place] = []
+    while frame is not None:
+        found.append(place_of(frame))
+        frame = own_frame(frame.f_back)
+    return tuple(reversed(found[:MAX_DEPTH]))
 
 
 def _timer_is_free() -> bool:

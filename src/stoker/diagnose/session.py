@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from stoker.clock import now_ns
-from stoker.diagnose.boundaries import FORWARD, NEXT, PREPARE, REST
+from stoker.diagnose.boundaries import FORWARD, NAMES, NEXT, PREPARE, REST, Times
 from stoker.diagnose.copies import copied
 from stoker.diagnose.plan import TRUE, Mode, Plan
+from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.steps import Steps
 from stoker.diagnose.stretches.course import course
 from stoker.diagnose.training import Training
@@ -44,6 +45,8 @@ class Session:
         self._backwards = 0
         self._ended_ns: int | None = None
         """When an epoch ended, until the next one begins."""
+        self._between = Sampler(self.training.boundaries, slow_from=0.0)
+        """Looks at lines between two epochs."""
 
     def _stretches(self) -> Plan:
         return course(self.steps)
@@ -59,6 +62,7 @@ class Session:
 
     def remove(self) -> None:
         """Leave the program alone."""
+        self._between.stop()
         self._end_turns(None)
         boundaries = self.training.boundaries
         boundaries.on_step = boundaries.on_edge = boundaries.on_backward = None
@@ -98,6 +102,7 @@ class Session:
 
     def _hand_out(self, watched: Watched) -> Any:
         training, boundaries = self.training, self.training.boundaries
+        self._end_between()
         boundaries.switch(NEXT)
         training.watched = watched
         if boundaries.stepped or boundaries.silent or (training.every_turn and self._nexts):
@@ -117,6 +122,7 @@ class Session:
 
     def _hand_out_turn(self, watched: Watched) -> Any:
         """The same while nothing is looked at but the times of turns."""
+        self._end_between()
         turns, asked = self._turns, now_ns()
         if turns is None or turns.is_over(asked):
             self._end_turns(asked)
@@ -133,6 +139,13 @@ class Session:
             turns.break_off(0 if self._ended_ns is None else max(0, watched.started_ns - self._ended_ns))
             self._ended_ns = None
         return value
+
+    def _end_between(self) -> None:
+        """The next epoch has begun, if one had ended."""
+        if self._between.runs:
+            self._between.stop()
+            self._between.end_step(Times((0,) * len(NAMES), True))
+            self.training.ledger.epoch_line = self._between.rare_line()
 
     def _end_turns(self, end_ns: int | None) -> None:
         if self._turns is not None:
@@ -198,6 +211,7 @@ class Session:
             if not (self.training.endless and watched.source.can_repeat):
                 boundaries.switch(REST)
                 self._ended_ns = now_ns()
+                self._between.start()
                 raise
             watched.restart()
             return next(watched.iterator)

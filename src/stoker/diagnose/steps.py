@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections.abc import Callable
 
 from stoker.clock import now_ns
 from stoker.diagnose.boundaries import Times
@@ -22,6 +23,8 @@ LONGEST_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}
 CUDA_PACE = 0.6
 """Steps of a GPU vary less, and a verdict is to come sooner."""
 MOST_STEPS = 600
+GoOn = Callable[[float, Callable[[], list[float]]], bool]
+Each = Callable[[Times], None]
 
 
 class Steps:
@@ -44,8 +47,12 @@ class Steps:
     @property
     def late(self) -> bool:
         """Whether that time is over."""
-        limit = LONGEST_SECONDS[self.training.device] if self._seconds is None else self._seconds
-        return bool(self.training.agree(now_ns() - self._begin_ns > limit * 1e9))
+        return bool(self.training.agree(now_ns() - self._begin_ns > self.longest * 1e9))
+
+    @property
+    def longest(self) -> float:
+        """Seconds that measuring may take."""
+        return LONGEST_SECONDS[self.training.device] if self._seconds is None else self._seconds
 
     def length(self, seconds: float) -> float:
         """Seconds of a stretch that usually has so many."""
@@ -56,8 +63,14 @@ class Steps:
         for _ in range(number):
             yield mode
 
-    def count(self, mode: Mode, seconds: float, least: int, into: list[Times]) -> Plan:
-        """Steps of so many seconds, and at least so many; their times go `into` a list."""
+    def count(
+        self, mode: Mode, seconds: float, least: int, into: list[Times], *, go_on: GoOn | None = None, each: Each | None = None
+    ) -> Plan:
+        """Steps of so many seconds, and at least so many; their times go `into` a list.
+
+        `each` is given the times of each step, and `go_on` is asked whether there is reason for more. Processes that train together
+        do not ask: all must make the same number of steps.
+        """
         training = self.training
         agreed = self._agreed_number(seconds, least)
         if agreed is not None:
@@ -65,17 +78,20 @@ class Steps:
         length = self.length(seconds)
         if training.boundaries.silent and training.device == "cpu" and training.watched is not None:
             end = functools.partial(training.end_epoch, into)
-            turns = Turns(into, seconds=length, least=least, most=agreed or MOST_STEPS, cached=mode.cached, end=end)
+            turns = Turns(into, seconds=length, least=least, most=agreed or MOST_STEPS, cached=mode.cached, end=end, go_on=go_on)
             yield mode._replace(turns=turns)  # a step that is not counted, and then all that are
             return
-        begin, count, tries = now_ns(), 0, 0
+        begin, count, tries, first = now_ns(), 0, 0, len(into)
         marks = Marks() if training.device == "cuda" else None
         most = MOST_STEPS
         if marks is not None and self._device_step:  # the host is steps ahead of the device, and its clock says little
             most = max(least, round(length / self._device_step))
-        while (count if agreed is None else tries) < least or now_ns() - begin < length * 1e9:
+        more = False
+        while more or (count if agreed is None else tries) < least or now_ns() - begin < length * 1e9:
             times = yield mode
             tries += 1
+            if each is not None:
+                each(times)
             # A step at whose begin an epoch ended is another one, unless nearly all are so.
             counts = not times.broken or (tries > 2 * least and 4 * count < tries)
             if marks is not None:
@@ -85,7 +101,10 @@ class Steps:
                 count += 1
             else:
                 training.end_epoch(into, times)
-            if agreed is None and (count >= most or tries > 40 + 4 * least + 2 * count):
+            done = count >= most or (count >= least and now_ns() - begin >= length * 1e9)
+            if done and go_on is not None and agreed is None:
+                more = go_on(times.seconds, lambda: [one.seconds for one in into[first:]])
+            if agreed is None and not more and (count >= most or tries > 40 + 4 * least + 2 * count):
                 break
         if marks is not None:
             spent = marks.seconds()

@@ -7,6 +7,7 @@ several times what it costs alone, so here it does next to nothing until the str
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from stoker.diagnose.boundaries import NAMES, NEXT, REST, Times
 
@@ -15,12 +16,22 @@ class Turns:
     """A stretch of turns of at least some seconds and some number."""
 
     def __init__(
-        self, into: list[Times], *, seconds: float, least: int, most: int, cached: bool, end: Callable[[Times], None] | None = None
+        self,
+        into: list[Times],
+        *,
+        seconds: float,
+        least: int,
+        most: int,
+        cached: bool,
+        end: Callable[[Times], None] | None = None,
+        go_on: Callable[[float, Callable[[], list[float]]], bool] | None = None,
     ) -> None:
         self.cached = cached
         self._into = into
         self._add_end = end
         """Given those at whose begin an epoch ended, before those behind it are written down."""
+        self._go_on = go_on
+        """Asked whether there is reason for more turns, once there are enough."""
         self._least = least
         self._most = most
         self._span_ns = int(seconds * 1e9)
@@ -40,7 +51,14 @@ class Turns:
         if number == 0:
             self._until_ns = now_ns + self._span_ns
             return False
-        return number >= min(self._most, self._least + len(self._between))
+        if number < min(self._most, self._least + len(self._between)):
+            return False
+        return self._go_on is None or not self._go_on((now_ns - self._asked[-1]) / 1e9, lambda: self._seconds(now_ns))
+
+    def _seconds(self, now_ns: int) -> list[float]:
+        """Of the turns so far that count."""
+        turns = enumerate(pairwise([*self._asked, now_ns]))
+        return [(end - begin) / 1e9 for number, (begin, end) in turns if number not in self._between]
 
     def add(self, asked_ns: int, given_ns: int) -> None:
         """A batch was asked for, and given."""

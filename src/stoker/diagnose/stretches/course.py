@@ -20,7 +20,7 @@ def course(steps: Steps) -> Plan:
     yield from loop.warm_up(steps)
     steps.begin()
     yield from loop.phases(steps)
-    yield from loop.as_it_is(steps, seconds=1.0, least=loop.CLEAN_STEPS)
+    yield from loop.as_it_is(steps, seconds=1.0, least=loop.CLEAN_STEPS, periods=loop.periods_for(steps))
     training.endless = True
     # Taken in turn, because processors change their speed; not where each turn has queues to fill.
     rounds = 4 if training.device == "cpu" and not training.queue else 2
@@ -34,6 +34,7 @@ def course(steps: Steps) -> Plan:
         if steps.late:
             break
         yield from loop.as_it_is(steps, seconds=1.4 / rounds, least=3)
+    yield from loop.whole_periods(steps)
     if ranks is not None:  # how the others are waited for is known by now, and would hide what a step consists of
         ranks.part(training.boundaries.roots)
     yield from step.lines(steps)

@@ -12,6 +12,7 @@ from stoker.diagnose.boundaries import BACKWARD, Times
 from stoker.diagnose.pages import pages_so_far
 from stoker.diagnose.plan import CACHED, TRUE, Mode, Plan
 from stoker.diagnose.ranks import Ranks
+from stoker.diagnose.rare import WORTH_SEEING, Periods, slow_of
 from stoker.diagnose.steps import Steps
 
 CLEAN_STEPS = 12
@@ -66,14 +67,28 @@ def phases(steps: Steps) -> Plan:
         yield from steps.count(TRUE, 0.5, CLEAN_STEPS, ledger.phased)
 
 
-def as_it_is(steps: Steps, *, seconds: float, least: int) -> Plan:
-    """T: the loop as it is."""
+def as_it_is(steps: Steps, *, seconds: float, least: int, periods: Periods | None = None) -> Plan:
+    """T: the loop as it is; with `periods` until rare steps were seen often enough."""
     training = steps.training
     if training.light:
         training.boundaries.silence()
     if training.endless or training.light:
         yield from steps.settle(TRUE, training.queue + 1)
-    yield from _clean(steps, TRUE, seconds, least, training.ledger.loop)
+    yield from _clean(steps, TRUE, seconds, least, training.ledger.loop, periods)
+
+
+def whole_periods(steps: Steps) -> Plan:
+    """T once more, where rare steps were seen since the first window, whose share of the time is not known yet."""
+    ledger = steps.training.ledger
+    known, elsewhere = ledger.slow_steps(bursts=steps.training.queue > 0), slow_of([one.without_data for one in ledger.cached])
+    hold = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
+    if hold >= WORTH_SEEING and (known is None or len(known.at) <= 2) and steps.training.ranks is None:
+        yield from as_it_is(steps, seconds=0.4, least=4, periods=periods_for(steps, expected=True))
+
+
+def periods_for(steps: Steps, *, expected: bool = False) -> Periods:
+    """Rare steps are waited for, for half of the time that measuring may take."""
+    return Periods(until_ns=now_ns() + int(steps.length(steps.longest / 2) * 1e9), expected=expected)
 
 
 def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:
@@ -86,12 +101,12 @@ def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:
     yield from _clean(steps, CACHED, seconds, least, training.ledger.cached)
 
 
-def _clean(steps: Steps, mode: Mode, seconds: float, least: int, into: list[Times]) -> Plan:
+def _clean(steps: Steps, mode: Mode, seconds: float, least: int, into: list[Times], periods: Periods | None = None) -> Plan:
     """A stretch of which it is seen, too, how long threads waited for cores, how many they used, and what memory came anew."""
     ledger, number = steps.training.ledger, len(into)
     ledger.begin(into)
     waiting, pages, busy, begin = Waiting(), pages_so_far(), busy_ns(), now_ns()
-    yield from steps.count(mode, seconds, least, into)
+    yield from steps.count(mode, seconds, least, into, go_on=periods.go_on if periods is not None else None)
     kind = "cached" if mode.cached else "loop"
     if len(into) > number:
         ledger.cores_used.setdefault(kind, []).append((busy_ns() - busy) / max(1, now_ns() - begin))

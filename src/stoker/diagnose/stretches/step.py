@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
+from stoker.clock import now_ns
 from stoker.diagnose.boundaries import compiled
 from stoker.diagnose.plan import TRUE, Mode, Plan
+from stoker.diagnose.rare import WORTH_SEEING
 from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.steps import Steps
 from stoker.diagnose.training import Training
 from stoker.diagnose.work import Counting, Profiling, main_precision, with_times, work_of
 
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
+RARE_STEPS, RARE_SECONDS = 2, 10.0
+"""Rare steps whose lines are looked at, and how long they are waited for."""
 
 
 def lines(steps: Steps) -> Plan:
     """The user's lines, by phase."""
     training = steps.training
     yield from steps.settle(TRUE, training.queue + 1 if training.can_cache else 0)
-    with Sampler(training.boundaries) as sampler:
-        yield from steps.count(TRUE, 1.2, 4, [])
+    slow = training.ledger.slow_steps(bursts=training.queue > 0)
+    # Half way between the two kinds of steps, because looking takes time, too.
+    limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
+    until_ns = now_ns() + int(steps.length(RARE_SECONDS) * 1e9)
+    with Sampler(training.boundaries, slow_from=limit) as sampler:
+        wanted = RARE_STEPS if slow is not None and slow.share >= WORTH_SEEING else 0
+        yield from steps.count(
+            TRUE, 1.2, 4, [], each=sampler.end_step, go_on=lambda last, others: sampler.num_slow < wanted and now_ns() < until_ns
+        )
     training.ledger.blames = sampler.blames()
+    training.ledger.rare_line = sampler.rare_line()
 
 
 def operations(steps: Steps) -> Plan:

@@ -1,0 +1,655 @@
+"""The overlay: a program's view of the disk, in which its own files lie in a scratch folder, and the user's stay as they are.
+
+Files that the program writes have places in the scratch folder, files of the user's that it has removed are hidden, and all else
+is what is on disk. The functions here are those of `os` that take paths, by this view; `scratch` puts them into their place. What
+they do to the disk is what the program does, and not of stoker's doing, so it does not go through `files`.
+
+The law: a program behaves as it would alone, with the same results and the same errors. So folders are made where the program wants
+them, because libraries in C++ write there, too. What is written to caches and among temporary files passes (`caches`).
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stoker import files
+from stoker.diagnose.caches import COMPILED, INDUCTOR, cache_folders, is_below
+from stoker.diagnose.listing import Entry, Listing
+
+_open, _access, _lstat, _stat, _scandir, _readlink = open, os.access, os.lstat, os.stat, os.scandir, os.readlink
+_join, _dirname, _basename = os.path.join, os.path.dirname, os.path.basename
+FINDING = ("stat", "access", "statvfs", "listxattr", "getxattr", "chdir")
+MARKING = ("utime", "chmod", "chown", "setxattr", "removexattr", "truncate")
+REPLACED = "open mkdir symlink link readlink rename unlink rmdir mkfifo mknod listdir lstat lchown".split()
+_OS: dict[str, Any] = {name: getattr(os, name) for name in [*REPLACED, *FINDING, *MARKING]}
+"""The functions themselves, for what is really done."""
+APART = ("/dev", "/proc", "/sys", "/run")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+UNNAMED = getattr(os, "O_TMPFILE", 0)
+MAX_LINKS = 40
+MAX_NAME = 255
+"""Bytes of a name, on Linux; the place of a file has another name."""
+CHANGEABLE = os.W_OK | os.X_OK
+
+
+class Overlay:
+    """What a program sees of the disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self.written: dict[str, None] = {}
+        """Names that the program has written to."""
+        self.hidden = 0
+        """Files and folders of the user's that the program has removed or replaced, as it believes."""
+        self.made: dict[str, None] = {}
+        """Folders and pipes that it has made where it wanted them."""
+        self.on_write: Callable[[], None] = lambda: None
+        """Called when a file gets a place."""
+        self._folder = os.path.realpath(folder)
+        self._moved: dict[str, str] = {}
+        """Where a file or link is that the program has made, by its name in the view. A place outside of the scratch folder is
+        that of a file of the user's under another name, which is copied before it is written to."""
+        self._gone: set[str] = set()
+        """Files and folders of the user's that the view does not have, unless they were made again."""
+        self._remade: set[str] = set()
+        """Folders of these that are there again, and empty."""
+        self._passing: set[str] = set()
+        """Folders that the program has made among temporary files."""
+        self._reals: dict[str, str] = {}
+        """Folders without links in their names, by their names with links."""
+        self._has_links = False
+        """Whether the view may have links that are not on disk."""
+        self._number = 0
+        self._began_ns = 0
+        self._here = os.path.realpath(Path.cwd())
+        self._temporary = os.path.realpath(os.environ.get("TMPDIR", "/tmp"))
+        self._caches: set[str] = set()
+        self._zones: list[str] = []
+        """Folders that decide what happens to what is written in them, the innermost first."""
+        self.renamed_caches = True
+        """Whether a variable of the environment has changed, so that caches may be elsewhere."""
+
+    def begin(self) -> None:
+        """Make the scratch folder; what is among temporary files by now was there before the program."""
+        files.make_folder(Path(self._folder))
+        self._began_ns = _lstat(self._folder).st_ctime_ns
+
+    @property
+    def _differs(self) -> bool:
+        return bool(self._moved or self._gone)
+
+    # ---- names ----
+
+    def name(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str | None:
+        """The full name of a path without links in it; None for descriptors, open files and what cannot be a path."""
+        if not isinstance(path, str | bytes | os.PathLike):
+            return None
+        text = os.fsdecode(path)
+        if not text or "\0" in text:
+            return None
+        if not text.startswith("/"):
+            try:
+                text = _join(os.getcwd() if dir_fd is None else _readlink(f"/proc/self/fd/{dir_fd}"), text)  # noqa: PTH109
+            except OSError:  # no folder that is open: the system has an error for that
+                return None
+        if text.startswith(("/dev/", "/proc/", "/sys/")):  # where a link may be to what has no name
+            return os.path.normpath(text)
+        head, _, tail = text.rstrip("/").rpartition("/")
+        if tail in (".", ".."):
+            return self._real(text)
+        name = f"{self._real(head).rstrip('/')}/{tail}"
+        return self._followed(name) if follow or text.endswith("/") else name
+
+    def _real(self, folder: str, links: int = 0) -> str:
+        """A folder without links in its name."""
+        known = self._reals.get(folder)
+        if known is not None:
+            return known
+        head, tail = os.path.split(folder.rstrip("/"))
+        if not tail:
+            return "/"
+        above = self._real(head, links)
+        if tail == ".":
+            return above
+        if tail == "..":
+            return _dirname(above)
+        name = _join(above, tail)
+        real = self._followed(name, links)
+        if real == name and self._is_folder(name):  # what becomes a link later is not known yet
+            self._reals[folder] = real
+        return real
+
+    def _followed(self, name: str, links: int = 0) -> str:
+        try:
+            target = _readlink(self._moved.get(name, name))
+        except OSError:
+            return name
+        if name not in self._moved and self._is_gone(name):
+            return name
+        if links >= MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+        return self._real(_join(_dirname(name), target), links + 1)
+
+    def _passes(self, name: str) -> bool:
+        """Whether what is written there goes to the disk. The innermost of the folders that are known decides."""
+        if is_below(name, self._folder) or any(is_below(name, one) for one in APART) or COMPILED in name.split("/"):
+            return True
+        zone = self._zone(name)
+        if zone is None or zone == self._here:
+            return False
+        if zone in self._caches or name.startswith(_join(self._temporary, INDUCTOR)):
+            return True
+        return name == self._temporary or not self._was_before(name)
+
+    def _zone(self, name: str) -> str | None:
+        """The innermost of the folders that decide."""
+        if self.renamed_caches:
+            self.renamed_caches = False
+            caches = cache_folders(os.environ, self._here)
+            self._caches = caches - {self._here, self._temporary}
+            self._zones = sorted({*caches, self._temporary, self._here}, key=len, reverse=True)
+        return next((one for one in self._zones if is_below(name, one)), None)
+
+    def protects(self, path: Any) -> bool:
+        """Whether a file of this name is kept from the disk."""
+        name = self.name(path)
+        return name is not None and not self._passes(name)
+
+    def _was_before(self, name: str) -> bool:
+        """Whether something among temporary files was there before the program."""
+        if name in self._moved:
+            return True
+        if not _is_there(name) or any(one in self._passing for one in _upwards(name)):
+            return False
+        # A folder is as new as what was last made in it, so its age tells nothing; a file is as new as what was last written.
+        state = _lstat(name)
+        return stat.S_ISDIR(state.st_mode) or state.st_ctime_ns < self._began_ns
+
+    # ---- what there is ----
+
+    def _is_gone(self, name: str) -> bool:
+        if not self._gone or name in self._moved or name in self._remade:
+            return False
+        for one in _upwards(name):
+            if one in self.made:
+                return False
+            if one in self._gone:
+                return True
+        return False
+
+    def _place(self, name: str) -> str | None:
+        """Where something of this name lies; None where the view has nothing of this name."""
+        if name in self._moved:
+            return self._moved[name]
+        try:
+            _lstat(name)
+        except OSError:
+            return None
+        return None if self._is_gone(name) else name
+
+    def _is_folder(self, name: str) -> bool:
+        place = self._place(name)
+        return place is not None and stat.S_ISDIR(_lstat(place).st_mode)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether something lies in a folder that the program has made, or is one."""
+        return any(one in self.made for one in _upwards(name))
+
+    def _is_empty(self, name: str) -> bool:
+        return not self._entries(name, name)
+
+    def to_read(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
+        """What to open in place of a path; raises for what the program has removed."""
+        if not self._differs:
+            return path
+        name = self.name(path, dir_fd, follow=follow)
+        if name is None:
+            return path
+        if self._is_gone(name):
+            raise _error(errno.ENOENT, path)
+        return self._moved.get(name) or self._on_disk(path, name)
+
+    def _on_disk(self, path: Any, name: str | None) -> Any:
+        """A path of something that is on disk, also where it goes through links that are not."""
+        return name if self._has_links and name is not None else path
+
+    def _check_parent(self, name: str, *paths: Any) -> None:
+        """That something can be made in its folder."""
+        parent = _dirname(name)
+        place = self._place(parent)
+        if place is None:
+            above = next((one for one in _upwards(parent) if self._place(one) is not None), "/")
+            raise _error(errno.ENOENT if self._is_folder(above) else errno.ENOTDIR, *paths)
+        if not self._is_folder(parent):
+            raise _error(errno.ENOTDIR, *paths)
+        if len(os.fsencode(_basename(name))) > MAX_NAME:
+            raise _error(errno.ENAMETOOLONG, *paths)
+        if not _access(place, CHANGEABLE):
+            raise _error(errno.EACCES, *paths)
+
+    def _check_free(self, name: str, *paths: Any) -> None:
+        """That something can be made of this name."""
+        if self._place(name) is not None:
+            raise _error(errno.EEXIST, *paths)
+        self._check_parent(name, *paths)
+
+    def _new_place(self, name: str) -> str:
+        self._number += 1
+        self.written[name] = None
+        self.on_write()
+        # The process is in it, because workers that were forked count on from the same number.
+        return _join(self._folder, f"{os.getpid()}-{self._number}{os.path.splitext(name)[1][:16]}")  # noqa: PTH122
+
+    def _own(self, name: str, *, keep: bool = True) -> str:
+        """The place of a file that may be written to; a file of the user's is copied, or begun again without its content."""
+        old = self._place(name)
+        if old is not None and is_below(old, self._folder):
+            return old
+        place = self._new_place(name)
+        if old is None:
+            return self._moved.setdefault(name, place)  # another thread may have been first
+        self._copy(old, place, keep=keep)
+        self._moved[name] = place
+        return place
+
+    def _copy(self, old: str, place: str, *, keep: bool = True) -> None:
+        with _open(old, "rb") if keep else io.BytesIO() as source:
+            files.copy_file(source, Path(place))
+        state = _stat(old)
+        _OS["chmod"](place, stat.S_IMODE(state.st_mode))
+        _OS["utime"](place, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+    def _vanish(self, name: str) -> None:
+        """The view has nothing of this name any more; what lies in the scratch folder is still there."""
+        self._reals.clear()
+        self._moved.pop(name, None)
+        self._remade.discard(name)
+        if _is_there(name) and name not in self._gone:
+            self._gone.add(name)
+            self.hidden += 1
+
+    def _is_hidden(self, name: str) -> bool:
+        """Whether what the view has of this name is not what is on disk, or must stay on disk."""
+        return name in self._moved or not (self._passes(name) or self._is_own(name))
+
+    def _to_open(self, name: str, flags: int, path: Any) -> str:
+        """Where to open a file for writing; the errors are those that the program would have seen."""
+        place = self._place(name)
+        if place is None:
+            if not flags & os.O_CREAT:
+                raise _error(errno.ENOENT, path)
+            self._check_parent(name, path)
+            if os.fsdecode(path).endswith("/"):
+                raise _error(errno.EISDIR, path)
+        else:
+            mode = _lstat(place).st_mode
+            if flags & os.O_CREAT and flags & os.O_EXCL:
+                raise _error(errno.EEXIST, path)
+            if stat.S_ISLNK(mode):
+                raise _error(errno.ELOOP, path)
+            if stat.S_ISDIR(mode):
+                raise _error(errno.EISDIR, path)
+            if not _access(place, os.W_OK):
+                raise _error(errno.EACCES, path)
+            if not stat.S_ISREG(mode):
+                return place
+        return self._own(name, keep=not flags & os.O_TRUNC)
+
+    # ---- for functions in C++ that open files by their names ----
+
+    def to_write(self, path: Any) -> Any:
+        """The place of a file that is written from its begin; the path itself where that is an error."""
+        name = self.name(path)
+        if name is None or self._passes(name):
+            return path
+        try:
+            return self._to_open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, path)
+        except OSError:
+            if _is_folder(_dirname(name)) and not _is_folder(name):  # the error would not come by itself
+                raise
+            return path
+
+    def to_database(self, path: Any) -> Any:
+        """The place of a database that the program makes; the path itself of one that is there, which may be large."""
+        name = self.name(path) if path != ":memory:" and not os.fsdecode(path).startswith("file:") else None
+        if name is None or self._passes(name) or (name not in self._moved and self._place(name) is not None):
+            return path
+        self._check_parent(name, path)
+        return self._own(name)
+
+    # ---- files ----
+
+    def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        """`os.open`."""
+        if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED):
+            place = self.to_read(path, dir_fd, follow=not flags & os.O_NOFOLLOW)
+            return int(_call("open", path, place, flags, mode, dir_fd=dir_fd))
+        name = self.name(path, dir_fd, follow=not flags & (os.O_EXCL | os.O_NOFOLLOW))
+        if name is None or (name not in self._moved and self._passes(name) and not self._is_gone(name)):
+            return int(_call("open", path, self._on_disk(path, name), flags, mode, dir_fd=dir_fd))
+        return int(_call("open", path, self._to_open(name, flags, path), flags & ~os.O_EXCL, mode))
+
+    def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
+        """`os.unlink` and `os.remove`."""
+        name = self.name(path, dir_fd, follow=False)
+        if name is None or not self._is_hidden(name):
+            _call("unlink", path, self._on_disk(path, name), dir_fd=dir_fd)
+            return
+        place = self._place(name)
+        if place is None or self._is_folder(name):
+            raise _error(errno.ENOENT if place is None else errno.EISDIR, path)
+        if not _access(_dirname(name), CHANGEABLE):
+            raise _error(errno.EACCES, path)
+        self._vanish(name)
+        if is_below(place, self._folder):
+            _OS["unlink"](place)
+
+    def rename(self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+        """`os.rename` and `os.replace`."""
+        name, goal = self.name(src, src_dir_fd, follow=False), self.name(dst, dst_dir_fd, follow=False)
+        self._reals.clear()
+        if name is None or goal is None or not (self._is_hidden(name) or self._is_hidden(goal) or self._has_own_below(name)):
+            if self._has_links and name is not None and goal is not None:
+                src, dst, src_dir_fd, dst_dir_fd = name, goal, None, None
+            _OS["rename"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            if name in self._passing and goal is not None:
+                self._passing.add(goal)
+            return
+        self._check_move(name, goal, src, dst)
+        if name != goal:
+            self._move_folder(name, goal) if self._is_folder(name) else self._move_file(name, goal)
+
+    def _has_own_below(self, name: str) -> bool:
+        return any(is_below(one, name) for one in [*self._moved, *self.made])
+
+    def _check_move(self, name: str, goal: str, src: Any, dst: Any) -> None:
+        place = self._place(name)
+        if place is None:
+            raise _error(errno.ENOENT, src, dst)
+        self._check_parent(goal, src, dst)
+        devices = [_stat(_dirname(one)).st_dev for one in (name, goal)]
+        if devices[0] != devices[1]:
+            raise _error(errno.EXDEV, src, dst)
+        folder, there = self._is_folder(name), self._place(goal) is not None
+        if folder and is_below(goal, name) and goal != name:
+            raise _error(errno.EINVAL, src, dst)
+        if there and name != goal and folder != self._is_folder(goal):
+            raise _error(errno.ENOTDIR if folder else errno.EISDIR, src, dst)
+        if there and name != goal and folder and not self._is_empty(goal):
+            raise _error(errno.ENOTEMPTY, src, dst)
+        if not _access(_dirname(name), CHANGEABLE):
+            raise _error(errno.EACCES, src, dst)
+
+    def _move_file(self, name: str, goal: str) -> None:
+        place = self._place(name)
+        assert place is not None
+        taken = self._moved.pop(goal, None)
+        if taken is not None and is_below(taken, self._folder):
+            _OS["unlink"](taken)
+        ours = place == name and (self._passes(name) or self._is_own(name))  # really there, by the program or its libraries
+        if self._passes(goal) or (ours and self._is_own(goal)):  # others may look for it
+            self._move_really(place, goal, keep=not ours and not is_below(place, self._folder))
+        elif ours:
+            self._moved[goal] = self._new_place(goal)
+            self._move_really(place, self._moved[goal], keep=False)
+        else:
+            self._moved[goal] = place
+            self.written[goal] = None
+            self._has_links |= stat.S_ISLNK(_lstat(place).st_mode)
+        self._vanish(name)
+
+    def _move_really(self, place: str, goal: str, *, keep: bool) -> None:
+        """The scratch folder may be on another disk."""
+        if not keep:
+            try:
+                _OS["rename"](place, goal)
+                return
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+        if _is_there(goal):
+            _OS["unlink"](goal)
+        if stat.S_ISLNK(_lstat(place).st_mode):
+            _OS["symlink"](_readlink(place), goal)
+        else:
+            self._copy(place, goal)
+        if not keep:
+            _OS["unlink"](place)
+
+    def _move_folder(self, name: str, goal: str) -> None:
+        """A folder of the view, file by file: those of the user's stay where they are and get other names."""
+        if self._place(goal) is None:
+            self.make_folder(goal)
+        for entry in self._entries(name, name):
+            source, target = _join(name, entry.name), _join(goal, entry.name)
+            self._move_folder(source, target) if self._is_folder(source) else self._move_file(source, target)
+        self.remove_folder(name)
+
+    def truncate(self, path: Any, length: int) -> None:
+        """`os.truncate`."""
+        self.marking("truncate")(path, length)
+
+    # ---- folders, links and pipes ----
+
+    def make_folder(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        """`os.mkdir`: where the program wants it."""
+        name = self.name(path, dir_fd, follow=False)
+        if name is None or (self._passes(name) and not self._is_gone(name)):
+            _call("mkdir", path, self._on_disk(path, name), mode, dir_fd=dir_fd)
+            if name is not None and self._zone(name) == self._temporary:
+                self._passing.add(name)
+            return
+        self._check_free(name, path)
+        if _is_folder(name):
+            self._remade.add(name)
+        elif _is_there(name):  # a file of the user's, which stays: the folder lies elsewhere
+            _OS["mkdir"](target := self._new_place(name), mode)
+            _OS["symlink"](target, place := self._new_place(name))
+            self._moved[name], self._has_links = place, True
+        else:
+            _call("mkdir", path, name, mode)
+            self.made[name] = None
+
+    def remove_folder(self, path: Any, *, dir_fd: int | None = None) -> None:
+        """`os.rmdir`."""
+        name = self.name(path, dir_fd, follow=False)
+        self._reals.clear()
+        if name is None or not (self._is_hidden(name) or self._has_files(name)):
+            _call("rmdir", path, self._on_disk(path, name), dir_fd=dir_fd)
+            self.made.pop(name or "", None)
+            self._passing.discard(name or "")
+            return
+        place = self._place(name)
+        if place is None or not self._is_folder(name):
+            raise _error(errno.ENOENT if place is None else errno.ENOTDIR, path)
+        if not self._is_empty(name):
+            raise _error(errno.ENOTEMPTY, path)
+        self._vanish(name)
+
+    def _has_files(self, name: str) -> bool:
+        return any(is_below(one, name) for one in self._moved)
+
+    def symlink(self, src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
+        """`os.symlink`."""
+        name = self.name(dst, dir_fd, follow=False)
+        if name is None or (self._passes(name) and not self._is_gone(name)):
+            dst, dir_fd = (name, None) if self._has_links and name is not None else (dst, dir_fd)
+            _OS["symlink"](src, dst, target_is_directory, dir_fd=dir_fd)
+            return
+        self._check_free(name, src, dst)
+        _OS["symlink"](src, place := self._new_place(name))
+        self._moved[name], self._has_links = place, True
+        self._reals.clear()
+
+    def link(
+        self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None, follow_symlinks: bool = True
+    ) -> None:
+        """`os.link`."""
+        name, goal = self.name(src, src_dir_fd, follow=False), self.name(dst, dst_dir_fd, follow=False)
+        if name is None or goal is None or not (self._is_hidden(name) or self._is_hidden(goal)):
+            _OS["link"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+            return
+        if self._place(name) is None:
+            raise _error(errno.ENOENT, src, dst)
+        # Python follows links here only where it is given an open folder, and so finds a file without a name.
+        follows = follow_symlinks and (src_dir_fd is not None or dst_dir_fd is not None)
+        source = _readlink(name) if follows and name.startswith("/proc/") else name
+        if _stat(_dirname(source)).st_dev != _stat(_dirname(goal)).st_dev:
+            raise _error(errno.EXDEV, src, dst)
+        self._check_free(goal, src, dst)
+        if self._is_folder(name):
+            raise _error(errno.EPERM, src, dst)
+        place = self._own(name) if self._is_hidden(name) else name
+        hidden = self._is_hidden(goal)
+        target = self._new_place(goal) if hidden else goal
+        try:
+            _OS["link"](place, target, follow_symlinks=follow_symlinks)
+        except OSError:  # the scratch folder is on another disk
+            self._copy(place, target)
+        if hidden:
+            self._moved[goal] = target
+
+    def readlink(self, path: Any, *, dir_fd: int | None = None) -> Any:
+        """`os.readlink`."""
+        place = self.to_read(path, dir_fd, follow=False)
+        target = _call("readlink", path, place, dir_fd=dir_fd)
+        return os.fsencode(target) if isinstance(path, bytes) else os.fsdecode(target)
+
+    def piping(self, kind: str) -> Callable[..., None]:
+        """`os.mkfifo` or `os.mknod`: where the program wants it."""
+
+        def piped(path: Any, *args: Any, dir_fd: int | None = None, **kwargs: Any) -> None:
+            name = self.name(path, dir_fd, follow=False)
+            passes = name is None or self._passes(name)
+            _OS[kind](path, *args, dir_fd=dir_fd, **kwargs)
+            if name is not None and not passes:
+                self.made[name] = None
+
+        return piped
+
+    # ---- what is known of files ----
+
+    def finding(self, kind: str, *, follow: bool = True) -> Callable[..., Any]:
+        """A function that reads what is known of a file."""
+
+        def found(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._differs:
+                return _OS[kind](path, *args, **kwargs)
+            try:
+                place = self.to_read(path, kwargs.get("dir_fd"), follow=follow and kwargs.get("follow_symlinks", True))
+            except FileNotFoundError:
+                if kind == "access":
+                    return False
+                raise
+            return _call(kind, path, place, *args, **kwargs)
+
+        return found
+
+    def marking(self, kind: str, *, follow: bool = True) -> Callable[..., Any]:
+        """A function that changes what is known of a file, or its length."""
+
+        def marked(path: Any, *args: Any, **kwargs: Any) -> Any:
+            name = self.name(path, kwargs.get("dir_fd"), follow=follow and kwargs.get("follow_symlinks", True))
+            if name is None or not self._is_hidden(name):
+                return _call(kind, path, self._on_disk(path, name), *args, **kwargs)
+            place = self._place(name)
+            if place is None:
+                raise _error(errno.ENOENT, *([] if kind == "utime" else [path]))  # whose error has no name
+            mode = _lstat(place).st_mode
+            if stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and not is_below(place, self._folder)):
+                return None if kind != "truncate" else _OS[kind](path, *args)  # a folder of the user's stays as it is
+            return _call(kind, path, place if stat.S_ISLNK(mode) else self._own(name), *args, **kwargs)
+
+        return marked
+
+    # ---- listings ----
+
+    def listdir(self, path: Any = None) -> list[Any]:
+        """`os.listdir`."""
+        name, given = self._listed(path)
+        return list(_OS["listdir"](path)) if name is None else [entry.name for entry in self._entries(name, given)]
+
+    def scandir(self, path: Any = None) -> Any:
+        """`os.scandir`."""
+        name, given = self._listed(path)
+        return _scandir(path) if name is None else Listing(iter(self._entries(name, given)))
+
+    def _listed(self, path: Any) -> tuple[str | None, Any]:
+        """The name of a folder that is not on disk as the view has it, and how its entries are named; raises where it is gone."""
+        if not self._differs:
+            return None, path
+        if isinstance(path, int):
+            name: str | None = _readlink(f"/proc/self/fd/{path}")
+            given: Any = ""
+        else:
+            given = os.fspath("." if path is None else path)
+            name = self.name(given)
+        if name is None or not name.startswith("/"):
+            return None, path
+        if self._is_gone(name):
+            raise _error(errno.ENOENT, path)
+        if not self._is_folder(name):
+            raise _error(errno.ENOENT if self._place(name) is None else errno.ENOTDIR, path)
+        inside = any(_dirname(one) == name for one in [*self._moved, *self._gone])
+        differs = inside or self._has_links or any(one in self._gone for one in _upwards(name))
+        return (name, given) if differs else (None, path)
+
+    def _entries(self, name: str, given: Any) -> list[Any]:
+        """The entries of a folder in the view; those of files that the program has written come last."""
+        written: dict[str, str] = {_basename(one): one for one in self._moved if _dirname(one) == name}
+        with _scandir(name) as real:
+            kept = [one.name for one in real if one.name not in written]
+        there = [one for one in kept if not self._is_gone(_join(name, one))]
+        as_bytes = isinstance(given, bytes)
+        return [
+            Entry(os.fsencode(one) if as_bytes else one, _join(given, os.fsencode(one) if as_bytes else one), _join(name, one))
+            for one in [*there, *written]
+        ]
+
+
+def _error(number: int, *paths: Any) -> OSError:
+    """As the system raises it: the class goes by the number."""
+    first, second = (*paths, None, None)[:2]
+    text = os.strerror(number)
+    return OSError(number, text, first, None, second) if second is not None else OSError(number, text, *paths)
+
+
+def _call(kind: str, path: Any, place: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of `os` with a place in place of a path; an error names the path."""
+    if place is not path:
+        kwargs.pop("dir_fd", None)
+    try:
+        return _OS[kind](place, *args, **kwargs)
+    except OSError as error:
+        if place is not path and error.filename == place:
+            error.filename = path
+        raise
+
+
+def _is_there(name: str) -> bool:
+    """Whether something of this name is on disk, whatever the view has."""
+    try:
+        _lstat(name)
+    except OSError:
+        return False
+    return True
+
+
+def _is_folder(name: str) -> bool:
+    """Whether it is a folder on disk."""
+    return _is_there(name) and stat.S_ISDIR(_lstat(name).st_mode)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | bytes | os.PathLike)
+
+
+def _upwards(name: str) -> list[str]:
+    """A name, and the folders around it."""
+    parts = name.rstrip("/").split("/")
+    return ["/".join(parts[:number]) or "/" for number in range(len(parts), 0, -1)]
