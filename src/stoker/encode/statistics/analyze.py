@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from stoker.encode.statistics.columns import AnyColumn
 from stoker.encode.statistics.gathering import ColumnGatherer
+from stoker.encode.statistics.keys import compiled
 from stoker.encode.statistics.kinds import Asked, kind_of
 from stoker.encode.statistics.limits import CATEGORIES, EXACT, Limits
 from stoker.encode.statistics.result import Statistics
@@ -89,6 +90,7 @@ def _of_table(
     schema = whole if names is None else pa.schema([whole.field(name) for name in names])
     gatherers, subjects = _gatherers(schema, asked, limits, source.label, key)
     chunks = [task().table for task in source.read(schema, start=Place(), chunk_bytes=max(source.num_bytes, 1))]
+    compiled(sum(chunk.num_rows for chunk in chunks) * len(schema))
 
     def gather(number: int) -> AnyColumn:
         gatherer = gatherers.pop(number)  # what it holds is given back with it
@@ -115,6 +117,7 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | N
             tasks = source.read(plan.schema, start=Place(), chunk_bytes=options.chunk_bytes)
             for chunk in read_ahead(tasks, readers, depth=options.threads + 1):
                 table = chunk.table
+                compiled((num_rows + table.num_rows) * len(gatherers))
                 spread(lambda gatherer, table=table: gatherer.add(table.column(gatherer.name)), gatherers)  # type: ignore[misc]
                 if subjects is not None:
                     subjects.add(table)

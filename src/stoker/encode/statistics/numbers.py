@@ -189,9 +189,7 @@ def _as_floats(keys: Keys, form: Form) -> Keys:
     """The same values as keys of floats."""
     if form == "float":
         return keys
-    values = np.empty(len(keys))
-    decode_floats(keys, form, values)
-    return float_keys(values)[0]
+    return float_keys(decode_floats(keys, form))[0]
 
 
 def _keys_of(values: list[int | float], form: Form) -> Keys:
