@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+ORIGINALS := .venv-originals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow test-gpu explore soak bench clean
+.PHONY: help setup demo test lint test-slow test-gpu test-originals explore soak bench clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -47,6 +48,17 @@ test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 explore: $(STAMP) ## the quick tests with new seeds; what fails becomes a fixed example of its test
 	@$(PY) -m pytest -q -n 2 --explore
 
+test-originals: $(ORIGINALS)/.installed ## encoders against mostlyai-engine and TA-Lib themselves, in a venv of its own
+	@$(ORIGINALS)/bin/python -W ignore -c 'import mostlyai.engine, talib' # else their tests would be skipped
+	@$(ORIGINALS)/bin/python -m pytest -q -m originals tests/encode
+
+$(ORIGINALS)/.installed: pyproject.toml constraints.txt requirements-originals.txt
+	@echo "Installing into $(ORIGINALS) (some minutes, only once) ..."
+	@[ -x $(ORIGINALS)/bin/pip ] && [ -e $@ ] || $(PYTHON) -m venv --clear $(ORIGINALS)
+	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@$(ORIGINALS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --requirement requirements-originals.txt
+	@touch $@
+
 soak: $(STAMP) ## the long tests, before a release
 	@$(PY) -m pytest -q -m soak
 
@@ -56,5 +68,5 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size
 	done
 
 clean: ## remove .venv and what tools left behind
-	@rm -rf $(VENV) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
+	@rm -rf $(VENV) $(ORIGINALS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
 	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,7 +1,8 @@
 /* Sentio's feature builder as its operators are defined: one column at a time, float32 except where it has a double.
  *
- * Plain C, one loop an operator, to be compiled with -O2 (never -ffast-math: the definition has NaN in it). What a missing value
- * does to SMA, EMA, RSI, ZWIN and VOLATILITY is part of the definition; in the others it does what C makes of it. Every operator
+ * Plain C, one loop per operator, to be compiled with -O2 (never -ffast-math: the definition has NaN in it). The order of operations
+ * and of comparisons is part of the definition, as what a NaN does follows from them: a comparison with it is false, so a bar is
+ * skipped, counts as 0, or spoils what follows. `larger` and `extreme` compare as std::max and std::max_element do. Every operator
  * fills a column that begins as zeros. The result is row-major. `by_row` keeps all columns and writes the rows at the end;
  * otherwise each column goes into the matrix as soon as it is there. A source is made once and shared by its features.
  */
@@ -17,7 +18,14 @@ typedef struct { int op, source, window, fast, slow, signal, d_period; float k; 
 typedef struct { long n; const float *o, *h, *l, *c, *v; } bars;
 
 static float *column(long n) { return calloc(n ? n : 1, sizeof(float)); }
-static float larger(float a, float b) { return a > b ? a : b; }
+static float larger(float a, float b) { return a < b ? b : a; }
+
+/* The largest (sign 1) or smallest (sign -1) of x[from ... to]: the first value, or a later one that beats all before it. */
+static float extreme(const float *x, long from, long to, float sign) {
+    float found = x[from];
+    for (long j = from + 1; j <= to; j++) if (sign * found < sign * x[j]) found = x[j];
+    return found;
+}
 
 static void logret(const float *x, long n, float *y) {
     for (long i = 1; i < n; i++)
@@ -96,22 +104,23 @@ static void atr(bars b, int w, float *y) {
 static void range_volatility(bars b, int w, int garman_klass, float *y) {
     float *term = column(b.n);
     for (long i = garman_klass ? 1 : 0; i < b.n; i++) {
+        if (!(b.h[i] > 0 && b.l[i] > 0)) continue;
         float hl = logf(b.h[i] / b.l[i]);
-        term[i] = hl * hl;
-        if (garman_klass) {
-            float co = logf(b.c[i] / b.o[i]);
-            term[i] = hl * hl * 0.5f - co * co * (float)(2 * M_LN2 - 1);
-        }
+        if (!garman_klass) { term[i] = hl * hl; continue; }
+        if (!(b.o[i] > 0 && b.c[i] > 0)) continue;
+        float co = logf(b.c[i] / b.o[i]);
+        term[i] = 0.5f * hl * hl - (float)(2 * M_LN2 - 1) * co * co;
     }
     sma(term, b.n, w, y);
-    for (long i = 0; i < b.n; i++) y[i] = sqrtf(garman_klass ? larger(y[i], 0) : y[i] * (float)(1 / (4 * M_LN2)));
+    for (long i = 0; i < b.n; i++) y[i] = sqrtf(garman_klass ? larger(0, y[i]) : y[i] * (float)(1 / (4 * M_LN2)));
     free(term);
 }
 
-static void bollinger(const float *x, long n, int w, float k, float *y) {
+static void bollinger(const float *x, long n, int w, int op, float k, float *y) {
     float *mean = column(n), *sd = column(n);
     sma(x, n, w, mean); volatility(x, n, w, sd);
-    for (long i = w; i < n; i++) y[i] = mean[i] + sd[i] * k;
+    for (long i = w; i < n; i++)
+        y[i] = op == BOLLINGER_MIDDLE ? mean[i] : op == BOLLINGER_UPPER ? mean[i] + k * sd[i] : mean[i] - k * sd[i];
     free(mean); free(sd);
 }
 
@@ -126,10 +135,8 @@ static void macd(const float *x, long n, feature f, float *y) {
 
 static void stochastic(bars b, int w, int williams, float *y) {
     for (long i = w; i < b.n; i++) {
-        float hh = b.h[i], ll = b.l[i];
-        for (long j = i - w; j < i; j++) { hh = larger(b.h[j], hh); ll = b.l[j] < ll ? b.l[j] : ll; }
-        float range = hh - ll;
-        y[i] = range > 0 ? (williams ? (hh - b.c[i]) / range * -100.0f : (b.c[i] - ll) / range * 100.0f) : 0;
+        float hh = extreme(b.h, i - w, i, 1), ll = extreme(b.l, i - w, i, -1);
+        if (hh > ll) y[i] = williams ? (hh - b.c[i]) / (hh - ll) * -100.0f : (b.c[i] - ll) / (hh - ll) * 100.0f;
     }
 }
 
@@ -157,8 +164,10 @@ static void adx(bars b, int w, float *y) {
         sp = (i <= w ? sp : sp - sp / w) + p;
         sm = (i <= w ? sm : sm - sm / w) + m;
         if (i < 2 * w) continue;
-        float pdi = st > 0 ? sp * 100.0f / st : 0, mdi = st > 0 ? sm * 100.0f / st : 0, both = pdi + mdi;
-        y[i] = both > 0 ? fabsf(pdi - mdi) * 100.0f / both : 0;
+        float pdi = st > 0 ? sp / st * 100.0f : 0, mdi = st > 0 ? sm / st * 100.0f : 0, both = pdi + mdi;
+        float dx = both > 0 ? fabsf(pdi - mdi) / both * 100.0f : 0, sum = 0;
+        for (int j = 0; j < w; j++) sum += dx;  /* the mean of w times the same, but for rounding */
+        y[i] = sum / w;
     }
     free(tr);
 }
@@ -166,9 +175,9 @@ static void adx(bars b, int w, float *y) {
 static void cumulative(bars b, int op, float *y) {
     float s = 0;
     for (long i = 1; i < b.n; i++) {
-        float d = b.c[i] - b.c[i - 1], range = b.h[i] - b.l[i];
-        if (op == OBV) s += d > 0 ? b.v[i] : d < 0 ? -b.v[i] : 0;
-        else if (op == VPT) s += d / b.c[i - 1] * b.v[i];
+        float last = b.c[i - 1], range = b.h[i] - b.l[i];
+        if (op == OBV) s += b.c[i] > last ? b.v[i] : b.c[i] < last ? -b.v[i] : 0;
+        else if (op == VPT) s += last > 0 ? (b.c[i] - last) / last * b.v[i] : 0;
         else if (range > 1e-8f) s += ((b.c[i] - b.l[i]) - (b.h[i] - b.c[i])) / range * b.v[i];
         y[i] = s;
     }
@@ -184,8 +193,7 @@ static void mfi(bars b, int w, float *y) {
             if (tp[j] > tp[j - 1]) pos += flow;
             if (tp[j] < tp[j - 1]) neg += flow;
         }
-        float ratio = neg > 1e-12f ? pos / neg : 0;
-        y[i] = 100.0f - 100.0f / (ratio + 1.0f);
+        if (neg > 1e-8f) y[i] = 100.0f - 100.0f / (pos / neg + 1.0f);
     }
     free(tp);
 }
@@ -193,14 +201,15 @@ static void mfi(bars b, int w, float *y) {
 static void microstructure(bars b, int op, float *y) {
     for (long i = op == PRICE_IMPACT ? 1 : 0; i < b.n; i++) {
         float h = b.h[i], l = b.l[i], c = b.c[i], v = b.v[i], range = h - l;
-        if (op == SPREAD_BP) { float mid = (h + l) / 2.0f; y[i] = mid > 0 ? range / mid * 1e4f : 0; }
+        if (op == SPREAD_BP) { float mid = (h + l) / 2.0f; if (mid > 1e-8f) y[i] = range / mid * 1e4f; }
         else if (op == PRICE_IMPACT) {
-            float change = b.c[i - 1] > 0 ? fabsf(c - b.c[i - 1]) / b.c[i - 1] : 0, root = sqrtf(v);
-            y[i] = root > 0 ? change / root * 1e6f : 0;
+            float last = b.c[i - 1], root = sqrtf(v);
+            if (root > 1e-8f && last > 1e-8f) y[i] = fabsf(c - last) / last / root * 1e6f;
         }
-        else if (op == ORDER_FLOW) y[i] = (range > 1e-8f ? ((c - l) - (h - c)) / range : 0) * v;
-        else if (op == MARKET_DEPTH) { float depth = logf(v + 1.0f); y[i] = depth > 0 ? range / depth : 0; }
-        else { float p = range > 1e-8f ? (c - l) / range : 0.5f; y[i] = p / (1.0f - p + 1e-8f); }
+        else if (!(range > 1e-8f)) continue;
+        else if (op == ORDER_FLOW) y[i] = ((c - l) / range - (h - c) / range) * v;
+        else if (op == MARKET_DEPTH) { if (v > 1e-8f) y[i] = range / logf(v + 1.0f); }
+        else { float p = (c - l) / range; y[i] = p / (1.0f - p + 1e-8f); }
     }
 }
 
@@ -219,9 +228,7 @@ static void compute(bars b, const float *x, feature f, float *y) {
     case RSI: rsi(x, n, w, y); break;
     case ZWIN: zwin(x, n, w, y); break;
     case ATR: atr(b, w, y); break;
-    case BOLLINGER_UPPER: bollinger(x, n, w, f.k, y); break;
-    case BOLLINGER_MIDDLE: bollinger(x, n, w, 0, y); break;
-    case BOLLINGER_LOWER: bollinger(x, n, w, -f.k, y); break;
+    case BOLLINGER_UPPER: case BOLLINGER_MIDDLE: case BOLLINGER_LOWER: bollinger(x, n, w, f.op, f.k, y); break;
     case MACD_LINE: case MACD_SIGNAL: case MACD_HISTOGRAM: macd(x, n, f, y); break;
     case STOCHASTIC_K: case WILLIAMS_R: stochastic(b, w, f.op == WILLIAMS_R, y); break;
     case STOCHASTIC_D: { float *k = column(n); stochastic(b, w, 0, k); sma(k, n, f.d_period, y); free(k); break; }

@@ -1,4 +1,4 @@
-"""The golden table: Sentio's operators over `golden_bars`, at ten rows, as its own build printed them."""
+"""What Sentio's own code gave: the golden table (`golden_bars`, at ten rows), and the bits of every operator over odd bars."""
 
 from __future__ import annotations
 
@@ -51,3 +51,45 @@ def _entry(line: str) -> tuple[str, tuple[dict[str, Any], tuple[float, ...]]]:
 
 GOLDEN = dict(_entry(line) for line in _TABLE.strip().splitlines())
 """The fields and the values of each operator."""
+
+EDGE_WINDOWS = (1, 5, 14)
+EDGE_BITS = dict(
+    line.split()
+    for line in """
+IDENT 01c3c27a4ea3551a
+LOGRET 9a63ee7d7bf183bd
+MOMENTUM 60d5132de8606dc6
+ROC 05cc172265aa85da
+SMA d2f1de380339db7e
+EMA 8f415ed138ef6de9
+MACD_LINE e14d37d08de378c7
+MACD_SIGNAL 307c228667cc7292
+MACD_HISTOGRAM be9ea65dfb0a57c0
+BOLLINGER_UPPER c822fc60a5cfd021
+BOLLINGER_MIDDLE 1c271156f9569cbb
+BOLLINGER_LOWER 59a976045771ed93
+VOLATILITY 2c510bf8104daaaa
+ZWIN 682007eed5720b89
+PARKINSON 52516b48c54bcbde
+GARMAN_KLASS ef771cdf9b062612
+RSI 9e38f90bd7f9957c
+STOCHASTIC_K 4caa82b5969fdbc9
+STOCHASTIC_D 0536f5964c4b0de4
+WILLIAMS_R a06a3bc4d9cbf7d8
+CCI 2ce3309807bbe1eb
+MFI 4bbbd6b497c4a2f6
+ATR b8320b4861703419
+ADX 2de6f0fbf733fec0
+OBV af90a9c4546b8e7f
+VPT 72e5cb5184ca4710
+AD_LINE 5031fed5806d9fe7
+SPREAD_BP c44f64d053eefe59
+PRICE_IMPACT 76daabeaccdb50d2
+ORDER_FLOW 700eddf938f2c2c6
+MARKET_DEPTH 9e4924317e7f76e5
+BID_ASK_RATIO 580a3b73188cdd09
+""".strip().splitlines()
+)
+"""Of each operator, the first 16 digits of the SHA-256 of its float32 bits (little-endian, one NaN for all) over `edge_markets`,
+one behind the other, each with the windows above in this order (and fast 3, slow 8, signal 4, d_period as the window). The bits
+are those of Sentio's operators (sentio_cpp at 8920198), compiled with g++ 12 -O2 on x86-64, glibc 2.36; the same without FMA."""

@@ -1,4 +1,7 @@
-"""Sentio's operators as their table says them, one bar at a time in float32 scalars: slow and obvious."""
+"""Sentio's operators as their C++ computes them, one bar at a time in float32 scalars: slow and obvious.
+
+Order and grouping of operations are theirs; so are comparisons, from which it follows what a NaN does. golden.py holds what the
+original gave, so that this twin and the kernel cannot be wrong together."""
 
 from __future__ import annotations
 
@@ -21,19 +24,12 @@ _libm.logf.restype, _libm.logf.argtypes = ctypes.c_float, [ctypes.c_float]
 
 def log(x: np.float32) -> np.float32:
     """The C library's, as NumPy has its own."""
-    return F(_libm.logf(x)) if x > 0 else F(math.nan)
-
-
-def divided(a: Any, b: Any) -> np.float32:
-    return F(a / b) if b != 0 else F(math.nan)
+    return F(_libm.logf(x))
 
 
 def larger(a: np.float32, b: np.float32) -> np.float32:
-    return a if a > b or a != a else b
-
-
-def ratio(a: np.float32, b: np.float32, otherwise: float, limit: float = 0.0) -> np.float32:
-    return F(F(otherwise) - (a - a)) if b <= F(limit) else a / b
+    """std::max."""
+    return b if a < b else a
 
 
 def zeros(x: Array) -> Array:
@@ -155,17 +151,24 @@ class SentioTwin:
         return self.each(w, lambda i: (x[i] - before[i - w]) / before[i - w] * F(100))
 
     def parkinson(self, x: Array, w: int, on: Settings) -> Array:
-        logs = [log(divided(h, low)) for h, low in zip(self.h, self.l, strict=True)]
-        mean = sma(np.array([one * one for one in logs], dtype=F), w)
+        def term(i: int) -> np.float32:
+            if not (self.h[i] > 0 and self.l[i] > 0):
+                return F(0)
+            ratio = log(self.h[i] / self.l[i])
+            return ratio * ratio
+
+        mean = sma(self.each(0, term), w)
         return np.sqrt(mean * F(1 / (4 * math.log(2))))
 
     def garman_klass(self, x: Array, w: int, on: Settings) -> Array:
         def term(i: int) -> np.float32:
-            hl, co = log(divided(self.h[i], self.l[i])), log(divided(self.c[i], self.o[i]))
-            return hl * hl * F(0.5) - co * co * F(2 * math.log(2) - 1)
+            if not (self.h[i] > 0 and self.l[i] > 0 and self.o[i] > 0 and self.c[i] > 0):
+                return F(0)
+            hl, co = log(self.h[i] / self.l[i]), log(self.c[i] / self.o[i])
+            return (F(0.5) * hl) * hl - (F(2 * math.log(2) - 1) * co) * co
 
         mean = sma(self.each(1, term), w)
-        return np.sqrt(np.array([larger(one, F(0)) for one in mean], dtype=F))
+        return np.sqrt(np.array([larger(F(0), one) for one in mean], dtype=F))
 
     def true_range(self) -> Array:
         h, low, c = self.h, self.l, self.c
@@ -180,31 +183,34 @@ class SentioTwin:
         def direction(i: int, up: bool) -> np.float32:
             rise, fall = h[i] - h[i - 1], low[i - 1] - low[i]
             one, other = (rise, fall) if up else (fall, rise)
-            if one != one or other != other:
-                return F(math.nan)
             return one if one > other and one > 0 else F(0)
 
         span = decay(self.true_range(), w)
         plus, minus = (decay(self.each(1, lambda i, up=up: direction(i, up)), w) for up in (True, False))
 
         def dx(i: int) -> np.float32:
-            p, m = ratio(plus[i] * F(100), span[i], 0), ratio(minus[i] * F(100), span[i], 0)
-            return ratio(abs(p - m) * F(100), p + m, 0)
+            p, m = (one[i] / span[i] * F(100) if span[i] > 0 else F(0) for one in (plus, minus))
+            return abs(p - m) / (p + m) * F(100) if p + m > 0 else F(0)
 
-        return self.each(2 * w, dx)
+        def mean_of_the_same(i: int) -> np.float32:
+            now, total = dx(i), F(0)
+            for _ in range(w):
+                total = total + now
+            return total / F(w)
 
-    def _bollinger(self, x: Array, w: int, k: float) -> Array:
-        mean, sd = sma(x, w), volatility(x, w)
-        return self.each(w, lambda i: mean[i] + sd[i] * F(k) if k else mean[i])
+        return self.each(2 * w, mean_of_the_same)
 
     def bollinger_upper(self, x: Array, w: int, on: Settings) -> Array:
-        return self._bollinger(x, w, on.k)
+        mean, sd = sma(x, w), volatility(x, w)
+        return self.each(w, lambda i: mean[i] + F(on.k) * sd[i])
 
     def bollinger_middle(self, x: Array, w: int, on: Settings) -> Array:
-        return self._bollinger(x, w, 0)
+        mean = sma(x, w)
+        return self.each(w, lambda i: mean[i])
 
     def bollinger_lower(self, x: Array, w: int, on: Settings) -> Array:
-        return self._bollinger(x, w, -on.k)
+        mean, sd = sma(x, w), volatility(x, w)
+        return self.each(w, lambda i: mean[i] - F(on.k) * sd[i])
 
     def macd_line(self, x: Array, w: int, on: Settings) -> Array:
         return ema(x, on.fast) - ema(x, on.slow)
@@ -216,13 +222,17 @@ class SentioTwin:
         return self.macd_line(x, w, on) - self.macd_signal(x, w, on)
 
     def _extremes(self, i: int, w: int) -> tuple[np.float32, np.float32]:
-        """Of w + 1 bars; NaN if one is."""
-        return np.max(self.h[i - w : i + 1]), np.min(self.l[i - w : i + 1])
+        """Of w + 1 bars; one that is NaN never beats the one before, and is never beaten."""
+        high, low = self.h[i - w], self.l[i - w]
+        for j in range(i - w + 1, i + 1):
+            high = self.h[j] if high < self.h[j] else high
+            low = self.l[j] if self.l[j] < low else low
+        return high, low
 
     def stochastic_k(self, x: Array, w: int, on: Settings) -> Array:
         def k(i: int) -> np.float32:
             high, low = self._extremes(i, w)
-            return ratio(self.c[i] - low, high - low, 0) * F(100)
+            return (self.c[i] - low) / (high - low) * F(100) if high > low else F(0)
 
         return self.each(w, k)
 
@@ -232,7 +242,7 @@ class SentioTwin:
     def williams_r(self, x: Array, w: int, on: Settings) -> Array:
         def r(i: int) -> np.float32:
             high, low = self._extremes(i, w)
-            return ratio(high - self.c[i], high - low, -0.0) * F(-100)
+            return (high - self.c[i]) / (high - low) * F(-100) if high > low else F(0)
 
         return self.each(w, r)
 
@@ -248,31 +258,28 @@ class SentioTwin:
             for j in range(i - w + 1, i + 1):
                 away += abs(price[j] - mean[i])
             away = away / F(w)
-            return F(0) if away <= F(1e-8) else (price[i] - mean[i]) / (away * F(0.015))
+            return (price[i] - mean[i]) / (F(0.015) * away) if away > F(1e-8) else F(0)
 
         return self.each(w, value)
 
     def obv(self, x: Array, w: int, on: Settings) -> Array:
         c = self.c
 
-        def sign(i: int) -> np.float32:
-            if c[i] == c[i - 1]:  # also two that are infinite
-                return F(0)
-            return F(1) if c[i] > c[i - 1] else F(-1) if c[i] < c[i - 1] else F("nan")
+        def signed(i: int) -> np.float32:
+            return self.v[i] if c[i] > c[i - 1] else -self.v[i] if c[i] < c[i - 1] else F(0)
 
-        signs = self.each(1, sign)
-        return self._total(self.each(1, lambda i: signs[i] * self.v[i]))
+        return self._total(self.each(1, signed))
 
     def vpt(self, x: Array, w: int, on: Settings) -> Array:
         c = self.c
-        return self._total(self.each(1, lambda i: divided(c[i] - c[i - 1], c[i - 1]) * self.v[i]))
+        return self._total(self.each(1, lambda i: (c[i] - c[i - 1]) / c[i - 1] * self.v[i] if c[i - 1] > 0 else F(0)))
 
     def ad_line(self, x: Array, w: int, on: Settings) -> Array:
-        return self._total(self.each(1, self._flow))
+        def flow(i: int) -> np.float32:
+            h, low, c = self.h[i], self.l[i], self.c[i]
+            return ((c - low) - (h - c)) / (h - low) * self.v[i] if h - low > F(1e-8) else F(0)
 
-    def _flow(self, i: int) -> np.float32:
-        h, low, c = self.h[i], self.l[i], self.c[i]
-        return ratio((c - low) - (h - c), h - low, 0, limit=1e-8) * self.v[i]
+        return self._total(self.each(1, flow))
 
     def _total(self, terms: Array) -> Array:
         y, s = zeros(terms), F(0)
@@ -285,32 +292,49 @@ class SentioTwin:
 
         def flow(i: int, up: bool) -> np.float32:
             now, before = (price[i], price[i - 1]) if up else (price[i - 1], price[i])
-            return price[i] * self.v[i] * (F(1) if now > before else F(0) if now <= before else F(math.nan))
+            return price[i] * self.v[i] if now > before else F(0)
 
         def value(i: int) -> np.float32:
             sums = [F(0), F(0)]
             for j in range(i - w + 1, i + 1):
                 sums = [sums[0] + flow(j, True), sums[1] + flow(j, False)]
-            return F(100) - F(100) / (ratio(sums[0], sums[1], 0, limit=1e-12) + F(1))
+            return F(100) - F(100) / (F(1) + sums[0] / sums[1]) if sums[1] > F(1e-8) else F(0)
 
         return self.each(w, value)
 
     def spread_bp(self, x: Array, w: int, on: Settings) -> Array:
-        return self.each(0, lambda i: ratio(self.h[i] - self.l[i], (self.h[i] + self.l[i]) / F(2), 0) * F(1e4))
+        def value(i: int) -> np.float32:
+            middle = (self.h[i] + self.l[i]) / F(2)
+            return (self.h[i] - self.l[i]) / middle * F(1e4) if middle > F(1e-8) else F(0)
+
+        return self.each(0, value)
 
     def price_impact(self, x: Array, w: int, on: Settings) -> Array:
         c = self.c
-        return self.each(1, lambda i: ratio(ratio(abs(c[i] - c[i - 1]), c[i - 1], 0), np.sqrt(self.v[i]), 0) * F(1e6))
+
+        def value(i: int) -> np.float32:
+            root = np.sqrt(self.v[i])
+            known = root > F(1e-8) and c[i - 1] > F(1e-8)
+            return abs(c[i] - c[i - 1]) / c[i - 1] / root * F(1e6) if known else F(0)
+
+        return self.each(1, value)
 
     def order_flow(self, x: Array, w: int, on: Settings) -> Array:
-        return self.each(0, self._flow)
+        def value(i: int, span: np.float32) -> np.float32:
+            return ((self.c[i] - self.l[i]) / span - (self.h[i] - self.c[i]) / span) * self.v[i]
+
+        return self._where_there_is_a_range(value)
 
     def market_depth(self, x: Array, w: int, on: Settings) -> Array:
-        return self.each(0, lambda i: ratio(self.h[i] - self.l[i], log(self.v[i] + F(1)), 0))
+        return self._where_there_is_a_range(lambda i, span: span / log(self.v[i] + F(1)) if self.v[i] > F(1e-8) else F(0))
 
     def bid_ask_ratio(self, x: Array, w: int, on: Settings) -> Array:
-        def value(i: int) -> np.float32:
-            p = ratio(self.c[i] - self.l[i], self.h[i] - self.l[i], 0.5, limit=1e-8)
-            return divided(p, F(1) - p + F(1e-8))
+        def value(i: int, span: np.float32) -> np.float32:
+            p = (self.c[i] - self.l[i]) / span
+            return p / (F(1) - p + F(1e-8))
 
-        return self.each(0, value)
+        return self._where_there_is_a_range(value)
+
+    def _where_there_is_a_range(self, value: Any) -> Array:
+        spans = self.h - self.l
+        return self.each(0, lambda i: value(i, spans[i]) if spans[i] > F(1e-8) else F(0))

@@ -1,4 +1,6 @@
-"""Sentio's arithmetic is, bit for bit, that of a slow twin written from its table, and that of plain C compiled with -O2."""
+"""Sentio's arithmetic is, bit for bit, that of a slow twin, and that of plain C compiled with -O2.
+
+Both were written here; that they and the kernel are what the original is, is known from test_golden.py."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 from benchmarks.before.sentio_features import SentioBuilder, compiler
 from hypothesis import given, settings
-from tests.encode.indicators.markets import golden_bars, market, troubled_markets
+from tests.encode.indicators.markets import edge_markets, golden_bars, market, troubled_markets
 from tests.encode.indicators.sentio_twin import SentioTwin
 from tests.encode.indicators.specs import all_operators, any_specs, minimal_spec
 
@@ -103,6 +105,17 @@ def test_a_close_that_is_none_does_to_the_55_features_what_it_does_in_c(builder:
     bars = market(600)
     bars["close"][200] = value
     assert same_bits(features(bars, spec).values, builder.build(bars, spec)).all()
+
+
+@pytest.mark.parametrize("name", edge_markets())
+def test_odd_bars_are_those_of_plain_c_and_of_the_twin(builder: SentioBuilder, name: str) -> None:
+    bars = edge_markets()[name]
+    for window in (1, 20):
+        content = all_operators(window=window, d_period=window)
+        spec = parse_spec(content, compat="sentio")
+        assert same_bits(features(bars, spec).values, builder.build(bars, spec)).all()
+        if len(bars["close"]) <= 240:
+            check_against_twin(bars, content)
 
 
 @pytest.mark.soak

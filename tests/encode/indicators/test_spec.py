@@ -48,6 +48,11 @@ def test_defaults_are_those_of_the_operators() -> None:
     assert "EMA_close_20_2.0" in spec.names
 
 
+def test_features_without_a_name_get_that_of_sentios_python() -> None:
+    features = [{"op": "EMA"}, {"op": "EMA", "window": 20}, {"op": "BOLLINGER_UPPER", "source": "hlc", "window": 5, "k": 2}]
+    assert parse_spec({"features": features}, compat="sentio").names == ("EMA___", "EMA__20_", "BOLLINGER_UPPER_hlc_5_2")
+
+
 @pytest.mark.parametrize("source", MEANING_CLOSE)
 def test_joint_sources_mean_the_close(source: str) -> None:
     assert parse_spec({"features": [{**EMA, "source": source}]}).features[0].settings.source == "close"

@@ -1,4 +1,4 @@
-"""TA-Lib as an oracle, where it is installed and defines an operator as the exact arithmetic does."""
+"""TA-Lib itself as an oracle (`make test-originals`), where it defines an operator as the exact arithmetic does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from tests.encode.indicators.markets import market
 
 from stoker.encode.indicators.batch import features
 
-talib: Any = pytest.importorskip("talib")
+talib: Any = pytest.importorskip("talib", reason="TA-Lib is not installed: make test-originals")
+pytestmark = pytest.mark.originals
 
 BARS = market(3000, seed=5)
 O, H, L, C, V = (BARS[name] for name in ("open", "high", "low", "close", "volume"))  # noqa: E741

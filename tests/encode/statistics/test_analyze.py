@@ -143,6 +143,19 @@ def test_a_table_without_rows() -> None:
     assert Statistics.from_json(found.to_json(partial=True)) == found
 
 
+def test_objects_of_one_type_are_that_type() -> None:
+    found = analyze({"x": np.array([1, None, 3], dtype=object), "y": [1, np.int64(2), np.float32(0.5)]})
+    assert [column.type for column in found.columns] == ["int64", "double"]
+
+
+@pytest.mark.parametrize("kind", ["number", "date", "category"])
+def test_a_column_of_nothing_is_what_it_is_taken_for(kind: Any) -> None:
+    found: Any = analyze({"x": [None, None]}, kinds={"x": kind})["x"]
+    assert found.analysis()["has_nan"]
+    assert (found.num_values, found.num_null) == (2, 2)
+    assert type(found) is {"number": NumberColumn, "date": DateColumn, "category": EmptyColumn}[kind]
+
+
 def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0]}, index=pd.Index(["a", "b"], name="id"))
     assert analyze(frame).names == ["id", "x"]
@@ -164,8 +177,22 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
         ({"o": np.array([1, "x"], dtype=object)}, {}, BadValue, r"column 'o' holds 'x' \(str\) in row 2"),
         ({"o": np.array([1, True], dtype=object)}, {}, BadValue, r"column 'o' holds True \(bool\) in row 2"),
         ({"a": [1]}, {"kinds": {"b": "category"}}, OptionError, "kinds names 'b', but <dict> has the columns a"),
-        ({"a": [1]}, {"kinds": {"a": "text"}}, OptionError, "kinds takes column 'a' for 'text'; expected one of number, category"),
-        ({"a": ["x"]}, {"kinds": {"a": "number"}}, OptionError, "kinds takes column 'a' of <dict> for a number, but it is string"),
+        (
+            {"a": [1]},
+            {"kinds": {"a": "text"}},
+            OptionError,
+            "kinds takes column 'a' for 'text'; expected one of number, category, date",
+        ),
+        ({"a": [1]}, {"kinds": {"a": "date"}}, OptionError, "kinds takes column 'a' of <dict> for a date, but it is int64"),
+        ({"a": [1, 2, 3], "b": [np.int64(1), 2]}, {}, SourceInvalid, "length 2. Give all columns the same number of rows"),
+        (
+            {"a": [1, 2**70]},
+            {},
+            BadValue,
+            r"column 'a' holds 1180591620717411303424 \(int\) in row 2, which does not fit into 64 bits",
+        ),
+        ({"b": [1], "a": [1j]}, {}, BadValue, r"column 'a' holds 1j \(complex\) in row 1, which is not a number"),
+        ({"a": [1, np.int64(2)], "b": ["x", 1]}, {}, BadValue, r"column 'b' holds 1 \(int\) in row 2"),
         ("nothing-here.csv", {}, SourceNotFound, "nothing-here.csv does not exist"),
         (5, {}, OptionError, "int is no data: give a path"),
     ],

@@ -64,6 +64,27 @@ def test_whole_numbers_can_be_taken_for_categories() -> None:
     assert category(np.array([7, -1, 7]), kinds={"x": "category"}).cnt_values == {"-1": 1, "7": 2}
 
 
+@pytest.mark.parametrize("key", [None, "who"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_floats_are_texts_of_their_own_type_and_nan_is_missing(dtype: Any, key: str | None) -> None:
+    values = np.array([0.1, np.nan, -0.0, 0.0, 0.1, np.inf, 1e4], dtype=dtype)
+    expected = analyze_categorical(pd.Series(values))
+    assert "nan" not in expected["cnt_values"]
+    owners = {} if key is None else {"who": np.arange(7)}
+    of_polars = [] if dtype == np.float16 else [pl.Series(values)]
+    for source in (values, pd.Series(values), pa.array(values), *of_polars):
+        found: Any = analyze({"x": source, **owners}, kinds={"x": "category"}, key=key)["x"]
+        assert as_json(found.analysis()) == as_json(expected)
+        assert found.num_null == 1
+
+
+def test_negative_control_floats_as_arrow_has_them_count_nan_and_join_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(categories, "texts_of_floats", lambda values: values)
+    found = category(np.array([0.1, np.nan, -0.0, 0.0], dtype=np.float32), kinds={"x": "category"})
+    assert "nan" in found.cnt_values
+    assert "0.10000000149011612" in found.cnt_values
+
+
 def test_the_most_frequent_come_first() -> None:
     found = category(pa.array(["b", "c", "a", "c", "b", "d"]))
     assert list(found.top(3).items()) == [("b", 2), ("c", 2), ("a", 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +17,7 @@ from benchmarks.before import mostlyai_statistics as before
 
 from stoker.encode import Statistics, analyze
 from stoker.encode.statistics import subjects
-from stoker.errors import BadValue, OptionError, SourceInvalid
+from stoker.errors import OptionError, SourceInvalid
 
 
 def table(rng: np.random.Generator, num_rows: int = 400, num_keys: int = 50) -> pd.DataFrame:
@@ -123,8 +124,6 @@ def test_values_of_any_type() -> None:
 @pytest.mark.parametrize(
     ("source", "options", "error", "told"),
     [
-        ({"who": [1, None], "x": [1, 2]}, {}, BadValue, "the key 'who' is missing in row 2"),
-        ({"who": [1.0, float("nan")], "x": [1, 2]}, {}, BadValue, "the key 'who' is missing in row 2"),
         ({"x": [1, 2]}, {}, OptionError, "key is 'who', but <dict> has the columns x"),
         ({"who": [1], "x": [[1, 2]]}, {}, OptionError, "column 'x' holds lists, which cannot be counted by key"),
     ],
@@ -134,11 +133,60 @@ def test_what_cannot_be_counted_is_named(source: Any, options: Any, error: type[
         analyze(source, key="who", **options)
 
 
-def test_many_values_are_not_counted_one_by_one() -> None:
-    column: Any = analyze({"who": np.arange(200), "x": np.arange(200)}, key="who")["x"]
-    assert column.analysis()["cnt_values"] is None
-    with pytest.raises(OptionError, match="100 values or more, which are not counted by key"):
-        column.analysis("discrete")
+@pytest.mark.parametrize("keys", [[1.0, None, 2.0, None, 1.0], ["a", None, "b", None, "a"]], ids=["numbers", "texts"])
+def test_a_row_without_a_key_counts_for_nobody(keys: list[Any]) -> None:
+    values = [5.0, 6.0, 7.0, 5.0, 5.0]
+    when = np.array([1, 2, 3, 4, 5], dtype="M8[s]")
+    found: Any = analyze({"who": keys, "x": values, "text": list("abcab"), "when": when}, key="who")
+    assert found["x"].cnt_values == {"5.0": 1, "6.0": 0, "7.0": 1}
+    assert (found["x"].min_n, found["x"].max_n, found["x"].num_values) == ([5.0, 7.0], [7.0, 5.0], 5)
+    assert found["text"].cnt_values == {"a": 1, "b": 1, "c": 1}
+    assert len(found["when"].min_n) == 2
+    assert (found.cnt_lengths, found["x"].num_keys) == ({"1": 1, "2": 1}, 2)
+    assert Statistics.from_json(found.to_json(partial=True)) == found
+    nobody: Any = analyze({"who": pa.nulls(2, pa.int64()), "x": [1, 2]}, key="who")
+    assert (nobody["x"].cnt_values, nobody["x"].min_n, nobody.cnt_lengths) == ({"1": 0, "2": 0}, [], {})
+    assert Statistics.from_json(nobody.to_json(partial=True)) == nobody
+
+
+def test_a_zero_keeps_its_sign_where_only_one_occurs() -> None:
+    one: Any = analyze({"who": [1, 1, 2], "x": [-0.0, -0.0, 1.0]}, key="who")["x"]
+    assert json.dumps([one.cnt_values, one.min_n, one.max_n]) == '[{"-0.0": 1, "1.0": 1}, [-0.0, 1.0], [1.0, -0.0]]'
+    both: Any = analyze({"who": [1, 1, 2, 3], "x": [-0.0, 0.0, -0.0, 1.0]}, key="who")["x"]
+    assert json.dumps([both.cnt_values, both.min_n, both.max_n]) == '[{"0.0": 2, "1.0": 1}, [-0.0, -0.0, 1.0], [1.0, 0.0, -0.0]]'
+    assert json.dumps(both.analysis("discrete")["cnt_values"]) == '{"0.0": 2, "1.0": 1}'
+    parts: Any = [analyze({"who": [who], "x": [zero]}, key="who") for who, zero in ((1, -0.0), (2, 0.0))]
+    assert parts[0].merge(parts[1])["x"].analysis("discrete")["cnt_values"] == {0.0: 2}
+
+
+def test_many_values_are_counted_by_key_for_discrete_encoding(rng: np.random.Generator) -> None:
+    frame = pd.DataFrame({"who": rng.integers(0, 30, 3000), "x": rng.integers(-400, 400, 3000) / 4})
+    column: Any = analyze(frame, key="who")["x"]
+    assert (column.cnt_values, column.analysis()["cnt_values"]) == (None, None)
+    expected = json.dumps(before.analyze_numeric(frame["x"], frame["who"].rename("keys"), "discrete"))
+    assert json.dumps(column.analysis("discrete")) == expected
+    one, other = analyze(frame[frame["who"] < 9], key="who"), analyze(frame[frame["who"] >= 9], key="who")
+    joined: Any = one.merge(Statistics.from_json(other.to_json(partial=True)))["x"]
+    assert json.dumps(joined.analysis("discrete")) == expected
+
+
+def test_more_pairs_than_are_kept_are_told_and_not_kept(rng: np.random.Generator) -> None:
+    frame = {"who": np.arange(5000), "x": rng.permutation(5000) % 200, "few": np.arange(5000) % 7}
+    found: Any = analyze(frame, key="who", exact=1024)
+    with pytest.raises(OptionError, match="column 'x' has more different pairs of key and value than were kept"):
+        found["x"].analysis("discrete")
+    assert sum(found["few"].analysis("discrete")["cnt_values"].values()) == 5000
+    assert analyze(frame, key="who")["x"].analysis("discrete")["cnt_values"] == dict.fromkeys(range(200), 25)  # type: ignore[union-attr,call-arg]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"), [(b"\x00" * 8, "8 bytes for each of 2 keys"), (b"\x09" + b"\x00" * 15, "at most 2 each")]
+)
+def test_counts_of_keys_that_cannot_be_are_refused(change: bytes, told: str) -> None:
+    content = json.loads(analyze({"who": [1, 2], "x": [1, 2]}, key="who").to_json(partial=True))
+    content["columns"][0]["state"]["num_keys"] = base64.b64encode(change).decode()
+    with pytest.raises(SourceInvalid, match=told):
+        Statistics.from_json(json.dumps(content).encode())
 
 
 def test_parts_by_another_key_do_not_join() -> None:

@@ -12,7 +12,7 @@ FLAT = 1e-8
 
 
 class SentioAssembly(Assembly):
-    """Terms in float32, 0 before their first bar."""
+    """Terms in float32, 0 before their first bar. A NaN does what it does in C++: a comparison with it is false."""
 
     LOAD = kernels.LOAD
     WRITE = kernels.WRITE
@@ -30,6 +30,38 @@ class SentioAssembly(Assembly):
         """From the bar before; values below 1e-12 count as that."""
         level = self.logarithm(self.larger(a, TINY))
         return self.subtract(level, level.back(1), first=1)
+
+    def divide(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
+        """The quotient, infinite or NaN where `b` is 0."""
+        return self._simple(kernels.QUOTIENT, a, b, first=first)
+
+    def larger(self, a: Term | float, b: Term | float, *, first: int = 0) -> Term:
+        """The larger of the two as std::max finds it: `b` where a < b, else `a`, also where one of them is NaN."""
+        return self._simple(kernels.MAXIMUM, a, b, first=first)
+
+    def above(self, a: Term, b: Term | float) -> Term:
+        """1 where a > b, else 0, also where one of them is NaN."""
+        return self._simple(kernels.GREATER, a, b)
+
+    def both(self, a: Term, b: Term) -> Term:
+        """1 where two conditions are 1, else 0."""
+        return self.multiply(a, b)
+
+    def where(self, condition: Term, value: Term, *, first: int = 0) -> Term:
+        """The value where the condition is 1, else 0."""
+        return self._simple(kernels.WHERE, condition, value, first=first)
+
+    def logarithm(self, a: Term) -> Term:
+        """The natural logarithm: -inf of 0, NaN of what is below it."""
+        return self._simple(kernels.LOG, a, a)
+
+    def highest(self, a: Term, window: int) -> Term:
+        """The largest of the last `window` values as std::max_element finds it: NaN where the first is, other NaN are skipped."""
+        return self._emit(Instruction(op=kernels.MAX_ELEMENT, a=a.back(window - 1), b=self._scratch(), window=window))
+
+    def lowest(self, a: Term, window: int) -> Term:
+        """The smallest of the last `window` values, as std::min_element finds it."""
+        return self.multiply(self.highest(self.multiply(a, -1.0), window), -1.0)  # keeps the sign of 0, as 0 - a would not
 
     def mean(self, a: Term, window: int) -> Term:
         """Of the last `window` values; a window of 1 is the value itself."""
@@ -50,6 +82,10 @@ class SentioAssembly(Assembly):
     def window_sum(self, a: Term, window: int) -> Term:
         """Of the last `window` values, added up anew at each bar."""
         return self._emit(Instruction(op=kernels.WINDOW_SUM, a=a.back(window - 1), window=window))
+
+    def repeated_mean(self, a: Term, window: int) -> Term:
+        """The value added up `window` times and divided by `window`, which is the value but for rounding."""
+        return self.divide(self._emit(Instruction(op=kernels.REPEATED_SUM, a=a, window=window)), float(window))
 
     def total(self, a: Term) -> Term:
         """The sum of all values so far."""

@@ -1,5 +1,6 @@
 """The arithmetic of Sentio's C++ builder, bit for bit: float32 except where it had a double, 0 before the first bar of an
-indicator, and no notion of a missing value, so that one NaN is kept for ever or turns into 0.
+indicator, and no notion of a missing value: a comparison with a NaN is false, so that one NaN is kept for ever, skipped, or
+turns into 0, whatever the builder's code makes of it.
 
 Every loop says the recurrence in the order in which the builder computes it; nothing may be rearranged here.
 """
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.instructions import begin, compute, distance, highest, keep_history, write_columns
+from stoker.encode.indicators.instructions import begin, compute, distance, keep_history, write_columns
 from stoker.encode.indicators.part import part
 from stoker.kernel import kernel
 
@@ -23,6 +24,7 @@ when that one does (a test says what to write here)."""
 
 _HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
 LOAD, LOAD_WHOLE, SUMS, SCORE, MEAN, DEVIATION, WINDOW_SUM, TOTAL, SMOOTH, WILDER, DECAY, EMA, RSI, WRITE = range(40, 54)
+QUOTIENT, MAXIMUM, GREATER, WHERE, LOG, MAX_ELEMENT, REPEATED_SUM = range(54, 61)
 SUM_ROWS = 2
 """Running sums of a column: of its values and of their squares."""
 
@@ -92,6 +94,54 @@ def deviation(x: Array, window: int, index: int, registers: Array, r: int, y: Ar
             held += new - x[t]
             squares += new * new - x[t] * x[t]
     registers[r], registers[r + 1] = held, squares
+
+
+@part
+def compare(op: int, a: Array, b: Array, y: Array) -> None:
+    """What C++ makes of one or two numbers where the exact arithmetic would have a missing value."""
+    for t in range(len(y)):
+        if op == QUOTIENT:
+            y[t] = a[t] / b[t]
+        elif op == MAXIMUM:
+            y[t] = b[t] if a[t] < b[t] else a[t]
+        elif op == GREATER:
+            y[t] = _ONE if a[t] > b[t] else _ZERO
+        elif op == WHERE:
+            y[t] = b[t] if a[t] > _ZERO else _ZERO
+        else:
+            y[t] = np.log(a[t])
+
+
+@part
+def max_element(x: Array, window: int, scratch: Array, y: Array) -> None:
+    """std::max_element over `window` values up to each bar; `x` begins `window` - 1 bars before the block.
+
+    It begins with the first value and takes a later one only if that is larger. So a NaN at the begin of the window is the
+    result, one behind it is never taken, and of equal values (0 and -0) the first is. Without NaN, spans of 1, 2, 4, … values
+    can be joined two by two, in place: what is read lies ahead of what is written.
+    """
+    n, span = len(x), 1
+    for t in range(n):
+        scratch[t] = x[t] if x[t] == x[t] else -_ANY
+    while 2 * span <= window:
+        n -= span
+        for t in range(n):
+            scratch[t] = scratch[t + span] if scratch[t] < scratch[t + span] else scratch[t]
+        span *= 2
+    later = scratch[window - span :]
+    for t in range(len(y)):
+        largest = later[t] if scratch[t] < later[t] else scratch[t]
+        y[t] = largest if x[t] == x[t] else x[t]
+
+
+@part
+def repeated_sum(x: Array, times: int, y: Array) -> None:
+    """Each value, added to 0 so many times."""
+    for t in range(len(y)):
+        y[t] = _ZERO
+    for _ in range(times):
+        for t in range(len(y)):
+            y[t] = y[t] + x[t]
 
 
 @part
@@ -210,10 +260,14 @@ def advance(
             y = columns[program[i, 1], p : p + n]
             if op < _HIGHEST:
                 compute(op, x, z, np.float32(numbers[i, 0]), np.float32(numbers[i, 1]), y)
-            elif op == _HIGHEST:
-                highest(x, w, columns[program[i, 4]], y)
             elif op == _DISTANCE:
                 distance(x, z, w, y)
+            elif QUOTIENT <= op <= LOG:
+                compare(op, x, z, y)
+            elif op == MAX_ELEMENT:
+                max_element(x, w, columns[program[i, 4]], y)
+            elif op == REPEATED_SUM:
+                repeated_sum(x, w, y)
             elif op in (LOAD, LOAD_WHOLE):
                 load(bars[row], op == LOAD_WHOLE, y)
             elif op == SUMS:

@@ -118,7 +118,7 @@ def parse_spec(given: Any, *, compat: str | None = None) -> Spec:
         raise OptionError(f"{where} is not a spec of features: {str(error).replace('`', '')}.") from None
     mode: Compat | None = "sentio" if compat == "sentio" else read.compat
     checker = _Checker(where, mode)
-    features = checker.features(read.features)
+    features = checker.features(read.features, content["features"])
     align = read.alignment_policy
     if not 0 <= align.emit_from_index <= MAX_ROW:
         checker.refuse("alignment_policy.emit_from_index", f"{align.emit_from_index}", f"a row from 0 to {MAX_ROW:,}")
@@ -186,10 +186,10 @@ class _Checker:
     def refuse(self, field: str, found: str, expected: str) -> NoReturn:
         raise OptionError(f"{self._where} at $.{field}: found {found}, expected {expected}.")
 
-    def features(self, given: Sequence[_Feature]) -> tuple[Feature, ...]:
+    def features(self, given: Sequence[_Feature], raw: Sequence[Mapping[str, Any]]) -> tuple[Feature, ...]:
         if not 1 <= len(given) <= MAX_FEATURES:
             self.refuse("features", f"{len(given):,} features", f"1 to {MAX_FEATURES:,}")
-        features = tuple(self._feature(f"features[{i}]", one) for i, one in enumerate(given))
+        features = tuple(self._feature(f"features[{i}]", one, raw[i]) for i, one in enumerate(given))
         places: dict[str, int] = {}
         for i, feature in enumerate(features):
             if feature.name in places:
@@ -198,7 +198,7 @@ class _Checker:
             places[feature.name] = i
         return features
 
-    def _feature(self, field: str, one: _Feature) -> Feature:
+    def _feature(self, field: str, one: _Feature, raw: Mapping[str, Any]) -> Feature:
         operator = OPERATORS.get(one.op)
         if operator is None:
             self.refuse(f"{field}.op", repr(one.op), f"an operator{_nearest(one.op, OPERATORS)}")
@@ -208,7 +208,7 @@ class _Checker:
         settings = Settings(source=source, **self._numbers(field, one, operator))  # type: ignore[arg-type]
         own = 1 if source == "logret" and not operator.reads else 0  # the bar that the source itself lacks
         first = operator.sentio_first(settings) if self._compat else operator.first(settings) + own
-        name = one.name if one.name is not None else _default_name(one, operator)
+        name = one.name if one.name is not None else _sentio_name(raw) if self._compat else _default_name(one, operator)
         if not name or not name.isprintable():
             self.refuse(f"{field}.name", repr(name) if name else "an empty text", "a name that can be printed")
         return Feature(name=name, operator=operator, settings=settings, first=first)
@@ -231,8 +231,13 @@ class _Checker:
         return numbers
 
 
+def _sentio_name(raw: Mapping[str, Any]) -> str:
+    """As Sentio's Python names a feature that has no name: by what the spec says, with nothing for what it leaves out."""
+    return "_".join(str(raw.get(field, "")) for field in ("op", "source", "window", "k"))
+
+
 def _default_name(one: _Feature, operator: Operator) -> str:
-    """As Sentio's Python names a feature that has no name."""
+    """Operator, source, window and k, with the defaults filled in."""
     window = one.window if one.window is not None else int(operator.defaults.get("window", 0))
     k = one.k if one.k is not None else float(operator.defaults.get("k", 2.0))
     return f"{one.op}_{one.source}_{window}_{float(k)}"

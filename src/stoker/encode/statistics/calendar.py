@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.kernel import kernel
+from stoker.encode.statistics.keys import compiled
 
 Array = npt.NDArray[Any]
 
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
 
-_DAY = 86_400_000_000
+DAY = 86_400_000_000
 _LOWEST = np.array([0, 1, 1, 0, 0, 0, 0, 0, 0])
 _HIGHEST = np.array([0, 12, 31, 23, 59, 59, 9, 9, 9])
 _TEXT = re.compile(r"(-?\d{1,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{3}|\d{6}))?)?", re.ASCII)
@@ -27,16 +27,25 @@ _TEXT = re.compile(r"(-?\d{1,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{3
 
 def widen_parts(micros: Array, least: Array, most: Array) -> None:
     """Widen the range of each part by moments in ascending order."""
-    widen_part_ranges(micros, _LOWEST, _HIGHEST, least, most)
+    kernels = compiled(len(micros))
+    if kernels is not None:
+        kernels.widen_part_ranges(micros, _LOWEST, _HIGHEST, least, most)
+        return
+    days, times = np.divmod(micros, DAY)
+    seconds, thousandths = times // 1_000_000, times // 1_000 % 1_000
+    of_day = (seconds // 3600, seconds // 60 % 60, seconds % 60, thousandths // 100, thousandths // 10 % 10, thousandths % 10)
+    parts = np.stack([*civil_date(days), *of_day])
+    np.minimum(least, parts.min(axis=1), out=least)
+    np.maximum(most, parts.max(axis=1), out=most)
 
 
 def moment_texts(micros: Array) -> list[str]:
     """Moments as text, like `2024-02-29 13:05:00`."""
     if not len(micros):
         return []
-    days, times = np.divmod(micros, _DAY)
-    dates = [civil_date(day) for day in days.tolist()]
-    texts = [f"{year}-{month:02}-{day:02}" for year, month, day in dates]
+    days, times = np.divmod(micros, DAY)
+    dates = (part.tolist() for part in civil_date(days))
+    texts = [f"{year}-{month:02}-{day:02}" for year, month, day in zip(*dates, strict=True)]
     if not times.any():
         return texts
     decimals = 6 if (times % 1_000).any() else 3 if (times % 1_000_000).any() else 0
@@ -60,24 +69,23 @@ def _parse(text: str) -> int:
         raise ValueError(f"{text!r} is not a moment like '2024-02-29 13:05:00'")
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
     days = civil_days(year, month, day)
-    moment = days * _DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((found[7] or "").ljust(6, "0"))
+    moment = days * DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((found[7] or "").ljust(6, "0"))
     valid = 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60 and civil_date(days) == (year, month, day)
     if not valid or not -(2**63) <= moment < 2**63:
         raise ValueError(f"{text!r} is not a moment of the calendar")
     return moment
 
 
-@kernel
-def civil_date(days: int) -> tuple[int, int, int]:
-    """Year, month and day of a number of days since 1970. Years are taken to begin in March, so that leap days end them."""
+def civil_date(days: Any) -> tuple[Any, Any, Any]:
+    """Year, month and day of numbers of days since 1970. Years are taken to begin in March, so that leap days end them."""
     shifted = days + 719_468
     era = shifted // 146_097
     of_era = shifted - era * 146_097
     year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
     march = (5 * of_year + 2) // 153
-    month = march + 3 if march < 10 else march - 9
-    return year + era * 400 + (1 if month <= 2 else 0), month, of_year - (153 * march + 2) // 5 + 1
+    month = (march + 2) % 12 + 1
+    return year + era * 400 + (month <= 2), month, of_year - (153 * march + 2) // 5 + 1
 
 
 def civil_days(year: int, month: int, day: int) -> int:
@@ -86,32 +94,3 @@ def civil_days(year: int, month: int, day: int) -> int:
     era, of_era = divmod(year, 400)
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
-
-
-@kernel
-def widen_part_ranges(micros: Array, lowest: Array, highest: Array, least: Array, most: Array) -> None:
-    """Widen least and most by moments in ascending order; ends early once all parts but the year are as wide as can be."""
-    size = len(micros)
-    day = micros[0] // _DAY - 1
-    parts = np.empty(9, dtype=np.int64)
-    last = civil_date(micros[size - 1] // _DAY)[0]
-    for i in range(size):
-        today = micros[i] // _DAY
-        first = 3
-        if today != day:
-            day, first = today, 0
-            parts[0], parts[1], parts[2] = civil_date(day)
-        time = micros[i] - day * _DAY
-        seconds, thousandths = time // 1_000_000, time // 1_000 % 1_000
-        parts[3], parts[4], parts[5] = seconds // 3600, seconds // 60 % 60, seconds % 60
-        parts[6], parts[7], parts[8] = thousandths // 100, thousandths // 10 % 10, thousandths % 10
-        for part in range(first, 9):
-            least[part] = min(least[part], parts[part])
-            most[part] = max(most[part], parts[part])
-        if i % 1024 == 1023:
-            settled = True
-            for part in range(1, 9):
-                settled = settled and least[part] == lowest[part] and most[part] == highest[part]
-            if settled:
-                break
-    most[0] = max(most[0], last)

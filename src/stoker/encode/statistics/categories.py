@@ -46,6 +46,8 @@ class CategoryGatherer:
     def add(self, values: pa.Array) -> None:
         """Take in values."""
         self.num_values += len(values)
+        if pa.types.is_floating(values.type):
+            values = texts_of_floats(values)
         if not pa.types.is_dictionary(values.type):
             values = _text_type(values).dictionary_encode()
         indices, texts = values.indices, values.dictionary
@@ -111,6 +113,16 @@ class CategoryGatherer:
         left = np.flatnonzero(self._counts > lowered)
         self._texts, self._counts = self._texts.take(from_numpy(left)), self._counts[left] - lowered
         self.error += lowered
+
+
+def texts_of_floats(values: pa.Array) -> pa.Array:
+    """Floats as a dictionary of texts, each in the fewest digits that its own type tells apart; NaN is missing, -0.0 is a text."""
+    numbers = to_numpy(values.fill_null(float("nan")) if values.null_count else values)
+    words = numbers.view(f"u{numbers.itemsize}")  # Arrow takes 0.0 and -0.0 for one value
+    found = np.unique(words[~np.isnan(numbers)])
+    codes = np.searchsorted(found, words) if len(found) else np.zeros(len(words), dtype=np.int64)
+    texts = [str(number) for number in found.view(numbers.dtype)]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=np.isnan(numbers)), pa.array(texts, pa.large_string()))
 
 
 def _text_type(values: pa.Array) -> pa.Array:

@@ -20,17 +20,19 @@ MAX_DISCRETE = 100
 ESCAPE, RESERVED = "\x01", ("_RARE_", "<<NULL>>")
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is needed to join the quantiles of two parts; bytes are unsigned numbers, little-endian.
 
     keys      the different values as ordered keys of 8 bytes (with levels: those of the open block)
     counts    how often each occurs, in 1, 2, 4 or 8 bytes each; empty means once
     levels    of the sketch: keys that stand for 16, 32, 64 ... values each; empty where there are none
+    num_keys  where rows have keys: how many of those have each value, in 8 bytes each; where both zeros occur, -0.0 counts as 0.0
     """
 
     keys: memoryview
     counts: memoryview
     levels: list[memoryview]
+    num_keys: memoryview | None = None
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
@@ -46,7 +48,8 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cnt_lengths: dict[str, int] | None = None
     """For columns of lists: how many lists have which length."""
     num_keys: int | None = None
-    """Where rows have keys: how many. Then `min_n`, `max_n` and `cnt_values` count each key once: one value of it, a value once."""
+    """Where rows have keys: how many. Then `min_n`, `max_n` and `cnt_values` count each key once: one value of it, a value once.
+    Rows whose key is missing count for none, so a value that only they have is counted 0 times."""
 
     @property
     def num_present(self) -> int:
@@ -114,8 +117,6 @@ class NumberColumn(Column, frozen=True, kw_only=True, forbid_unknown_fields=True
         if encoding in ("binned", "digit"):
             return None
         if self.cnt_values is None and encoding == "discrete":
-            if self.num_keys is not None:
-                raise OptionError(f"column {self.name!r} has {MAX_DISCRETE} values or more, which are not counted by key.")
             from stoker.encode.statistics.numbers import count_values
 
             return count_values(self)

@@ -1,8 +1,8 @@
 """Digit ranges: the smallest and largest digit at each decimal place of a column, without writing any digit.
 
-It joins the runs of statistics and the kernels of `stoker.encode.digits`, and is the only place here that knows them. The
-scratch is one block of 2048 values, whatever the number of rows. Values come sorted, so that the outermost and those next to
-zero are looked at first: once every place below the leading one has had 0 and 9, the others cannot change the ranges and are
+It joins the runs of statistics and the kernels of `stoker.encode.digits`; few values are printed instead. The scratch is one
+block of 2048 values, whatever the number of rows. Values come sorted, so that the outermost and those next to zero are looked at
+first: once every place below the leading one has had 0 and 9, the others cannot change the ranges and are
 left out.
 Law: ranges are those over the digits of all values, each printed by `np.format_float_positional` with at most 20 decimals.
 """
@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.digits.layout import widen_ranges
-from stoker.encode.digits.limbs import BLOCK, LIMB_PLACES, LOWEST_PLACE, Block
 from stoker.encode.digits.window import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
-from stoker.encode.statistics.keys import Form, Keys, decode_floats
-from stoker.kernel import kernel
+from stoker.encode.statistics.keys import Form, Keys, compiled, decode_floats
 
 Array = npt.NDArray[Any]
+
+BLOCK = 2048
+"""That of digits: values whose digits are found together."""
 
 _NUM_PLACES = MAX_DECIMAL - LOWEST + 1
 _ABOVE = 10.0 ** (MAX_DECIMAL + 1)
@@ -35,8 +35,7 @@ class DigitRanges:
         self.least = np.full(_NUM_PLACES, 9, dtype=np.int8)
         self.most = np.zeros(_NUM_PLACES, dtype=np.int8)
         self.lowest = MIN_DECIMAL
-        self._block: Block | None = None
-        self._scratch = np.empty(0)
+        self._block: Any = None
 
     @staticmethod
     def of(least: dict[str, int], most: dict[str, int], num_values: int) -> DigitRanges:
@@ -63,10 +62,38 @@ class DigitRanges:
 
     def add(self, keys: Keys, form: Form) -> None:
         """Widen the ranges by sorted values."""
+        kernels = compiled(len(keys))
+        if kernels is None:
+            self._widen_by_printing(keys, form)
+        else:
+            self._widen_by_blocks(kernels, keys, form)
+        used = np.flatnonzero(self.most)
+        self.lowest = min(self.lowest, MAX_DECIMAL - int(used[-1])) if len(used) else self.lowest
+
+    def _widen_by_printing(self, keys: Keys, form: Form) -> None:
+        """Print each value, and look at its places."""
+        rows = []
+        for value in np.abs(decode_floats(keys, form)).tolist():
+            text = repr(value)
+            if "e" in text:
+                text = np.format_float_positional(value, unique=True)
+            if len(text.partition(".")[2]) > -LOWEST:
+                text = np.format_float_positional(value, unique=True, precision=-LOWEST)
+                self.lowest = LOWEST  # a value has still more decimals, and was rounded
+            whole, _, decimals = text.partition(".")
+            rows.append(whole[-MAX_DECIMAL - 1 :].rjust(MAX_DECIMAL + 1, "0") + decimals.ljust(-LOWEST, "0"))
+        if rows:
+            digits = np.frombuffer("".join(rows).encode(), dtype=np.int8).reshape(len(rows), _NUM_PLACES) - np.int8(ord("0"))
+            self.least, self.most = np.minimum(self.least, digits.min(axis=0)), np.maximum(self.most, digits.max(axis=0))
+
+    def _widen_by_blocks(self, kernels: Any, keys: Keys, form: Form) -> None:
+        """Find the digits of blocks of values, of only those that could still widen the ranges."""
+        if not len(keys):
+            return
         whole = form != "float"
         window = Window(MAX_DECIMAL, 0 if whole else LOWEST)
         if self._block is None:
-            self._block, self._scratch = Block(window), np.empty(BLOCK)
+            self._block = kernels.Block(window)
         if whole:
             self.least[window.num_places :] = 0
         least, most = self.least[: window.num_places], self.most[: window.num_places]
@@ -76,34 +103,19 @@ class DigitRanges:
         reached = _lowest_reached(sizes, window.min_decimal) if sizes.max() < _ABOVE else np.full(len(starts), LOWEST - 1)
         for number, (start, reach) in enumerate(zip(starts.tolist(), reached.tolist(), strict=True)):
             if number < 2 or reach < lowest:
-                self._widen(self._block, keys[start : start + BLOCK], form, least, most)
-                lowest = settled_down_to(least, most, MAX_DECIMAL)
-        used = np.flatnonzero(self.most)
-        self.lowest = min(self.lowest, MAX_DECIMAL - int(used[-1])) if len(used) else self.lowest
+                self._widen(kernels, keys[start : start + BLOCK], form, least, most)
+                lowest = kernels.settled_down_to(least, most, MAX_DECIMAL)
 
-    def _widen(self, block: Block, keys: Keys, form: Form, least: Array, most: Array) -> None:
-        values = self._scratch[: len(keys)]
-        decode_floats(keys, form, values)
+    def _widen(self, kernels: Any, keys: Keys, form: Form, least: Array, most: Array) -> None:
+        block = self._block
+        values = decode_floats(keys, form)
         values.flags.writeable = False  # one kind of array, as kernels are compiled for each
         block.fill(values)
-        window = block.window
-        widen_ranges(
-            block.limbs,
-            block.filled,
-            block.null,
-            block.num_rows,
-            LIMB_PLACES,
-            LOWEST_PLACE,
-            window.max_decimal,
-            window.min_decimal,
-            least,
-            most,
-        )
+        kernels.widen_block(block, least, most)
         if block.num_cut and form == "float" and block.num_cut > np.count_nonzero(np.abs(values) >= _ABOVE):
             self.lowest = LOWEST  # a value has still more decimals, and was rounded
 
 
-@kernel
 def settled_down_to(least: Array, most: Array, top: int) -> int:
     """The place down to which values between the outermost ones can no longer widen the ranges, which begin at place `top`.
 
@@ -132,9 +144,7 @@ def _outside_in(keys: Keys, form: Form) -> npt.NDArray[np.int64]:
 
 def _sizes(keys: Keys, starts: npt.NDArray[np.int64], form: Form) -> npt.NDArray[np.float64]:
     """The least and the largest size of the numbers in each block, [2, blocks]."""
-    ends = np.empty((2, len(starts)))
-    decode_floats(keys[starts], form, ends[0])
-    decode_floats(keys[np.minimum(starts + BLOCK, len(keys)) - 1], form, ends[1])
+    ends = np.stack([decode_floats(keys[places], form) for places in (starts, np.minimum(starts + BLOCK, len(keys)) - 1)])
     across = (ends[0] < 0) & (ends[1] > 0)
     ends = np.sort(np.abs(ends), axis=0)
     ends[0, across] = 0.0

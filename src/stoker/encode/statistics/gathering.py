@@ -6,15 +6,17 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.encode.statistics.categories import CategoryGatherer
-from stoker.encode.statistics.columns import MAX_DISCRETE, AnyColumn, CategoryColumn, DateColumn, EmptyColumn, NumberColumn
+from stoker.encode.statistics.columns import MAX_DISCRETE, AnyColumn, CategoryColumn, DateColumn, EmptyColumn, NumberColumn, State
 from stoker.encode.statistics.dates import DateGatherer
 from stoker.encode.statistics.kinds import Kind, value_type
 from stoker.encode.statistics.limits import Limits
-from stoker.encode.statistics.numbers import NumberGatherer, form_of
+from stoker.encode.statistics.numbers import NumberGatherer, count_zeros_once, form_of
+from stoker.encode.statistics.states import counted_by_key, with_counts_by_key
 from stoker.errors import OptionError, SchemaDrift
 from stoker.store.packing.field import is_list
 from stoker.store.sharing import to_numpy
@@ -122,8 +124,10 @@ def _with_keys(one: AnyColumn, other: AnyColumn, merged: AnyColumn) -> AnyColumn
     if one.num_keys is None or other.num_keys is None:
         return merged
     known: dict[str, Any] = {"num_keys": one.num_keys + other.num_keys}
-    if isinstance(one, NumberColumn) and isinstance(other, NumberColumn):
+    if isinstance(one, NumberColumn) and isinstance(other, NumberColumn) and isinstance(merged, NumberColumn):
         known["cnt_values"] = _added_counts(one, other)
+        if merged.state is not None:
+            known["state"] = with_counts_by_key(merged.state, _added_counts_of_all(one, other, merged.state))
     return msgspec.structs.replace(merged, **known)
 
 
@@ -133,8 +137,25 @@ def _added_counts(one: NumberColumn, other: NumberColumn) -> dict[str, int] | No
     counts = dict(one.cnt_values)
     for text, count in other.cnt_values.items():
         counts[text] = counts.get(text, 0) + count
+    if "-0.0" in counts and "0.0" in counts:
+        counts["0.0"] += counts.pop("-0.0")
     number = float if one.form == "float" else int
     return {text: counts[text] for text in sorted(counts, key=number)} if len(counts) < MAX_DISCRETE else None
+
+
+def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: State) -> npt.NDArray[np.int64] | None:
+    """How many keys of both parts have each of the values; None where that is not known."""
+    runs = [counted_by_key(part.state) for part in (one, other) if part.state is not None]
+    if merged.levels or len(runs) < 2:
+        return None
+    keys = np.frombuffer(merged.keys, dtype="<u8")
+    counts = np.zeros(len(keys), dtype=np.int64)
+    for run in runs:
+        if run is None:
+            return None
+        counts[np.searchsorted(keys, run.keys)] += run.counts
+    count_zeros_once(keys, counts, one.form)
+    return counts
 
 
 def _resumed(column: AnyColumn, limits: Limits) -> Gatherer:

@@ -10,7 +10,7 @@ from stoker.errors import OptionError, SourceInvalid
 from stoker.store.packing.field import is_list, plain_type
 
 Kind = Literal["number", "category", "date", "empty"]
-Asked = Literal["number", "category"]
+Asked = Literal["number", "category", "date"]
 
 
 def value_type(kind: pa.DataType) -> pa.DataType:
@@ -24,13 +24,13 @@ def kind_of(name: str, kind: pa.DataType, asked: str | None, where: str) -> Kind
     found = _natural_kind(kind)
     if found is None:
         raise SourceInvalid(f"column {name!r} of {where} is {kind}, which has no statistics. Leave it out with `columns`.")
+    if asked is not None and asked not in get_args(Asked):
+        raise OptionError(f"kinds takes column {name!r} for {asked!r}; expected one of {', '.join(get_args(Asked))}.")
     if asked is None or asked == found or found == "empty":
         return found
-    if asked not in get_args(Asked):
-        raise OptionError(f"kinds takes column {name!r} for {asked!r}; expected one of {', '.join(get_args(Asked))}.")
     value = value_type(kind)
     number = pa.types.is_boolean(value) or pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value)
-    if found == "date" or (asked == "number" and not number):
+    if found == "date" or asked == "date" or (asked == "number" and not number):
         raise OptionError(f"kinds takes column {name!r} of {where} for a {asked}, but it is {value}. Leave it out of kinds.")
     return "number" if asked == "number" else "category"
 

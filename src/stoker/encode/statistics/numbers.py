@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stoker.encode.statistics.columns import MAX_DISCRETE, NumberColumn
 from stoker.encode.statistics.digit_ranges import DigitRanges
@@ -18,7 +19,7 @@ from stoker.encode.statistics.histogram import NUM_BINS, log_histogram
 from stoker.encode.statistics.keys import Form, Keys, decode_floats, decode_keys, float_keys, whole_keys
 from stoker.encode.statistics.quantiles import Distribution
 from stoker.encode.statistics.runs import Run
-from stoker.encode.statistics.states import distribution_of, state_of
+from stoker.encode.statistics.states import counted_by_key, distribution_of, state_of
 from stoker.encode.statistics.waiting import Waiting
 from stoker.errors import OptionError
 from stoker.store.decimals import decimals_as_floats
@@ -99,7 +100,7 @@ class NumberGatherer:
         distribution, form = self.distribution, self.form
         num_finite = self.num_values - self.num_null - self.num_infinite
         least, most = self.digits.named(num_values=num_finite)
-        counted = _joined_zeros(distribution.run, form) if distribution.sketch is None else None
+        counted = joined_zeros(distribution.run, form) if distribution.sketch is None else None
         ends = None if distribution.least is None else np.array([distribution.least, distribution.most], dtype=np.uint64)
         smallest, largest = (None, None) if ends is None else decode_keys(ends, form).tolist()
         return NumberColumn(
@@ -117,7 +118,7 @@ class NumberGatherer:
             max_digits=most,
             min_n=decode_keys(self.extremes.smallest, "float").tolist(),
             max_n=decode_keys(self.extremes.largest[::-1], "float").tolist(),
-            cnt_values=_texts(counted, form) if counted is not None and len(counted) < MAX_DISCRETE else None,
+            cnt_values=value_texts(counted, form) if counted is not None and len(counted) < MAX_DISCRETE else None,
             quantiles=decode_keys(distribution.quantiles(), form).tolist() if num_finite else None,
             rank_error=distribution.rank_error,
             log_hist=self.histogram.tolist(),
@@ -125,13 +126,7 @@ class NumberGatherer:
         )
 
     def _float_keys(self, values: pa.Array) -> Keys:
-        if pa.types.is_decimal(values.type):
-            values = decimals_as_floats(values)
-        elif not pa.types.is_float64(values.type):
-            values = values.cast(pa.float64())
-        if values.null_count:
-            values = values.fill_null(float("nan"))
-        keys, num_nan, num_infinite, first = float_keys(to_numpy(values))
+        keys, num_nan, num_infinite, first = float_keys(_floats(values))
         if first >= 0 and self.first_infinite is None:
             self.first_infinite = self.num_values + first
         self.num_null += num_nan
@@ -140,11 +135,7 @@ class NumberGatherer:
 
     def _whole_keys(self, values: pa.Array) -> Keys:
         self.num_null += values.null_count
-        present = values.drop_null() if values.null_count else values
-        if pa.types.is_duration(present.type) or pa.types.is_time(present.type):
-            present = present.view(pa.int32() if present.type.bit_width == 32 else pa.int64())
-        numbers = to_numpy(present)
-        return whole_keys(numbers if self.form == "uint" else numbers.astype(np.int64, copy=False))
+        return whole_keys(_integers(values.drop_null() if values.null_count else values, self.form))
 
     def _take(self, run: Run) -> None:
         if not len(run):
@@ -158,20 +149,51 @@ class NumberGatherer:
         self.distribution.add(run)
 
 
+def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
+    """Numbers as float64, NaN where they are missing."""
+    if pa.types.is_decimal(values.type):
+        values = decimals_as_floats(values)
+    elif not pa.types.is_float64(values.type):
+        values = values.cast(pa.float64())
+    return to_numpy(values.fill_null(float("nan")) if values.null_count else values)
+
+
+def _integers(values: pa.Array, form: Form) -> Array:
+    """Values of which none is missing as int64 or uint64."""
+    if pa.types.is_duration(values.type) or pa.types.is_time(values.type):
+        values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    numbers = to_numpy(values)
+    return numbers if form == "uint" else numbers.astype(np.int64, copy=False)
+
+
+def keys_of_present(values: pa.Array) -> tuple[Keys, npt.NDArray[np.bool_]]:
+    """The keys of numbers that are there and finite, and which those are."""
+    form = form_of(values.type)
+    if form == "float":
+        numbers = _floats(values)
+        return float_keys(numbers)[0], np.isfinite(numbers)
+    present = to_numpy(pc.is_valid(values))
+    return whole_keys(_integers(values.drop_null() if values.null_count else values, form)), present
+
+
 def count_values(column: NumberColumn) -> dict[Any, int]:
-    """How often each value of a column occurs, whatever their number."""
+    """How often each value of a column occurs, or how many keys have it, whatever their number."""
     if column.rank_error or column.state is None:
         raise OptionError(
             f"column {column.name!r} is needed value by value, but "
             + ("has more different values than were kept." if column.rank_error else "was saved without its state.")
             + " Analyse it with a larger `exact`, or save it with partial=True."
         )
-    state = distribution_of(column.state, 1 << 62)
-    run = _joined_zeros(state.run, column.form)
+    run = distribution_of(column.state, 1 << 62).run if column.num_keys is None else counted_by_key(column.state)
+    if run is None:
+        raise OptionError(
+            f"column {column.name!r} has more different pairs of key and value than were kept. Analyse it with a larger `exact`."
+        )
+    run = joined_zeros(run, column.form)
     return dict(zip(decode_keys(run.keys, column.form).tolist(), run.counts.tolist(), strict=True))
 
 
-def _joined_zeros(run: Run, form: Form) -> Run:
+def joined_zeros(run: Run, form: Form) -> Run:
     """-0.0 and 0.0 are one value, which is 0.0 if that occurs."""
     place = int(np.searchsorted(run.keys, np.uint64(2**63 - 1)))
     if form != "float" or run.keys[place : place + 2].tolist() != [2**63 - 1, 2**63]:
@@ -181,7 +203,16 @@ def _joined_zeros(run: Run, form: Form) -> Run:
     return Run(np.delete(run.keys, place), counts)
 
 
-def _texts(run: Run, form: Form) -> dict[str, int]:
+def count_zeros_once(keys: Keys, counts: npt.NDArray[np.int64], form: Form) -> None:
+    """Where both zeros are among the keys, the count of -0.0 goes to 0.0."""
+    place = int(np.searchsorted(keys, np.uint64(2**63 - 1)))
+    if form == "float" and keys[place : place + 2].tolist() == [2**63 - 1, 2**63]:
+        counts[place + 1] += counts[place]
+        counts[place] = 0
+
+
+def value_texts(run: Run, form: Form) -> dict[str, int]:
+    """Counts by the text of each value."""
     return dict(zip(map(repr, decode_keys(run.keys, form).tolist()), run.counts.tolist(), strict=True))
 
 
@@ -189,9 +220,7 @@ def _as_floats(keys: Keys, form: Form) -> Keys:
     """The same values as keys of floats."""
     if form == "float":
         return keys
-    values = np.empty(len(keys))
-    decode_floats(keys, form, values)
-    return float_keys(values)[0]
+    return float_keys(decode_floats(keys, form))[0]
 
 
 def _keys_of(values: list[int | float], form: Form) -> Keys:

@@ -89,8 +89,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise SourceInvalid(f"{where} is not what analyze wrote: {error}.") from None
         if statistics.version != VERSION:
             _refuse_other_version(data, where)
-        check_statistics(statistics.num_rows, statistics.limits, statistics.columns, where)
-        check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
+        num_keyed = check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
+        keyless = statistics.key is not None and num_keyed < statistics.num_rows
+        check_statistics(statistics.num_rows, statistics.limits, statistics.columns, where, keyless=keyless)
         return statistics
 
     @staticmethod

@@ -22,9 +22,9 @@ _MAX_INT = 2**63 - 1
 _BOUNDS = {"int": (-(2**63), _MAX_INT), "uint": (0, 2**64 - 1)}
 
 
-def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str) -> None:
-    """Raise `SourceInvalid` for the first rule that is broken."""
-    rule = _Rules(where)
+def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str, *, keyless: bool = False) -> None:
+    """Raise `SourceInvalid` for the first rule that is broken. With `keyless` rows some values may belong to no key."""
+    rule = _Rules(where, keyless)
     rule.count("$.num_rows", num_rows)
     if limits.exact < GROUP or limits.exact % GROUP or limits.exact > _MAX_INT >> 20:
         rule.broken("$.limits.exact", f"a multiple of {GROUP}", str(limits.exact))
@@ -45,14 +45,16 @@ def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn]
             _check_category(rule, path, column)
 
 
-def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> None:
-    """Raise `SourceInvalid` for lengths of keys that cannot be: there may be rows that belong to none."""
+def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> int:
+    """Raise `SourceInvalid` for lengths of keys that cannot be; returns the rows of all keys: others may belong to none."""
     rule = _Rules(where)
+    rule.count("$.num_rows", num_rows)
     if (key is None) != (lengths is None):
         rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
     total = _check_counted_lengths(rule, "$.cnt_lengths", lengths or {})
     if total > num_rows:
         rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{total:,}")
+    return total
 
 
 def _check_counted_lengths(rule: _Rules, path: str, lengths: Mapping[str, int]) -> int:
@@ -104,7 +106,7 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
         if not 0 <= least <= most <= 9:
             rule.broken(f"{path}.max_digits.{place}", "a range of digits", f"{least} to {most}")
     if column.cnt_values is not None:
-        rule.counts(f"{path}.cnt_values", column.cnt_values)
+        rule.counts(f"{path}.cnt_values", column.cnt_values, 0 if rule.keyless else 1)
         _check_total(rule, path, column, sum(column.cnt_values.values()), num_finite)
         _check_texts(rule, f"{path}.cnt_values", column)
     _check_distribution(rule, path, column, num_finite, limits)
@@ -113,13 +115,13 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
 def _check_extremes(rule: _Rules, path: str, column: NumberColumn | DateColumn, found: int, num_values: int) -> None:
     """As many as there are values, up to so many; one a key where there are keys, of which some may have no value."""
     most = min(num_values if column.num_keys is None else min(num_values, column.num_keys), NUM_EXTREMES)
-    if column.num_keys is None or found > most or (num_values and not found):
+    if column.num_keys is None or found > most or (num_values and not found and not rule.keyless):
         rule.equal(path, found, most)
 
 
 def _check_total(rule: _Rules, path: str, column: AnyColumn, found: int, num_values: int) -> None:
     """Counts add up to all values; by key a value may be counted less often than it occurs, but not never."""
-    if column.num_keys is None or found > num_values or (num_values and not found):
+    if column.num_keys is None or found > num_values or (num_values and not found and not rule.keyless):
         rule.equal(f"{path}.cnt_values", found, num_values)
 
 
@@ -184,7 +186,7 @@ def _check_distribution(rule: _Rules, path: str, column: NumberColumn | DateColu
 
 
 def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
-    rule.counts(f"{path}.cnt_values", column.cnt_values)
+    rule.counts(f"{path}.cnt_values", column.cnt_values, 0 if rule.keyless else 1)
     rule.count(f"{path}.count_error", column.count_error)
     total = sum(column.cnt_values.values())
     if column.count_error == 0:
@@ -198,8 +200,9 @@ def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
 class _Rules:
     """Checks that raise `SourceInvalid` with the JSON path of what is wrong."""
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, keyless: bool = False) -> None:
         self._where = where
+        self.keyless = keyless
 
     def broken(self, path: str, expected: str, found: str) -> NoReturn:
         raise SourceInvalid(f"{self._where} at {path}: expected {expected}, found {found}.")
@@ -212,10 +215,10 @@ class _Rules:
         if found != expected:
             self.broken(path, f"{expected:,}", f"{found:,}")
 
-    def counts(self, path: str, counts: Mapping[str, int]) -> None:
+    def counts(self, path: str, counts: Mapping[str, int], least: int = 1) -> None:
         for count in counts.values():
-            if not 1 <= count <= _MAX_INT:
-                self.broken(path, "counts of at least 1", str(count)[:40])
+            if not least <= count <= _MAX_INT:
+                self.broken(path, f"counts of at least {least}", str(count)[:40])
 
     def ordered(self, path: str, values: Sequence[float]) -> None:
         if any(a > b for a, b in pairwise(values)):

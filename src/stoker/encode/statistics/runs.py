@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.statistics.keys import Keys
-from stoker.kernel import kernel
+from stoker.encode.statistics.keys import Keys, compiled
 
 Array = npt.NDArray[Any]
 
@@ -37,14 +36,18 @@ class Run:
     @staticmethod
     def of(keys: Keys) -> Run:
         """Sort and count; what `keys` holds afterwards is not defined."""
+        kernels = compiled(len(keys))
+        if kernels is None:
+            found, counts = np.unique(keys, return_counts=True)
+            return Run(found, counts.astype(np.int64, copy=False))
         if not len(keys):
             return Run.empty()
         scratch = np.empty_like(keys)
-        if sort_keys(keys, scratch):
+        if kernels.sort_keys(keys, scratch):
             keys, scratch = scratch, keys
         ends = scratch.view(np.int64)
-        size = find_runs(keys, ends)
-        ends_to_counts(ends[:size])
+        size = kernels.find_runs(keys, ends)
+        kernels.ends_to_counts(ends[:size])
         return Run(keys, ends) if size == len(keys) else Run(keys[:size].copy(), ends[:size].copy())
 
     def __len__(self) -> int:
@@ -72,9 +75,15 @@ class Run:
         """The run of both."""
         if not len(self) or not len(other):
             return self if len(self) else other
+        kernels = compiled(len(self) + len(other))
+        if kernels is None:
+            keys, places = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
+            counts = np.zeros(len(keys), dtype=np.int64)
+            np.add.at(counts, places, np.concatenate([self.counts, other.counts]))
+            return Run(keys, counts)
         keys = np.empty(len(self) + len(other), dtype=np.uint64)
         counts = np.empty(len(keys), dtype=np.int64)
-        size = merge_runs(self.keys, self.counts, other.keys, other.counts, keys, counts)
+        size = kernels.merge_runs(self.keys, self.counts, other.keys, other.counts, keys, counts)
         return Run(keys, counts) if size == len(keys) else Run(keys[:size].copy(), counts[:size].copy())
 
     def at(self, positions: Array) -> Keys:
@@ -92,7 +101,6 @@ class Run:
         return Run(self.keys[first : last + 1].copy(), counts)
 
 
-@kernel
 def sort_keys(keys: Array, scratch: Array) -> bool:
     """Sort; returns whether the sorted keys are in `scratch` rather than in `keys`. Both are overwritten."""
     size = len(keys)
@@ -123,7 +131,6 @@ def sort_keys(keys: Array, scratch: Array) -> bool:
     return swapped
 
 
-@kernel
 def find_runs(keys: Array, ends: Array) -> int:
     """Move the different keys of a sorted array to its front and write where each ends; returns how many there are."""
     count = 0
@@ -138,7 +145,6 @@ def find_runs(keys: Array, ends: Array) -> int:
     return count
 
 
-@kernel
 def ends_to_counts(ends: Array) -> None:
     """Replace where each run ends by how long it is."""
     before = 0
@@ -148,7 +154,6 @@ def ends_to_counts(ends: Array) -> None:
         before = end
 
 
-@kernel
 def merge_runs(keys: Array, counts: Array, other_keys: Array, other_counts: Array, to_keys: Array, to_counts: Array) -> int:
     """Merge two runs into arrays that hold both; returns how many keys there are."""
     i, j, size = 0, 0, 0

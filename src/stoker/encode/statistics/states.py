@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -59,11 +60,29 @@ def fault_in(state: State, *, num_values: int, limit: int) -> tuple[str, str, st
         total += limit << i if level else 0
     if state.levels and not state.levels[-1]:
         return "levels", "no empty level at the end", "one"
+    if state.num_keys is not None:
+        if state.levels or len(state.num_keys) != 8 * len(keys):
+            return "num_keys", f"8 bytes for each of {len(keys):,} keys and no levels", f"{len(state.num_keys):,} bytes"
+        if not (np.frombuffer(state.num_keys, dtype="<u8") <= num_values).all():
+            return "num_keys", f"at most {num_values:,} each", "more"
     if total != num_values:
         return "counts", f"{num_values:,} values in all", f"{total:,}"
     if len(keys) > limit:
         return "keys", f"at most {limit:,} keys", f"{len(keys):,}"
     return None
+
+
+def counted_by_key(state: State) -> Run | None:
+    """The values of a state with how many keys have each; None where that is not known."""
+    if state.num_keys is None:
+        return None
+    counts = np.frombuffer(state.num_keys, dtype="<u8").astype(np.int64)
+    return Run(np.frombuffer(state.keys, dtype="<u8").astype(np.uint64), counts)
+
+
+def with_counts_by_key(state: State, counts: npt.NDArray[np.int64] | None) -> State:
+    """The same values, with how many keys have each."""
+    return msgspec.structs.replace(state, num_keys=None if counts is None else memoryview(counts.astype("<u8").tobytes()))
 
 
 def _counts(state: State) -> npt.NDArray[np.int64]:

@@ -65,7 +65,7 @@ def table_source(given: Any) -> Source:
         raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise SourceInvalid(f"the {name} cannot be read as a table: {reason}. Give each column one type.") from error
+        raise SourceInvalid(f"the {name} cannot be read as a table: {reason}. {_advice(reason)}") from error
 
 
 def _table(given: Any) -> pa.Table:
@@ -94,6 +94,17 @@ def _table(given: Any) -> pa.Table:
     if isinstance(table, pa.Array):
         return pa.table({given.name or "value": table})
     raise OptionError(f"{type(given).__name__} is no data: give a path, a table, or arrays.")
+
+
+def _advice(reason: str) -> str:
+    """What to do about an error of Arrow, whose texts say what it is about."""
+    if "expected length" in reason:
+        return "Give all columns the same number of rows."
+    if "too large" in reason:
+        return "Give numbers that fit into 64 bits, or floats."
+    if "tried to convert" in reason or "xpected" in reason:
+        return "Give each column one type."
+    return "Give numbers, strings, truth values, dates, or lists of these."
 
 
 def _from_pandas(given: Any) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stoker.encode.indicators.assembly import Assembly, Lane, Term
 from stoker.encode.indicators.exact import ExactAssembly
 from stoker.encode.indicators.operators.operator import Operator, Settings, behind_window
-from stoker.encode.indicators.sentio import FLAT, TINY, SentioAssembly
+from stoker.encode.indicators.sentio import FLAT, SentioAssembly
 
 _BARS = ("high", "low", "close")
 _CCI_SCALE = 0.015
@@ -38,8 +38,8 @@ def _sentio_span(make: SentioAssembly, on: Settings) -> tuple[Term, Term]:
 
 def _sentio_stochastic(make: SentioAssembly, on: Settings) -> Term:
     high, low = _sentio_span(make, on)
-    share = make.ratio(make.subtract(make.column("close"), low), make.subtract(high, low), otherwise=0.0)
-    return make.multiply(share, 100.0, first=on.window)
+    share = make.divide(make.subtract(make.column("close"), low), make.subtract(high, low))
+    return make.where(make.above(high, low), make.multiply(share, 100.0), first=on.window)
 
 
 def _sentio_stochastic_d(make: SentioAssembly, on: Settings) -> Term:
@@ -48,8 +48,8 @@ def _sentio_stochastic_d(make: SentioAssembly, on: Settings) -> Term:
 
 def _sentio_williams(make: SentioAssembly, on: Settings) -> Term:
     high, low = _sentio_span(make, on)
-    share = make.ratio(make.subtract(high, make.column("close")), make.subtract(high, low), otherwise=-0.0)  # 0 when it is scaled
-    return make.multiply(share, -100.0, first=on.window)
+    share = make.divide(make.subtract(high, make.column("close")), make.subtract(high, low))
+    return make.where(make.above(high, low), make.multiply(share, -100.0), first=on.window)
 
 
 def _typical(make: Assembly) -> Term:
@@ -68,9 +68,8 @@ def _sentio_cci(make: SentioAssembly, on: Settings) -> Term:
     price = _typical(make)
     mean = make.mean(price, on.window)
     away = make.distance(price, mean, on.window)
-    # The limit is one of the distance, before it is scaled.
-    known = make.multiply(make.subtract(price, mean), make.above(away, make.constant(FLAT)))
-    return make.ratio(known, make.multiply(away, _CCI_SCALE), otherwise=0.0, first=on.window)
+    index = make.divide(make.subtract(price, mean), make.multiply(away, _CCI_SCALE))
+    return make.where(make.above(away, FLAT), index, first=on.window)
 
 
 def _mfi(make: ExactAssembly, on: Settings) -> Term:
@@ -86,11 +85,10 @@ def _mfi(make: ExactAssembly, on: Settings) -> Term:
 def _sentio_mfi(make: SentioAssembly, on: Settings) -> Term:
     price = _typical(make)
     flow = make.multiply(price, make.column("volume"))
-    rising = make.window_sum(make.multiply(flow, make.above(price, price.back(1))), on.window)
-    falling = make.window_sum(make.multiply(flow, make.above(price.back(1), price)), on.window)
-    strength = make.ratio(rising, falling, limit=TINY, otherwise=0.0)
-    rest = make.divide(make.constant(100.0), make.add(strength, 1.0))
-    return make.subtract(100.0, rest, first=on.window)
+    rising = make.window_sum(make.where(make.above(price, price.back(1)), flow), on.window)
+    falling = make.window_sum(make.where(make.above(price.back(1), price), flow), on.window)
+    rest = make.divide(make.constant(100.0), make.add(make.divide(rising, falling), 1.0))
+    return make.where(make.above(falling, FLAT), make.subtract(100.0, rest), first=on.window)
 
 
 OPERATORS = (

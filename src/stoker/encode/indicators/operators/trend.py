@@ -25,6 +25,13 @@ def _directions(make: Assembly) -> tuple[Term, Term]:
     return rises, make.multiply(make.larger(down, 0.0), make.above(down, up), first=1)
 
 
+def _sentio_directions(make: SentioAssembly) -> tuple[Term, Term]:
+    high, low = make.column("high"), make.column("low")
+    up, down = make.subtract(high, high.back(1)), make.subtract(low.back(1), low)
+    rises = make.where(make.both(make.above(up, down), make.above(up, 0.0)), up, first=1)
+    return rises, make.where(make.both(make.above(down, up), make.above(down, 0.0)), down, first=1)
+
+
 def _atr(make: ExactAssembly, on: Settings) -> Term:
     return make.smooth(_true_range(make), on.window, weight=1.0 / on.window)
 
@@ -42,9 +49,15 @@ def _adx(make: ExactAssembly, on: Settings) -> Term:
 
 def _sentio_adx(make: SentioAssembly, on: Settings) -> Term:
     span = make.decay(_true_range(make), on.window)
-    up, down = (make.ratio(make.multiply(make.decay(one, on.window), 100.0), span, otherwise=0.0) for one in _directions(make))
-    apart = make.multiply(make.absolute(make.subtract(up, down)), 100.0)
-    return make.ratio(apart, make.add(up, down), otherwise=0.0, first=2 * on.window)
+    moves = make.above(span, 0.0)
+    up, down = (_percent(make, moves, make.decay(one, on.window), span) for one in _sentio_directions(make))
+    both = make.add(up, down)
+    index = _percent(make, make.above(both, 0.0), make.absolute(make.subtract(up, down)), both)
+    return make.multiply(make.repeated_mean(index, on.window), 1.0, first=2 * on.window)
+
+
+def _percent(make: SentioAssembly, condition: Term, a: Term, b: Term) -> Term:
+    return make.where(condition, make.multiply(make.divide(a, b), 100.0))
 
 
 OPERATORS = (

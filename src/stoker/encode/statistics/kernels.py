@@ -1,0 +1,88 @@
+"""Kernels of statistics: what is compiled where there are many values. `keys.compiled` loads them; few values go the plain way.
+
+Law: both ways have the same results, bit for bit. Most kernels are plain functions of the modules that use them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker.encode.digits.layout import widen_ranges
+from stoker.encode.digits.limbs import LIMB_PLACES, LOWEST_PLACE, Block
+from stoker.encode.statistics import digit_ranges, keys, runs
+from stoker.encode.statistics.calendar import DAY
+from stoker.kernel import kernel
+
+Array = npt.NDArray[Any]
+
+write_float_keys = kernel(keys.write_float_keys)
+sort_keys = kernel(runs.sort_keys)
+find_runs = kernel(runs.find_runs)
+ends_to_counts = kernel(runs.ends_to_counts)
+merge_runs = kernel(runs.merge_runs)
+settled_down_to = kernel(digit_ranges.settled_down_to)
+
+_DAY = 86_400_000_000
+assert DAY == _DAY  # a number of another file would be frozen into the cache of this one
+
+
+def widen_block(block: Block, least: Array, most: Array) -> None:
+    """Widen ranges of digits by the values of a block."""
+    window = block.window
+    widen_ranges(
+        block.limbs,
+        block.filled,
+        block.null,
+        block.num_rows,
+        LIMB_PLACES,
+        LOWEST_PLACE,
+        window.max_decimal,
+        window.min_decimal,
+        least,
+        most,
+    )
+
+
+@kernel
+def civil_date(days: int) -> tuple[int, int, int]:
+    """Year, month and day of a number of days since 1970. Years are taken to begin in March, so that leap days end them."""
+    shifted = days + 719_468
+    era = shifted // 146_097
+    of_era = shifted - era * 146_097
+    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    march = (5 * of_year + 2) // 153
+    month = march + 3 if march < 10 else march - 9
+    return year + era * 400 + (1 if month <= 2 else 0), month, of_year - (153 * march + 2) // 5 + 1
+
+
+@kernel
+def widen_part_ranges(micros: Array, lowest: Array, highest: Array, least: Array, most: Array) -> None:
+    """Widen least and most by moments in ascending order; ends early once all parts but the year are as wide as can be."""
+    size = len(micros)
+    day = micros[0] // _DAY - 1
+    parts = np.empty(9, dtype=np.int64)
+    last = civil_date(micros[size - 1] // _DAY)[0]
+    for i in range(size):
+        today = micros[i] // _DAY
+        first = 3
+        if today != day:
+            day, first = today, 0
+            parts[0], parts[1], parts[2] = civil_date(day)
+        time = micros[i] - day * _DAY
+        seconds, thousandths = time // 1_000_000, time // 1_000 % 1_000
+        parts[3], parts[4], parts[5] = seconds // 3600, seconds // 60 % 60, seconds % 60
+        parts[6], parts[7], parts[8] = thousandths // 100, thousandths // 10 % 10, thousandths % 10
+        for part in range(first, 9):
+            least[part] = min(least[part], parts[part])
+            most[part] = max(most[part], parts[part])
+        if i % 1024 == 1023:
+            settled = True
+            for part in range(1, 9):
+                settled = settled and least[part] == lowest[part] and most[part] == highest[part]
+            if settled:
+                break
+    most[0] = max(most[0], last)
