@@ -233,7 +233,7 @@ class Engine:
         return graph, [*fused, *precision]
 
     def _is_worth_hinting(self, hinted: list[str]) -> bool:
-        """Whether somebody would see a hint, and a small share of the run is enough to measure it."""
+        """Whether a hint would be printed, and a small share of the run is enough to measure it."""
         if not hinted or not self._trainer.shows_progress or self._total_updates is None:
             return False
         return self._steps_per_round(1.0, hinted, share=HINT_SHARE) > 0
