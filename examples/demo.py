@@ -143,8 +143,11 @@ def make_spec(path: Path) -> None:
 
 def serve(folder: Path) -> None:
     """Bars one by one, as they come."""
+    import torch
+
     from stoker.recipes.tfa import Predictor
 
+    torch.set_num_threads(1)  # a bar is little work: beside another program two threads would wait for each other at each layer
     predictor = Predictor.load(folder / "bundle")
     with (folder / "bars.csv").open() as file:
         rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)][-600:]
