@@ -35,8 +35,8 @@ ROUND_SECONDS = 0.1
 MOST_STEPS = 16
 WARM_UP = 2
 """Steps of a setup that is new, before any is measured."""
-RUNS = 2 * ROUNDS + 4
-"""Of so many steps as a round has, that a comparison makes at most: the rounds, three for bits or one for other random numbers."""
+CHECKED_STEPS = 5
+"""Steps after which bits are compared, at least: the first one alone has no optimizer state and few random numbers behind it."""
 WORTH_MEASURING = 200
 """Updates below which a run is over before a measurement has paid off."""
 LARGEST_SHARE = 0.1
@@ -153,6 +153,7 @@ class Chooser:
 
     def _differs(self, name: str, now: Setup, candidate: Setup, num_steps: int) -> str | None:
         """Why a candidate does not give the bits of the baseline; None where it does."""
+        num_steps = max(num_steps, CHECKED_STEPS)
         base, again = (self.run(now, num_steps, bits=True).bits for _ in range(2))
         if base != again:
             return "not taken: the same steps from the same state give other bits each time, so it cannot be shown to change none"
@@ -205,19 +206,27 @@ class Chooser:
         return trial
 
 
-def steps_per_round(seconds: float, *, total_updates: int | None, num_candidates: int, share: float) -> int:
-    """Steps of a round, so that all comparisons stay within a share of the run; 0 or less where not even one step fits.
+def steps_of_choice(num_steps: int, *, exact: bool) -> int:
+    """The most steps that one comparison makes, with rounds of `num_steps`."""
+    checks = 3 * max(num_steps, CHECKED_STEPS) if exact else num_steps  # bits, or a run with other random numbers
+    return 2 * WARM_UP + 2 + 2 * ROUNDS * num_steps + checks
+
+
+def steps_per_round(seconds: float, *, total_updates: int | None, num_candidates: int, share: float, exact: bool) -> int:
+    """Steps of a round, so that all comparisons stay within a share of the run; 0 where not even one step fits.
 
     Args:
         seconds: Of a step.
         total_updates: Updates of the run; None where that is not known, and nothing is bounded.
         num_candidates: Comparisons that are to be made.
         share: Of the updates of the run, that they may take.
+        exact: Whether bits are compared.
     """
     wanted = max(1, min(MOST_STEPS, int(ROUND_SECONDS / max(seconds, 1e-6))))
     if total_updates is None:
         return wanted
-    return min(wanted, int((share * total_updates / num_candidates - 2 * WARM_UP - 2) / RUNS))
+    fitting = (n for n in range(wanted, 0, -1) if num_candidates * steps_of_choice(n, exact=exact) <= share * total_updates)
+    return next(fitting, 0)
 
 
 def gain_of(ratios: list[float]) -> Gain:

@@ -20,7 +20,6 @@ from stoker.train.choice import (
     HINT_SHARE,
     LARGEST_SHARE,
     LEAST_GAIN,
-    RUNS,
     WARM_UP,
     WORTH_COMPILING_SECONDS,
     WORTH_MEASURING,
@@ -29,6 +28,7 @@ from stoker.train.choice import (
     Setup,
     Timed,
     Trial,
+    steps_of_choice,
     steps_per_round,
 )
 from stoker.train.graph import Eager, Gathering, Graphs, Work
@@ -233,13 +233,13 @@ class Engine:
         return graph, [*fused, *precision]
 
     def _is_worth_hinting(self, hinted: list[str]) -> bool:
-        """Whether somebody would see a hint, and a small share of the run is enough to measure it."""
+        """Whether a hint would be printed, and a small share of the run is enough to measure it."""
         if not hinted or not self._trainer.shows_progress or self._total_updates is None:
             return False
         return self._steps_per_round(1.0, hinted, share=HINT_SHARE) > 0
 
-    def _steps_per_round(self, seconds: float, names: list[str], *, share: float) -> int:
-        return steps_per_round(seconds, total_updates=self._total_updates, num_candidates=len(names), share=share)
+    def _steps_per_round(self, seconds: float, names: list[str], *, share: float, exact: bool = False) -> int:
+        return steps_per_round(seconds, total_updates=self._total_updates, num_candidates=len(names), share=share, exact=exact)
 
     def _improve(self, chooser: Chooser, setup: Setup, names: list[str]) -> Setup:
         """Take what is faster, one candidate after the other."""
@@ -249,13 +249,13 @@ class Engine:
         if not names:
             return setup
         seconds = chooser.run(setup, 1).seconds
-        num_steps = self._steps_per_round(seconds, names, share=LARGEST_SHARE)
+        num_steps = self._steps_per_round(seconds, names, share=LARGEST_SHARE, exact=exact)
         if num_steps < 1:
             self._told(chooser.note("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off"))
             return setup
-        self._say_how_long(seconds, num_steps, [name for name in names if name != "compile"])
+        self._say_how_long(seconds, num_steps, [name for name in names if name != "compile"], exact=exact)
         for name in names:
-            refusal = self._refusal(name, seconds)
+            refusal = self._refusal(name, setup, seconds)
             if refusal is None:
                 if name == "compile":
                     self._trainer.say("compiling the model (this may take minutes) ...")
@@ -277,7 +277,7 @@ class Engine:
         self._say_how_long(again.seconds, num_steps, names)
         best: tuple[float, str] | None = None
         for name in names:
-            if self._refusal(name, again.seconds) is not None:
+            if self._refusal(name, setup, again.seconds) is not None:
                 continue
             trial = chooser.compare(name, setup, self._with(name, setup), num_steps=num_steps)
             if trial.chosen and trial.gain is not None and trial.gain_low is not None and trial.gain_high is not None:
@@ -296,9 +296,9 @@ class Engine:
             return replace(setup, graph=True, fused=True)
         return replace(setup, fused=True) if name == "fused" else replace(setup, compile=True)
 
-    def _refusal(self, name: str, seconds: float) -> str | None:
+    def _refusal(self, name: str, setup: Setup, seconds: float) -> str | None:
         """Why a candidate is not even tried."""
-        if name == "graph" and not (is_fused(self._trainer.optimizer) or self._may_be_fused):
+        if name == "graph" and not (setup.fused or self._may_be_fused):
             return f"{type(self._trainer.optimizer).__name__} is not fused, so the host has to check each update"
         if name == "bf16" and self._trainer.device.type == "cpu" and (slower := _bf16_slowdown()) > 1.0:
             return f"matmuls take {slower:.1f}x the time of fp32 on this CPU"
@@ -309,9 +309,9 @@ class Engine:
                 return f"not tried: the run is {length}, and compiling takes minutes"
         return None
 
-    def _say_how_long(self, seconds: float, num_steps: int, names: list[str]) -> None:
+    def _say_how_long(self, seconds: float, num_steps: int, names: list[str], *, exact: bool = False) -> None:
         if names:
-            expected = len(names) * (RUNS * num_steps + 2 * WARM_UP) * seconds
+            expected = len(names) * steps_of_choice(num_steps, exact=exact) * seconds
             self._trainer.say(f"measuring setups (at most about {readable_seconds(max(1, round(expected)))}) ...")
 
     def _told(self, trial: Trial) -> None:
