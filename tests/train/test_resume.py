@@ -129,15 +129,21 @@ def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     store = runs.make_store()
     monkeypatch.setattr(runs, "make_store", lambda: type(store).from_arrays(x=[store[i]["x"] for i in range(5)]))
-    with pytest.raises(FeedError, match="other data"):
+    with pytest.raises(CheckpointInvalid, match=r"data\.store: '[0-9a-f]+' saved, '[0-9a-f]+' now"):
         train(tmp_path / "run", resume=True)
+    with pytest.raises(FeedError, match="other data"):  # what a position means cannot be allowed away
+        train(tmp_path / "run", resume=True, allow=["data", "valid", "schedule"])
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
     trainer_of(network(), folder=tmp_path / "run").fit(pairs())
     other = nn.Linear(6, 1)
-    with pytest.raises(CheckpointError, match="another model or optimizer"):
+    with pytest.raises(CheckpointInvalid, match=r"model\.modules\.\(model\)\.type: 'torch.nn.modules.container.Sequential' saved"):
         trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(pairs(), epochs=2, resume=True)
+    with pytest.raises(CheckpointError, match=r"another model: only the checkpoint has '0\.bias'"):
+        trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(
+            pairs(), epochs=2, resume=True, allow=["model", "optimizer"]
+        )
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:

@@ -32,15 +32,29 @@ RECIPES = {"time-moe": "stoker.cli.train_time_moe", "tfa": "stoker.cli.train_tfa
 of one is known by its keys."""
 
 COMPARED = {
-    "optimizer.lr": "config.lr",
-    "optimizer.weight_decay": "config.weight_decay",
-    "schedule": "config.schedule",
-    "train.accumulate": "config.accumulate",
-    "train.clip": "config.clip",
-    "train.ema": "config.ema",
-    "train.guard": "config.guard",
+    "data": ("data", "valid", "model"),
+    "split": ("data", "valid", "model"),
+    "model": ("model",),
+    "loss": ("loss", "model"),
+    "optimizer": ("optimizer",),
+    "optimizer.name": ("optimizer", "config.optimizer"),
+    "optimizer.lr": ("config.lr",),
+    "optimizer.weight_decay": ("config.weight_decay",),
+    "schedule": ("schedule", "config.schedule"),
+    "data.batch_size": ("data", "schedule"),
+    "train.epochs": ("schedule",),
+    "train.seed": ("data", "valid", "run"),
+    "train.precision": ("setup.precision",),
+    "train.graph": ("setup.graph",),
+    "train.compile": ("setup.compile",),
+    "train.accumulate": ("config.accumulate", "schedule"),
+    "train.clip": ("config.clip",),
+    "train.ema": ("config.ema",),
+    "train.guard": ("config.guard",),
+    "train.early_stopping": ("run",),
 }
-"""Fields of a configuration that a trainer compares too, and what it calls them."""
+"""Fields of a configuration, and those of a trainer that follow from them. What is allowed here is compared by the configuration;
+the trainer compares what a configuration does not say: values of a store, code of functions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +181,7 @@ def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> 
     from stoker.train.config.overrides import find, known_paths, override
     from stoker.train.config.training import Config
     from stoker.train.config.writing import to_tree
+    from stoker.train.fingerprint import GROUPS
 
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigInvalid(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
@@ -174,10 +189,14 @@ def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> 
     # A folder may have been moved since.
     saved = _in_folder(check(document, Config), folder)
     config = _in_folder(check(override(document, assignments, Config), Config), folder)
-    allowed = [".".join(find(name, known_paths(Config), option="--allow")) for name in allow]
+    known = known_paths(Config)
+    theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
+    allowed = [".".join(find(name, known, option="--allow")) for name in allow if name not in theirs]
     facts.check(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
-    differs = [theirs for ours, theirs in COMPARED.items() if any(name == ours or ours.startswith(f"{name}.") for name in allowed)]
-    return Plan(config=config, folder=folder, resume=True, allow=tuple(differs))
+    for ours, names in COMPARED.items():
+        if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
+            theirs.extend(names)
+    return Plan(config=config, folder=folder, resume=True, allow=tuple(theirs))
 
 
 def _in_folder(config: Config, folder: Path) -> Config:

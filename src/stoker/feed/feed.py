@@ -17,7 +17,7 @@ from stoker.clock import Spans
 from stoker.devices import check_device
 from stoker.errors import LeakFound, OptionError
 from stoker.feed.batches import Batches, Source, Steps
-from stoker.feed.columns import choose_columns, identity_of, lengths_of
+from stoker.feed.columns import choose_columns, content_digest, identity_of, lengths_of
 from stoker.feed.cursor import Cursor, check_state
 from stoker.feed.device import DeviceGather
 from stoker.feed.host import Encode, HostGather
@@ -126,6 +126,7 @@ class Feed:
         self._numbers = numbers
         self.masks = masks
         self.encode = encode
+        self.normalize = normalize
         self._given_order = order if order is not None else Sequential()
         self._set_order(self._given_order)
         self._go_to(Cursor())
@@ -325,6 +326,22 @@ class Feed:
         what = f"{identity_of(self.store)} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
         what += "" if self.part is None else f" {self.part.fingerprint}"
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
+
+    def identity(self) -> dict[str, Any]:
+        """What its batches follow from, beside the position in the order: a training run that resumes compares it."""
+        return {
+            "store": self.store.digest or content_digest(self.store, [column.name for column in self.columns]),
+            "view": self.view,
+            "part": None if self.part is None else self.part.fingerprint,
+            "order": self._given_order,
+            "batch_size": self.batch_size * self.ranks.world_size,
+            "last": self.last,
+            "columns": {column.name: column.torch_name for column in self.columns},
+            "normalize": self.normalize,
+            "encode": self.encode,
+            "numbers": self._numbers,
+            "masks": self.masks,
+        }
 
     def as_dataset(self) -> SampleDataset:
         """The samples as a map-style dataset, for `DataLoader` and everything built on it."""

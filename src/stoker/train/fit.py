@@ -57,7 +57,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Taken:
+class Taken:
     """What the host knows of a window that is under way."""
 
     step: int
@@ -107,7 +107,7 @@ class Fit:
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
         self._total_updates = train.num_updates(trainer.accumulate, epochs)
-        self._taken: deque[_Taken] = deque()
+        self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
         self.wait_ns = self._window_wait_ns = 0
@@ -206,7 +206,7 @@ class Fit:
         now = now_ns()
         rate = self._readout.count / max(1e-9, (now - self._window_ns) / 1e9)
         self._taken.append(
-            _Taken(step=self.progress.step, epoch=self.progress.epoch, rate=rate, wait=self._share(now), lr=self._rate.first)
+            Taken(step=self.progress.step, epoch=self.progress.epoch, rate=rate, wait=self._share(now), lr=self._rate.first)
         )
         self._window_ns, self._window_wait_ns = now, self.wait_ns
         self._readout.take()
@@ -361,7 +361,7 @@ class Fit:
         contents.put(self._trainer, parts)
         self.progress = Progress(**state["progress"])
         self._readout.load_state_dict(state["readout"])
-        self._taken = deque(_Taken(**taken) for taken in state["taken"])
+        self._taken = deque(Taken(**taken) for taken in state["taken"])
         self._overflows = state["overflows"]
         states = [state, *state["others"]]
         is_known = self._ranks.rank < len(states)

@@ -21,7 +21,7 @@ from torch import nn
 
 from stoker.devices import check_device
 from stoker.errors import OptionError
-from stoker.train import contents, facts, rng
+from stoker.train import contents, rng
 from stoker.train.checkpoints import Checkpoint, Checkpoints
 from stoker.train.choice import Setup, Trial
 from stoker.train.ema import Ema
@@ -106,6 +106,7 @@ class Trainer:
             raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
         if seed is not None:
             torch.manual_seed(_checked("seed", seed, least=0))
+        self.seed = seed
         self.model = model
         kind = "fsdp" if any(map(is_shard, model.parameters())) else ranks
         self.ranks = Ranks.find(kind, model, device)
@@ -142,6 +143,8 @@ class Trainer:
         self.config = dict(config or {})
         self.shows_progress = progress and self.ranks.is_first
         self.valid: Iterable[Any] | None = None
+        self.identity: dict[str, Any] = {}
+        """The fingerprint of the run: what a later process compares before it resumes."""
         self.setup = Setup()
         self.trials: tuple[Trial, ...] = ()
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -171,6 +174,8 @@ class Trainer:
         self.ranks.check_same("updates of the training", stream.num_updates(self.accumulate, epochs))
         self.valid = valid
         self.stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
+        if self.folder is not None:
+            self.identity = contents.identify(self, train, total_updates=stream.num_updates(self.accumulate, epochs))
         with contextlib.ExitStack() as stack:
             folder_of = Checkpoints if self.ranks.is_first else Elsewhere
             checkpoints = stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
@@ -234,7 +239,8 @@ class Trainer:
             found = checkpoints.latest(strict=strict)
             if found is None:
                 return None
-            facts.check(found.facts, contents.comparable(self), where=str(found.path), allow=allow)
+            contents.compare(self, found, allow=allow)
+            contents.check(self, found)
             return {**vars(found), "path": str(found.path)}
 
         found = self.ranks.first(read)
@@ -243,7 +249,8 @@ class Trainer:
     def _choose(self, engine: Engine, found: Checkpoint | None) -> None:
         """How steps are done; a run that goes on does them as before, as other kernels give other bits."""
         if found is not None:
-            self.setup, self.trials = Setup(**found.facts["setup"]), ()
+            self.setup, self.trials = contents.setup_of(self, found), ()
+            check_precision(self.setup.precision, self.device)
         else:
 
             def choose() -> list[Any]:
