@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler
 
 from stoker.clock import Spans
 from stoker.devices import check_device
-from stoker.errors import LeakFound, OptionError
+from stoker.errors import FeedError, LeakFound, OptionError
 from stoker.feed.batches import Batches, Source, Steps
 from stoker.feed.columns import choose_columns, content_digest, identity_of, lengths_of
 from stoker.feed.cursor import Cursor, check_state
@@ -300,6 +300,9 @@ class Feed:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the state was saved, with any number of ranks, batch size, device or threads."""
         seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        if shape.keys() != self.plan.shape.keys():
+            found, expected = (", ".join(one) or "nothing" for one in (shape, self.plan.shape))
+            raise FeedError(f"the state of a feed has the choices {found}; expected {expected} of {self.order.kind} samples.")
         self._set_order(self._given_order.adopt(seed, shape))
         self._move(cursor)
 

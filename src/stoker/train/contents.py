@@ -168,7 +168,7 @@ def compare(trainer: Trainer, found: Checkpoint, *, allow: Collection[str] = ())
 def check(trainer: Trainer, found: Checkpoint) -> None:
     """Refuse a checkpoint that this trainer cannot load as it is."""
     parts, told = found.parts, found.facts
-    with _naming(found):
+    with naming(found):
         odd = sorted(set(parts) - set(PARTS))
         if odd:
             _refuse("parts", f"hold {odd[0]!r}", f"only {', '.join(PARTS)}")
@@ -195,7 +195,9 @@ def check(trainer: Trainer, found: Checkpoint) -> None:
 def check_weights(model: nn.Module, saved: Any) -> None:
     """Refuse a state of a model that is not one of this model."""
     own = model.state_dict()
-    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    loose = {
+        f"{at}.{name}".lstrip(".") for at, module in model.named_modules() if _loads_itself(module) for name in module._buffers
+    }
     saved = _mapping(saved, "model")
     odd = sorted(map(str, saved.keys() ^ own.keys()))
     if odd:
@@ -204,10 +206,15 @@ def check_weights(model: nn.Module, saved: Any) -> None:
     for name, now in own.items():
         if not isinstance(now, Tensor):
             continue  # the extra state of a module, which only the module knows
-        # A buffer may change its shape as the training goes on; whether it may be loaded is its module's to say.
-        found = _tensor(saved[name], f"model.{name}", shape=now.shape if name in weights else None, dtype=now.dtype)
+        found = _tensor(saved[name], f"model.{name}", shape=None if name in loose else now.shape, dtype=now.dtype)
         if found.is_floating_point() and bool(local(now).isfinite().all()) and not bool(found.isfinite().all()):
             _refuse(f"model.{name}", "holds NaN or Inf", "finite values")
+
+
+def _loads_itself(module: nn.Module) -> bool:
+    """Whether a module of the user's has its own way to load, by which buffers may change their shapes."""
+    kind = type(module)
+    return kind._load_from_state_dict is not nn.Module._load_from_state_dict and not kind.__module__.startswith("torch.nn.")
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any) -> None:
@@ -273,16 +280,26 @@ def _check_average(trainer: Trainer, saved: Any, decay: Any) -> None:
         _refuse("ema.decay", f"is {_shown(found['decay'])}", "a number from 0 and below 1")
     if decay is not None and found["decay"] != decay:
         _refuse("ema.decay", f"is {_shown(found['decay'])}", f"{_shown(decay)}, as in facts.config.ema")
-    average = _mapping(found["average"], "ema.average")
-    own = trainer.ema.state_dict()["average"] if trainer.ema is not None else {}
+    own = trainer.ema.state_dict()["average"] if trainer.ema is not None else dict(trainer.model.named_parameters())
+    average = average_of(saved, own)
     if trainer.ema is not None and average.keys() != own.keys():
-        odd = min(map(str, average.keys() ^ own.keys()))
-        _refuse("ema.average", f"differs in {odd!r}", "the weights that are trained")
+        _refuse("ema.average", f"lacks {min(own.keys() - average.keys())!r}", "all weights that are trained")
     for name, value in average.items():
-        like = own.get(name)
-        _tensor(value, f"ema.average.{name}", **({} if like is None else {"shape": like.shape, "dtype": like.dtype}))
-        if value.is_floating_point() and not bool(value.isfinite().all()):
-            _refuse(f"ema.average.{name}", "holds NaN or Inf", "finite values")
+        _tensor(value, f"ema.average.{name}", dtype=own[name].dtype if trainer.ema is not None else None)
+
+
+def average_of(saved: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The averages that a checkpoint holds of these weights; none where it has no such part."""
+    if saved is None:
+        return {}
+    average = _mapping(_mapping(saved, "ema").get("average"), "ema.average")
+    for name, value in average.items():
+        if name not in weights:
+            _refuse("ema.average", f"has {_shown(name)}", "weights of the model")
+        _tensor(value, f"ema.average.{name}", shape=weights[name].shape)
+        if not value.is_floating_point() or not bool(value.isfinite().all()):
+            _refuse(f"ema.average.{name}", f"of type {value.dtype} holds NaN, Inf or no floats", "finite floats")
+    return average
 
 
 def _check_scale(saved: Any) -> None:
@@ -345,7 +362,8 @@ def _refuse(place: str, found: str, expected: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _naming(found: Checkpoint) -> Iterator[None]:
+def naming(found: Checkpoint) -> Iterator[None]:
+    """Put the name of the checkpoint before what is wrong with it."""
     try:
         yield
     except CheckpointInvalid as error:

@@ -245,7 +245,9 @@ class Fit:
 
     def _describe(self, step: int, window: Window) -> str:
         row = window.rows[step - window.first]
-        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else "a gradient is not finite"
+        has_buffers = next(self._trainer.model.buffers(), None) is not None
+        inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
+        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else f"{inner} is not finite"
         first = (step - self._pass.step) * self._trainer.accumulate
         own = self._train.blame(self._pass.state, first, self._trainer.accumulate)
         blamed = own
