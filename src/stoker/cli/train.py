@@ -66,6 +66,8 @@ class Plan:
     resume: bool
     allow: tuple[str, ...] = ()
     """What may differ from the run that goes on, as a trainer calls it."""
+    overwrite: bool = False
+    """Whether a run that is there is replaced."""
 
 
 class _Train(click.Command):
@@ -114,6 +116,7 @@ def recipe_of_run(folder: Path) -> str | None:
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
 @click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
+@click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds; files that stoker did not write stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -122,6 +125,7 @@ def command(
     assignments: tuple[str, ...],
     resume: str | None,
     allow: tuple[str, ...],
+    overwrite: bool,
     fields: bool,
     as_json: bool,
     quiet: bool,
@@ -145,7 +149,13 @@ def command(
         raise click.UsageError("Give a CONFIG, or --resume FOLDER.")
     if allow and resume is None:
         raise click.UsageError("--allow is for --resume: a new run has nothing to differ from.")
-    plan = _new(Path(config), assignments) if config is not None else _resumed(Path(resume or ""), assignments, allow)
+    if overwrite and config is None:
+        raise click.UsageError("--overwrite is for a new run, not for --resume.")
+    plan = (
+        _new(Path(config), assignments, overwrite=overwrite)
+        if config is not None
+        else _resumed(Path(resume or ""), assignments, allow)
+    )
     _run(plan, quiet=quiet or as_json, as_json=as_json)
 
 
@@ -160,17 +170,27 @@ def _show_fields() -> None:
         click.echo("\n".join(explain(info)))
 
 
-def _new(path: Path, assignments: Sequence[str]) -> Plan:
+def _new(path: Path, assignments: Sequence[str], *, overwrite: bool) -> Plan:
     """A run of its own; its folder must not have another."""
-    from stoker.train.config import read_config
+    from stoker.train.config import read_config, to_yaml
 
     config = read_config(path, assignments=assignments)
     folder = Path(config.train.folder or f"runs/{path.stem}")
-    if (folder / "run.json").exists() or (folder / "checkpoints").exists():
+    has_run = (folder / "run.json").exists()
+    if has_run and not overwrite:
         raise OptionError(
-            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), or choose another (--set folder=…)."
+            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), choose another (--set folder=…), "
+            f"or replace it (--overwrite)."
         )
-    return Plan(config=_in_folder(config, folder), folder=folder, resume=False)
+    config = _in_folder(config, folder)
+    kept = folder / CONFIG_NAME
+    if not has_run and folder.exists():
+        from stoker.train.run import check_new
+
+        check_new(folder)
+        if kept.exists() and kept.read_bytes() != to_yaml(config):
+            raise OptionError(f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder.")
+    return Plan(config=config, folder=folder, resume=False, overwrite=overwrite)
 
 
 def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
@@ -226,7 +246,7 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
     except (KeyboardInterrupt, Terminated) as stop:
         if ranks.is_first:
-            click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(plan.folder))}", err=True)
+            click.echo(stopped_line(plan.folder), err=True)
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if ranks.is_first:
         _show(result, plan.folder, as_json=as_json)
@@ -235,6 +255,20 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def stopped_line(folder: Path) -> str:
+    """What a run that was stopped has saved, and how it goes on.
+
+    Before its first step there is nothing to save, and a second Ctrl-C does not wait for a save.
+    """
+    from stoker.train.checkpoints import saved_step
+
+    step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
+    if step is not None:
+        return f"stoker: stopped. The run is saved at step {step:,}. Go on with it: {again}"
+    is_known = any((folder / name).exists() for name in (CONFIG_NAME, RECIPE_NAME))
+    return f"stoker: stopped before anything was saved. Begin again: {again if is_known else 'the same command'}"
 
 
 def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool) -> Trainer:
@@ -267,6 +301,7 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool
         metrics={name: makers[name]() for name in train.metrics},
         guard=train.guard,
         folder=plan.folder,
+        overwrite=plan.overwrite,
         save_every=train.save_every,
         keep=train.keep,
         max_seconds=train.max_seconds,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.train import stopped_line
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def command(config: str | None, assignments: tuple[str, ...], resume: str | None
     try:
         done = train(settings, folder, resume=resume is not None, progress=shows, **({} if as_json else {"say": say}))
     except (KeyboardInterrupt, Terminated) as stop:
-        click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(folder))}", err=True)
+        click.echo(stopped_line(folder), err=True)
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     _show(done, folder, as_json=as_json)
 

@@ -11,6 +11,7 @@ import math
 import signal
 import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,6 +92,7 @@ class Fit:
         checkpoints: Checkpoints | None,
         log: Log,
         signals: Signals,
+        note_saved: Callable[[int], None] | None = None,
     ) -> None:
         self.progress = Progress()
         self._trainer = trainer
@@ -102,6 +104,7 @@ class Fit:
         self._checkpoints = checkpoints
         self._log = log
         self._signals = signals
+        self._note_saved = note_saved
         self._ranks = trainer.ranks
         self._reads_late = trainer.ranks.together and trainer.device.type == "cuda"
         self._agreed = (0, now_ns())
@@ -185,6 +188,9 @@ class Fit:
             self._report(window)
         if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
             self.save()
+        if self._note_saved is not None and self._checkpoints is not None and self._checkpoints.last is not None:
+            self._note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
+            self._note_saved = None
         self._log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
         self._plan()
         return self._asked_to_leave()
@@ -261,6 +267,7 @@ class Fit:
         taken = (step - self._pass.step) * self._trainer.accumulate
         self.progress.step, self.progress.batches = step, self._pass.batches + taken
         self._readout.begin(step)
+        self._readout.drop()
         self._taken.clear()
         where = ""
         if self._checkpoints is not None:
@@ -362,7 +369,8 @@ class Fit:
         state = parts["fit"]
         contents.put(self._trainer, parts)
         self.progress = Progress(**state["progress"])
-        self._readout.load_state_dict(state["readout"])
+        windows = state["readout"]["under_way"][: len(state["taken"])]  # the host knows nothing of others
+        self._readout.load_state_dict({**state["readout"], "under_way": windows})
         self._taken = deque(Taken(**taken) for taken in state["taken"])
         self._overflows = state["overflows"]
         states = [state, *state["others"]]

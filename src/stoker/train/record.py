@@ -29,6 +29,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     how: str | None = None
     """"finished", "early", "budget", "signal", or the error that ended it."""
     last_step: int | None = None
+    saved_step: int | None = None
+    """The step of a checkpoint that it has written; of the first one, as long as the session lasts."""
     process: int
     command: list[str]
     folder: str
@@ -53,6 +55,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def last(self) -> Session:
         """The session that worked on the run last."""
         return self.sessions[-1]
+
+
+def step_reached(record: Record) -> int:
+    """The last step that a checkpoint of the run is known to have been saved at."""
+    return max(max(one.from_step, one.last_step or 0, one.saved_step or 0) for one in record.sessions)
 
 
 class _Head(msgspec.Struct):

@@ -10,7 +10,7 @@ optimizer, compiled model) is measured unless it is said, and the choice is told
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from stoker.devices import check_device
-from stoker.errors import OptionError
+from stoker.errors import CheckpointError, OptionError
 from stoker.train import contents, rng
 from stoker.train.checkpoints import Checkpoint, Checkpoints
 from stoker.train.choice import Setup, Trial
@@ -36,8 +36,9 @@ from stoker.train.precision import Scale, autocast, check_precision, kept_matmul
 from stoker.train.progress import Progress as Bar
 from stoker.train.ranks import Elsewhere, Ranks
 from stoker.train.recompute import recomputed
+from stoker.train.record import NAME, read_record, step_reached
 from stoker.train.result import Result
-from stoker.train.run import Run
+from stoker.train.run import Run, check_new, remove_run
 from stoker.train.schedule import Schedule, as_schedule
 from stoker.train.shards import is_shard, shard
 from stoker.train.signals import Signals
@@ -66,7 +67,8 @@ class Trainer:
     function of the update's number. `guard` says what becomes of an update whose loss or gradient is not finite: it never
     reaches the weights; then "stop" ends the run, "skip" goes on. `recompute` saves memory of activations for time.
 
-    With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed.
+    With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed. A folder
+    that holds a run is refused, unless `overwrite` lets a new run replace it: files that stoker did not write stay there.
     `max_seconds` ends the run with its time. `config` is what the run folder keeps of the user's own settings.
 
     Started by torchrun, all processes train together, each on its own batches (a feed deals them out): an update is that of all
@@ -91,6 +93,7 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
         guard: Literal["stop", "skip"] = "stop",
         folder: str | Path | None = None,
+        overwrite: bool = False,
         save_every: int | None = None,
         keep: int = 2,
         max_seconds: float | None = None,
@@ -134,7 +137,8 @@ class Trainer:
         if guard not in ("stop", "skip"):
             raise OptionError(f"guard is {guard!r}; expected 'stop' or 'skip'.")
         self.guard = guard
-        self.folder = Path(folder) if folder is not None else None
+        self.folder = checked_folder("folder", folder) if folder is not None else None
+        self.overwrite = overwrite
         self.save_every = _checked("save_every", save_every, least=1) if save_every is not None else None
         self.keep = keep
         self.max_seconds = _checked_positive("max_seconds", max_seconds)
@@ -163,9 +167,10 @@ class Trainer:
     ) -> Result:
         """Train over so many epochs.
 
-        `resume` goes on from the newest checkpoint of the folder, if there is one: refused where configuration or data differ,
-        unless the field is in `allow`. With `strict`, a damaged newest checkpoint is an error, and not a reason to take the
-        one before it. After a signal everything is saved, and the signal is delivered.
+        `resume` continues from the newest checkpoint of the folder, if there is one: refused where a field of the run's fingerprint
+        (options, optimizer, loss, model, data, setup) differs, unless `allow` names the field or its group. With `strict`, a
+        damaged newest checkpoint is an error, and not a reason to take the one before it. A signal lets the step end and is then
+        delivered; with a folder everything is saved before that.
         """
         epochs = _checked("epochs", epochs, least=1)
         if resume and self.folder is None:
@@ -174,12 +179,15 @@ class Trainer:
         self.ranks.check_same("updates of the training", stream.num_updates(self.accumulate, epochs))
         self.valid = valid
         self.stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
+        if self.folder is not None and not resume:
+            self.ranks.first(self._clear_folder)
         if self.folder is not None:
             self.identity = contents.identify(self, train, total_updates=stream.num_updates(self.accumulate, epochs))
         with contextlib.ExitStack() as stack:
             folder_of = Checkpoints if self.ranks.is_first else Elsewhere
             checkpoints = stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
             found = self._find(checkpoints, resume=resume, allow=allow, strict=strict)
+            self._rehearse()
             stack.enter_context(kept_matmul_flags())
             if self.recompute:
                 stack.enter_context(recomputed(self.model))
@@ -213,6 +221,7 @@ class Trainer:
                 checkpoints=checkpoints,
                 log=log,
                 signals=signals,
+                note_saved=run.note_saved if run is not None else None,
             )
             if found is not None:
                 fit.load(found.parts)
@@ -238,6 +247,7 @@ class Trainer:
         def read() -> dict[str, Any] | None:
             found = checkpoints.latest(strict=strict)
             if found is None:
+                self._refuse_lost(checkpoints.folder)
                 return None
             contents.compare(self, found, allow=allow)
             contents.check(self, found)
@@ -245,6 +255,37 @@ class Trainer:
 
         found = self.ranks.first(read)
         return None if found is None else Checkpoint(**{**found, "path": Path(found["path"])})
+
+    def _rehearse(self) -> None:
+        """Evaluate one batch, so that a loss or metric that cannot be evaluated is known before the first update."""
+        if isinstance(self.valid, Iterator):
+            return  # its batches come once
+        names = ["loss"]
+        if self.valid is not None:
+            before = rng.capture()
+            values = self.evaluate(Stream(self.valid, self.device).peek(1))
+            rng.restore(before)
+            names += [f"val_{name}" for name in values]
+        if self.stopping is not None and self.stopping.metric not in names:
+            raise OptionError(f"early stopping watches {self.stopping.metric!r}, but an epoch has {', '.join(names)}.")
+
+    def _clear_folder(self) -> None:
+        """Make room for a new run, or refuse where another one is."""
+        if self.folder is not None and self.overwrite and (self.folder / NAME).exists():
+            remove_run(self.folder)
+        elif self.folder is not None:
+            check_new(self.folder)
+
+    def _refuse_lost(self, checkpoints: Path) -> None:
+        """Where no checkpoint is found, refuse to begin again with a run that had some: its log would be lost too."""
+        if self.folder is None or not (self.folder / NAME).exists():
+            return
+        step = step_reached(read_record(self.folder))
+        if step:
+            raise CheckpointError(
+                f"{self.folder} was saved at step {step:,}, as its {NAME} says, but {checkpoints} holds no checkpoint. "
+                f"Put them back, begin again in another folder, or replace the run (overwrite)."
+            )
 
     def _choose(self, engine: Engine, found: Checkpoint | None) -> None:
         """How steps are done; a run that goes on does them as before, as other kernels give other bits."""
@@ -363,6 +404,13 @@ def _device_of(model: nn.Module, wanted: str | torch.device | None) -> torch.dev
         return parameters[0].device
     model.to(check_device(wanted))
     return next(model.parameters()).device
+
+
+def checked_folder(name: str, value: str | Path) -> Path:
+    """A path that may be the folder of a run."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise OptionError(f"{name} is {value!r}; expected the path of a folder.")
+    return Path(value)
 
 
 def _checked(name: str, value: Any, *, least: int) -> int:
