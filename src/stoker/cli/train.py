@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from stoker.errors import ConfigInvalid, OptionError
+from stoker.errors import ConfigInvalid, OptionError, StokerError
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -228,14 +229,17 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
     from stoker import files
     from stoker.cli.assembly import choose_device, find_ranks, make_trained, open_data
     from stoker.cli.main import Terminated
+    from stoker.train.config.model import Own
     from stoker.train.config.writing import to_yaml
+    from stoker.train.models.own import blaming
 
     ranks = find_ranks()
     config = plan.config
-    fed = open_data(config, choose_device(config, ranks.local_rank))
-    trainer = _trainer(
-        plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet, writes=ranks.is_first
-    )
+    with _within_memory():
+        fed = open_data(config, choose_device(config, ranks.local_rank))
+        trainer = _trainer(
+            plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet, writes=ranks.is_first
+        )
     if ranks.is_first:
         if not as_json:
             for line in str(fed.train).splitlines():
@@ -243,7 +247,8 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         files.make_folder(plan.folder)
         files.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
     try:
-        result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
+        with blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), _within_memory():
+            result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
     except (KeyboardInterrupt, Terminated) as stop:
         if ranks.is_first:
             click.echo(stopped_line(plan.folder), err=True)
@@ -255,6 +260,22 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+@contextlib.contextmanager
+def _within_memory() -> Iterator[None]:
+    """What does not fit into memory is one line; torch says it by errors of several kinds."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = (str(error).splitlines() or [""])[0]
+        words = ("memory", "Storage size", "numel: integer multiplication overflow", "array is too big")
+        if isinstance(error, StokerError) or not (isinstance(error, MemoryError) or any(word in text for word in words)):
+            raise
+        reason = text.rpartition("] ")[2][:200] or "no memory is left"
+        raise OptionError(
+            f"the training does not fit into memory ({reason}). Lower data.batch_size or the size of the model."
+        ) from error
 
 
 def stopped_line(folder: Path) -> str:

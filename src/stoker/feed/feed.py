@@ -87,6 +87,8 @@ class Feed:
         self.store = store
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
+        if self.batch_size >= 2**31:
+            raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
         self.ranks = Ranks.find(rank, world_size)
         self.device = _checked_device(device)
         self.last = last

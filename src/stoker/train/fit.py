@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker.clock import now_ns
-from stoker.errors import NonFinite
+from stoker.errors import NonFinite, OptionError
 from stoker.train import contents, rng
 from stoker.train.graph import Work
 from stoker.train.readout import Readout, Window
@@ -35,6 +35,7 @@ LOOK_NS = 100_000_000
 """How often the host looks at signals, the budget and the bar."""
 MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
+MOST_RATE = 3e38
 _END = object()
 
 
@@ -161,7 +162,9 @@ class Fit:
     def _set_rate(self) -> None:
         schedule = self._trainer.schedule
         if schedule is not None:
-            self._rate.set(schedule(self.progress.step, self._total_updates))
+            factor = schedule(self.progress.step, self._total_updates)
+            check_rates([rate * factor for rate in self._trainer.rates], f"at update {self.progress.step:,}")
+            self._rate.set(factor)
 
     def _after(self, is_good: bool) -> Stopped | None:
         """What has to be done after an update; mostly nothing."""
@@ -382,6 +385,12 @@ class Fit:
             rng.restore(own["random"])
         else:
             rng.derive(state["random"], self._ranks.rank)
+
+
+def check_rates(rates: list[float], when: str) -> None:
+    """Refuse learning rates that weights cannot be multiplied with."""
+    if not all(0 <= rate <= MOST_RATE for rate in rates):
+        raise OptionError(f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.")
 
 
 def deliver(number: int) -> None:

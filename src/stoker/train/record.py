@@ -17,6 +17,7 @@ from stoker.train.machine import Commit, Machine
 
 NAME = "run.json"
 VERSION = 1
+MAX_BYTES = 64 << 20
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +72,12 @@ def read_record(folder: Path) -> Record:
     """Read the run.json of a folder; one that breaks a rule raises a `TrainError` that says which."""
     path = folder / NAME
     try:
-        text = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise TrainError(f"{path} is not a plain file.")
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise TrainError(f"{path} has more than {MAX_BYTES:,} bytes, which no run needs.")
         head = msgspec.json.decode(text, type=_Head)
         if head.format == "stoker-run" and head.version > VERSION:
             raise TrainError(f"{path} has version {head.version}, and this stoker reads up to {VERSION}. Use a newer stoker.")
@@ -84,6 +90,8 @@ def read_record(folder: Path) -> Record:
         raise TrainError(f"{path} is damaged: {error}.") from error
     if not record.sessions:
         raise TrainError(f"{path} is damaged: it has no session.")
+    if not all(0 <= (step or 0) < 2**63 for one in record.sessions for step in (one.from_step, one.last_step, one.saved_step)):
+        raise TrainError(f"{path} is damaged: a step is below 0, or has more than 63 bits.")
     return record
 
 

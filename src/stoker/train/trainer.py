@@ -27,7 +27,7 @@ from stoker.train.choice import Setup, Trial
 from stoker.train.ema import Ema
 from stoker.train.engine import Engine
 from stoker.train.evaluation import evaluate
-from stoker.train.fit import Fit, deliver
+from stoker.train.fit import Fit, check_rates, deliver
 from stoker.train.log import Log
 from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric
@@ -152,6 +152,7 @@ class Trainer:
         self.setup = Setup()
         self.trials: tuple[Trial, ...] = ()
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        check_rates(self.rates, "of the optimizer")
         self.stopping: EarlyStopping | None = early_stopping
         self._engine: Engine | None = None
 
