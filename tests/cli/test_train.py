@@ -192,8 +192,30 @@ def test_calls_that_are_not_meant(stoker: Stoker, folder: Path, arguments: list[
 def test_a_folder_with_a_run_is_not_used_again(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1").code == 0
     done = stoker("train", "c.yaml", "--quiet")
-    line = "stoker: runs/c has a run already. Go on with it (stoker train --resume runs/c), or choose another (--set folder=…).\n"
+    line = (
+        "stoker: runs/c has a run already. Go on with it (stoker train --resume runs/c), choose another (--set folder=…), "
+        "or replace it (--overwrite).\n"
+    )
     assert done == Done(2, "", line)
+    assert stoker("train", "c.yaml", "--quiet", "--overwrite").code == 0
+    assert latest(folder / "runs" / "c").step == 12
+
+
+def test_a_folder_of_the_users_is_not_written_into(stoker: Stoker, folder: Path) -> None:
+    """Neither their checkpoints nor a configuration of theirs."""
+    (folder / "runs" / "c" / "checkpoints").mkdir(parents=True)
+    (folder / "runs" / "c" / "checkpoints" / "mine.pt").write_text("mine")
+    done = stoker("train", "c.yaml", "--quiet", "--overwrite")
+    assert done.err == (
+        "stoker: runs/c/checkpoints is there, but no run.json says that it is of a run of stoker. Give another folder.\n"
+    )
+    assert not (folder / "runs" / "c" / "config.yaml").exists()
+    (folder / "other").mkdir()
+    (folder / "other" / "config.yaml").write_text((folder / "c.yaml").read_text() + "# a comment of mine\n")
+    done = stoker("train", "other/config.yaml", "--quiet", "--set", "folder=other", "--overwrite")
+    assert done.code == 2
+    assert done.err.startswith("stoker: other/config.yaml is there, but no run.json says")
+    assert "of mine" in (folder / "other" / "config.yaml").read_text()
 
 
 def test_the_fields_are_shown(stoker: Stoker) -> None:

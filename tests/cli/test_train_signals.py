@@ -27,9 +27,10 @@ def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code
     wait_for((tmp_path / "stopped" / "checkpoints" / "LATEST").exists, process)
     process.send_signal(number)
     _, err = process.communicate(timeout=200)
-    line = "stoker: stopped and saved. Go on with it: stoker train --resume stopped\n"
+    step = latest(tmp_path / "stopped").step
+    assert step < 36
+    line = f"stoker: stopped. The run is saved at step {step}. Go on with it: stoker train --resume stopped\n"
     assert (process.returncode, err) == (code, line)
-    assert latest(tmp_path / "stopped").step < 36
     quicker = ("--set", "loss.options.seconds=0", "--allow", "loss.options")
     done = call(stoker_command("train", "--resume", "stopped", "--quiet", *quicker), tmp_path)
     assert done.code == 0, done.err
@@ -39,3 +40,18 @@ def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code
     assert one.step == other.step == 36
     for name, tensor in one.parts["model"].items():
         assert torch.equal(tensor, other.parts["model"][name]), name
+
+
+def test_a_training_that_is_stopped_before_its_first_step_says_that_nothing_is_saved(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    own = tmp_path / "own.py"
+    stop = "import os, signal; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    text = own.read_text() + f"\n\ndef stopped(model, batch):\n    {stop}\n    return slow(model, batch)\n"
+    own.write_text(text)
+    sets = [part for one in (*SETS[:2], "loss=own.py:stopped", *SETS[3:], "folder=x") for part in ("--set", one)]
+    done = call(stoker_command("train", "c.yaml", "--quiet", *sets), tmp_path)
+    line = "stoker: stopped before anything was saved. Begin again: stoker train --resume x\n"
+    assert (done.code, done.err) == (130, line)
+    assert not (tmp_path / "x" / "checkpoints").exists()
+    own.write_text(text.replace(stop, "pass"))
+    assert call(stoker_command("train", "--resume", "x", "--quiet"), tmp_path).code == 0

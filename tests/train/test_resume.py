@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from tests.train.runs import Crash, log_of, train
 from tests.train.training import adamw, network, pairs, same_weights, trainer_of
 from torch import nn
 
-from stoker.errors import CheckpointError, CheckpointInvalid, FeedError, OptionError
+from stoker.errors import CheckpointError, CheckpointInvalid, FeedError, OptionError, TrainError
+from stoker.files import Lock
 from stoker.train import fit as fit_module
+from stoker.train.record import read_record
 from stoker.train.result import Result
 
 State = dict[str, torch.Tensor]
@@ -129,15 +132,113 @@ def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     store = runs.make_store()
     monkeypatch.setattr(runs, "make_store", lambda: type(store).from_arrays(x=[store[i]["x"] for i in range(5)]))
-    with pytest.raises(FeedError, match="other data"):
+    with pytest.raises(CheckpointInvalid, match=r"data\.store: '[0-9a-f]+' saved, '[0-9a-f]+' now"):
         train(tmp_path / "run", resume=True)
+    with pytest.raises(FeedError, match="other data"):  # what a position means cannot be allowed away
+        train(tmp_path / "run", resume=True, allow=["data", "valid", "schedule"])
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
     trainer_of(network(), folder=tmp_path / "run").fit(pairs())
     other = nn.Linear(6, 1)
-    with pytest.raises(CheckpointError, match="another model or optimizer"):
+    with pytest.raises(CheckpointInvalid, match=r"model\.modules\.\(model\)\.type: 'torch.nn.modules.container.Sequential' saved"):
         trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(pairs(), epochs=2, resume=True)
+    with pytest.raises(CheckpointError, match=r"another model: only the checkpoint has '0\.bias'"):
+        trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(
+            pairs(), epochs=2, resume=True, allow=["model", "optimizer"]
+        )
+
+
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path) -> None:
+    """It would be cut back to nothing, log included."""
+    folder = tmp_path / "run"
+    trainer_of(network(), folder=folder, log_every=2).fit(pairs())
+    log = (folder / "metrics.jsonl").read_bytes()
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(
+        CheckpointError, match=r"run was saved at step 12, as its run\.json says, but .*checkpoints holds no checkpoint"
+    ):
+        trainer_of(network(), folder=folder).fit(pairs(), epochs=2, resume=True)
+    assert (folder / "metrics.jsonl").read_bytes() == log
+    result = trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+    assert result.step == 12
+
+
+def test_a_killed_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no end that says how far it was, but it had written down that it was saved."""
+    monkeypatch.setattr(fit_module, "LOOK_NS", 0)
+    with pytest.raises(Crash):
+        train(tmp_path / "run", crash_at=17, save_every=1)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        train(tmp_path / "run", resume=True)
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
+    whole: tuple[Result, State, list[dict[str, Any]], int], tmp_path: Path
+) -> None:
+    with pytest.raises(Crash):
+        train(tmp_path / "run", crash_at=3)
+    assert_same(train(tmp_path / "run", resume=True)[1], whole[1])
+
+
+def test_negative_control_without_the_look_at_the_record_the_log_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.train.trainer.step_reached", lambda record: 0)
+    folder = tmp_path / "run"
+    trainer_of(network(), folder=folder, log_every=2).fit(pairs())
+    shutil.rmtree(folder / "checkpoints")
+    trainer_of(network(), folder=folder, log_every=12).fit(pairs(), resume=True)
+    assert len(log_of(folder)) == 2
+
+
+def test_a_cell_that_is_run_again_replaces_its_run_where_that_is_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for seed in (0, 1, 2):
+        (folder / "notes.txt").parent.mkdir(exist_ok=True)
+        (folder / "notes.txt").write_text("mine")
+        model = network(seed=seed)
+        trainer = trainer_of(model, folder=folder, overwrite=True)
+        assert trainer.fit(pairs()).step == 12
+        assert trainer.fit(pairs(), epochs=2, resume=True).step == 24
+    assert (folder / "notes.txt").read_text() == "mine"
+    assert {line["step"] for line in log_of(folder)} == {12, 24}
+    assert len(read_record(folder).sessions) == 2
+
+
+def test_overwriting_leaves_what_is_not_of_a_run(tmp_path: Path) -> None:
+    """Only what run.json marks is removed, and of that only what stoker writes."""
+    folder = tmp_path / "mine"
+    (folder / "checkpoints" / "step-000000001").mkdir(parents=True)
+    (folder / "checkpoints" / "step-000000001" / "weights.bin").write_text("of another tool")
+    with pytest.raises(OptionError, match=r"checkpoints is there, but no run\.json says that it is of a run of stoker"):
+        trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+    (folder / "run.json").write_text('{"mine": true}')
+    with pytest.raises(OptionError, match=r"run\.json is damaged: .* cannot be known to be of a run of stoker"):
+        trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+    assert (folder / "checkpoints" / "step-000000001" / "weights.bin").read_text() == "of another tool"
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(OptionError, match=r"metrics\.jsonl is there, but no run\.json"):
+        trainer_of(network(), folder=folder).fit(pairs())
+    assert (folder / "metrics.jsonl").read_text() == "{}\n"
+
+
+def test_a_file_beside_the_checkpoints_survives_an_overwrite(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    trainer_of(network(), folder=folder).fit(pairs())
+    (folder / "checkpoints" / "best-so-far.txt").write_text("mine")
+    assert trainer_of(network(), folder=folder, overwrite=True).fit(pairs()).step == 12
+    assert (folder / "checkpoints" / "best-so-far.txt").read_text() == "mine"
+
+
+def test_a_run_that_is_being_trained_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.train.run.LOCK_TRIES", 1)
+    folder = tmp_path / "run"
+    trainer_of(network(), folder=folder).fit(pairs())
+    with Lock(folder), pytest.raises(TrainError, match="is being trained by process"):
+        trainer_of(network(), folder=folder, overwrite=True).fit(pairs())
+    assert read_record(folder).last.last_step == 12
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over(tmp_path: Path) -> None:

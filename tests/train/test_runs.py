@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -163,3 +165,99 @@ def test_the_table_shows_what_is_known() -> None:
     assert lines[3] == "x\\x1b[31m: run.json is damaged"
     stopped = shown([replace(full, state="stopped", how="signal")])
     assert stopped[1].split()[2:4] == ["stopped", "(signal)"]
+
+
+BAD_RECORDS = {
+    "no JSON": b"{",
+    "a list": b"[]",
+    "no session": b'{"format": "stoker-run", "version": 1, "sessions": []}',
+    "deep": b"[" * 100_000,
+    "empty": b"",
+    "zeros": b"\0" * 100,
+    "another format": b'{"format": "x", "version": 1}',
+    "newer": b'{"format": "stoker-run", "version": 99}',
+}
+
+
+def changed(folder: Path, **values: object) -> None:
+    tree = json.loads((folder / "run.json").read_bytes())
+    tree["sessions"][0].update(values)
+    (folder / "run.json").chmod(0o644)
+    (folder / "run.json").write_text(json.dumps(tree))
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """Whatever stands in its files, it is listed with one line that says why."""
+    write_run(tmp_path / "good")
+    for name, data in BAD_RECORDS.items():
+        write_run(tmp_path / name)
+        (tmp_path / name / "run.json").chmod(0o644)
+        (tmp_path / name / "run.json").write_bytes(data)
+    odd: dict[str, dict[str, object]] = {
+        "a clock of another kind": {"started": "2026-01-01T00:00:00", "ended": "2026-01-01T00:00:00Z"},
+        "no time": {"started": "yesterday"},
+        "a huge step": {"last_step": 10**30},
+        "a step below zero": {"from_step": -1},
+        "a step of text": {"last_step": "9"},
+    }
+    for name, values in odd.items():
+        write_run(tmp_path / name)
+        changed(tmp_path / name, **values)
+    (tmp_path / "a FIFO").mkdir()
+    os.mkfifo(tmp_path / "a FIFO" / "metrics.jsonl")
+    (tmp_path / "a link to all zeros").mkdir()
+    (tmp_path / "a link to all zeros" / "run.json").symlink_to("/dev/zero")
+    found = {run.name: run for run in collect(tmp_path)}
+    assert found["good"].state == "finished"
+    bad = set(BAD_RECORDS) | set(odd) | {"a FIFO", "a link to all zeros"}
+    assert {name for name, run in found.items() if run.state == "damaged"} == bad
+    for name in bad:
+        reason = found[name].reason
+        assert reason
+        assert "\n" not in reason
+        assert len(reason) < 300
+    on_a_terminal(list(found.values()))
+
+
+def on_a_terminal(runs: list[RunSummary]) -> str:
+    console = Console(file=io.StringIO(), width=400, force_terminal=True, highlight=False)
+    console.print(table(runs))
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)  # without the colours of the table itself
+
+
+EVIL = ["val_\x1b[2J_loss", "val_\x9b31m_loss", "val_[red]_loss", "val_\u202e_loss", "val_\r\n_loss", "val_loss_" + "y" * 9999]
+
+
+def test_names_from_files_steer_no_terminal(tmp_path: Path) -> None:
+    """Names of metrics, ends, times and folders are shown with their escapes written out, and markup is text."""
+    for number, evil in enumerate(EVIL):
+        run = Run(tmp_path / f"n\x1b[1m{number}")
+        run.metrics.write(1, {evil: 0.5, "loss": 1.0})
+        run.end(f"\x1b]0;{evil}\x07")
+    runs = [replace(run, started="\x1b[1m" + (run.started or "")) for run in collect(tmp_path)]
+    assert [run.metric for run in runs] == EVIL
+    for some in (runs, *([one] for one in runs)):
+        text = on_a_terminal(some)
+        assert all(char.isprintable() or char == "\n" for char in text)
+        assert max(map(len, text.splitlines())) <= 400
+    assert "best val_[red]_loss" in on_a_terminal([runs[2]])
+
+
+def test_negative_control_a_name_that_is_printed_raw_steers_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.train.runs.printable", str)
+    run = Run(tmp_path / "one")
+    run.metrics.write(1, {"val_\x9b_loss": 0.5})
+    run.end("finished")
+    assert "\x9b" in on_a_terminal(collect(tmp_path))
+
+
+def test_lines_of_absurd_values_are_counted_as_damaged(tmp_path: Path) -> None:
+    write_run(tmp_path / "one")
+    with (tmp_path / "one" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 1' + b"0" * 400 + b"}\n" + b'{"step": 40, "val_loss": 1' + b"0" * 400 + b"}\n")
+        file.write(b"x" * (3 << 20) + b"\n" + b'{"step": 50, "val_loss": 0.25}\n' + b"y" * (1 << 20))
+    (run,) = collect(tmp_path)
+    assert (run.best, run.best_step) == (0.25, 50)
+    assert run.reason is not None
+    assert "lines of metrics.jsonl cannot be read" in run.reason

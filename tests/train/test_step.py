@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -126,6 +127,94 @@ def test_without_the_guard_the_weights_would_be_lost(monkeypatch: pytest.MonkeyP
     ours = network()
     trainer_of(ours, poisoned("data", 3)).fit(pairs())
     assert not all(torch.isfinite(one).all() for one in ours.parameters())
+
+
+class Remembering(nn.Module):
+    """Has buffers of every kind beside its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+        self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+        self.register_buffer("largest", torch.zeros(()))
+        self.register_buffer("least", torch.full((3,), torch.inf))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("cache", torch.zeros(()), persistent=False)
+        self.changes_from = 0
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.training and self.calls > self.changes_from:
+            with torch.no_grad():
+                self.largest += (x.abs().max() / 1e10) ** 2  # finite values, whose square is not
+                self.least[0] = torch.minimum(self.least[0], x.min())
+                self.seen += len(x)
+                self.cache.copy_(self.largest)
+        out: torch.Tensor = self.layer(x / x.abs().max().clamp(min=10.0))
+        return out
+
+
+def with_a_large_value(at: int, value: float) -> list[Any]:
+    batches = pairs()
+    batches[at][0][2, 1] = value
+    return batches
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_statistics_that_overflow_hold_back_the_update(fused: bool, accumulate: int) -> None:
+    """A finite 1e25 has an infinite variance, while the loss of a normalised value stays finite."""
+    good, ours = network(norm=True), network(norm=True)
+    trainer_of(good, optimizer=adamw(good, fused=fused), accumulate=accumulate).fit(pairs()[: 3 * accumulate])
+    batches = with_a_large_value(3 * accumulate, 1e25)
+    with pytest.raises(NonFinite, match=r"a gradient or a buffer of the model .* is not finite at update 3"):
+        trainer_of(ours, optimizer=adamw(ours, fused=fused), accumulate=accumulate).fit(batches)
+    assert same_weights(good, ours)
+
+
+@pytest.mark.parametrize("at", [0, 3])
+@pytest.mark.parametrize("changes_from", [0, 3])
+def test_any_buffer_that_a_step_changes_is_guarded(at: int, changes_from: int) -> None:
+    """Also one that is bad in the first update that changes it. One that begins with an infinity may keep it."""
+    if at < changes_from:
+        return
+    torch.manual_seed(0)
+    good, ours = Remembering(), Remembering()
+    ours.load_state_dict(good.state_dict())
+    good.changes_from = ours.changes_from = changes_from
+    if at:
+        trainer_of(good).fit(pairs()[:at])
+    with pytest.raises(NonFinite, match=f"at update {at} of epoch 0"):
+        trainer_of(ours).fit(with_a_large_value(at, 3e38))
+    for name, tensor in {**good.state_dict(), "cache": good.cache}.items():
+        assert torch.equal(tensor, {**ours.state_dict(), "cache": ours.cache}[name]), name
+
+
+def test_a_state_that_was_loaded_is_what_a_bad_update_goes_back_to(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    first = Remembering()
+    trainer_of(first, folder=tmp_path / "run").fit(pairs())
+    again = Remembering()
+    trainer = trainer_of(again, folder=tmp_path / "run")
+    with pytest.raises(NonFinite):
+        trainer.fit(with_a_large_value(0, 3e38), epochs=2, resume=True, allow=["data"])
+    assert torch.equal(again.largest, first.largest)
+    assert int(again.seen) == int(first.seen)
+
+
+def test_infinities_that_were_there_before_do_not_stop_a_run() -> None:
+    ours = Remembering()
+    assert trainer_of(ours).fit(pairs()).step == 12
+    assert ours.least.isinf().sum() == 2
+    assert ours.mask.isinf().sum() == 1
+
+
+def test_negative_control_without_the_check_of_buffers_statistics_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_module._Statistics, "checked", lambda self: [])
+    ours = network(norm=True)
+    trainer_of(ours).fit(with_a_large_value(3, 1e25))
+    assert not torch.isfinite(ours.state_dict()["0.running_var"]).all()
 
 
 def test_bad_updates_are_skipped_where_that_is_asked_for() -> None:

@@ -224,15 +224,15 @@ def run(
     """A run with a folder; the last rank is asked to stop in one of its batches."""
     rank, size = world()
     model, kept, count = network(dropout=dropout), Kept(), 0
-    mean_loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+    loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
 
-    def loss(model: nn.Module, batch: Any) -> Any:
+    def stop(model: nn.Module, _: Any) -> None:
         nonlocal count
         count += model.training
         if count == stop_at and model.training and rank == size - 1:
             signal.raise_signal(signal.SIGINT)
-        return mean_loss(model, batch)
 
+    model.register_forward_pre_hook(stop)
     train, valid = feeds()
     trainer = trainer_of(model, loss, writers=[kept], folder=folder, save_every=4, log_every=1, ema=0.9, clip=1.0, ranks=kind)
     try:

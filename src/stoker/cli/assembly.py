@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stoker.errors import ConfigInvalid
 from stoker.train.config.data import BlockOrder, Data, LengthOrder, SegmentView, SequenceView, SequentialOrder, WindowView
-from stoker.train.config.model import Huber, Mae, Mse, Own, Quantile
+from stoker.train.config.model import CrossEntropy, Huber, Mae, Mse, Own, Quantile
 from stoker.train.config.split import Grouped
 from stoker.train.config.training import Config
 
@@ -175,6 +175,8 @@ def _task(config: Config, store: Store) -> Task:
                     f"Leave it out, or use a model of your own (model: file.py:function)."
                 )
     texts = store.schema[targets[0]].texts if len(targets) == 1 else None
+    if isinstance(config.loss, CrossEntropy):
+        _check_classes(store, targets[0], config.loss.classes or (len(texts) if texts is not None else None))
     return Task(
         inputs={name: store.schema[name].width or 1 for name in inputs},
         targets={name: store.schema[name].width or 1 for name in targets},
@@ -183,6 +185,16 @@ def _task(config: Config, store: Store) -> Task:
         horizon=horizon,
         outputs_each=outputs_each(config.loss, len(texts) if texts is not None else None),
     )
+
+
+def _check_classes(store: Store, name: str, classes: int | None) -> None:
+    """Refuse classes that a model has no output for: a GPU would only say that an index is wrong, and stop."""
+    import numpy as np
+
+    values = store.column(name)
+    largest = np.fmax.reduce(values, axis=None) if values.size else -1
+    if classes is not None and largest >= classes:
+        raise ConfigInvalid(f"data.target {name!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it.")
 
 
 def _when(data: Data, store: Store, targets: list[str], horizon: int, shift: int) -> When:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from stoker.errors import ConfigInvalid, OptionError
+from stoker.errors import ConfigInvalid, OptionError, StokerError
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -32,18 +33,30 @@ RECIPES = {"time-moe": "stoker.cli.train_time_moe", "tfa": "stoker.cli.train_tfa
 of one is known by its keys."""
 
 COMPARED = {
-    "optimizer.lr": "config.lr",
-    "optimizer.weight_decay": "config.weight_decay",
-    "schedule": "config.schedule",
-    "train.accumulate": "config.accumulate",
-    "train.clip": "config.clip",
-    "train.ema": "config.ema",
-    "train.guard": "config.guard",
-    "train.precision": "setup.precision",
-    "train.compile": "setup.compile",
-    "train.fused": "setup.fused",
+    "data": ("data", "valid", "model"),
+    "split": ("data", "valid", "model"),
+    "model": ("model",),
+    "loss": ("loss", "model"),
+    "optimizer": ("optimizer",),
+    "optimizer.name": ("optimizer", "config.optimizer"),
+    "optimizer.lr": ("config.lr",),
+    "optimizer.weight_decay": ("config.weight_decay",),
+    "schedule": ("schedule", "config.schedule"),
+    "data.batch_size": ("data", "schedule"),
+    "train.epochs": ("schedule",),
+    "train.seed": ("data", "valid", "run"),
+    "train.precision": ("setup.precision",),
+    "train.graph": ("setup.graph",),
+    "train.compile": ("setup.compile",),
+    "train.fused": ("setup.fused",),
+    "train.accumulate": ("config.accumulate", "schedule"),
+    "train.clip": ("config.clip",),
+    "train.ema": ("config.ema",),
+    "train.guard": ("config.guard",),
+    "train.early_stopping": ("run",),
 }
-"""Fields of a configuration that a trainer compares too, and what it calls them."""
+"""Fields of a configuration, and those of a trainer that follow from them. What is allowed here is compared by the configuration;
+the trainer compares what a configuration does not say: values of a store, code of functions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +68,8 @@ class Plan:
     resume: bool
     allow: tuple[str, ...] = ()
     """What may differ from the run that goes on, as a trainer calls it."""
+    overwrite: bool = False
+    """Whether a run that is there is replaced."""
 
 
 class _Train(click.Command):
@@ -108,6 +123,7 @@ def recipe_of_run(folder: Path) -> str | None:
 )
 @click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
+@click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds; files that stoker did not write stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -117,6 +133,7 @@ def command(
     speed: str | None,
     resume: str | None,
     allow: tuple[str, ...],
+    overwrite: bool,
     fields: bool,
     as_json: bool,
     quiet: bool,
@@ -142,7 +159,13 @@ def command(
         raise click.UsageError("--allow is for --resume: a new run has nothing to differ from.")
     if speed is not None:
         assignments = (*assignments, f"train.speed={speed}")
-    plan = _new(Path(config), assignments) if config is not None else _resumed(Path(resume or ""), assignments, allow)
+    if overwrite and config is None:
+        raise click.UsageError("--overwrite is for a new run, not for --resume.")
+    plan = (
+        _new(Path(config), assignments, overwrite=overwrite)
+        if config is not None
+        else _resumed(Path(resume or ""), assignments, allow)
+    )
     _run(plan, quiet=quiet or as_json, as_json=as_json)
 
 
@@ -157,17 +180,27 @@ def _show_fields() -> None:
         click.echo("\n".join(explain(info)))
 
 
-def _new(path: Path, assignments: Sequence[str]) -> Plan:
+def _new(path: Path, assignments: Sequence[str], *, overwrite: bool) -> Plan:
     """A run of its own; its folder must not have another."""
-    from stoker.train.config import read_config
+    from stoker.train.config import read_config, to_yaml
 
     config = read_config(path, assignments=assignments)
     folder = Path(config.train.folder or f"runs/{path.stem}")
-    if (folder / "run.json").exists() or (folder / "checkpoints").exists():
+    has_run = (folder / "run.json").exists()
+    if has_run and not overwrite:
         raise OptionError(
-            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), or choose another (--set folder=…)."
+            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), choose another (--set folder=…), "
+            f"or replace it (--overwrite)."
         )
-    return Plan(config=_in_folder(config, folder), folder=folder, resume=False)
+    config = _in_folder(config, folder)
+    kept = folder / CONFIG_NAME
+    if not has_run and folder.exists():
+        from stoker.train.run import check_new
+
+        check_new(folder)
+        if kept.exists() and kept.read_bytes() != to_yaml(config):
+            raise OptionError(f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder.")
+    return Plan(config=config, folder=folder, resume=False, overwrite=overwrite)
 
 
 def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
@@ -178,6 +211,7 @@ def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> 
     from stoker.train.config.overrides import find, known_paths, override
     from stoker.train.config.training import Config
     from stoker.train.config.writing import to_tree
+    from stoker.train.fingerprint import GROUPS
 
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigInvalid(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
@@ -185,10 +219,14 @@ def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> 
     # A folder may have been moved since.
     saved = _in_folder(check(document, Config), folder)
     config = _in_folder(check(override(document, assignments, Config), Config), folder)
-    allowed = [".".join(find(name, known_paths(Config), option="--allow")) for name in allow]
+    known = known_paths(Config)
+    theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
+    allowed = [".".join(find(name, known, option="--allow")) for name in allow if name not in theirs]
     facts.check(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
-    differs = [theirs for ours, theirs in COMPARED.items() if any(name == ours or ours.startswith(f"{name}.") for name in allowed)]
-    return Plan(config=config, folder=folder, resume=True, allow=tuple(differs))
+    for ours, names in COMPARED.items():
+        if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
+            theirs.extend(names)
+    return Plan(config=config, folder=folder, resume=True, allow=tuple(theirs))
 
 
 def _in_folder(config: Config, folder: Path) -> Config:
@@ -200,14 +238,17 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
     from stoker import files
     from stoker.cli.assembly import choose_device, find_ranks, make_trained, open_data
     from stoker.cli.main import Terminated
+    from stoker.train.config.model import Own
     from stoker.train.config.writing import to_yaml
+    from stoker.train.models.own import blaming
 
     ranks = find_ranks()
     config = plan.config
-    fed = open_data(config, choose_device(config, ranks.local_rank))
-    trainer = _trainer(
-        plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet, writes=ranks.is_first
-    )
+    with _within_memory():
+        fed = open_data(config, choose_device(config, ranks.local_rank))
+        trainer = _trainer(
+            plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet, writes=ranks.is_first
+        )
     if ranks.is_first:
         if not as_json:
             for line in str(fed.train).splitlines():
@@ -215,10 +256,11 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         files.make_folder(plan.folder)
         files.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
     try:
-        result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
+        with blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), _within_memory():
+            result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
     except (KeyboardInterrupt, Terminated) as stop:
         if ranks.is_first:
-            click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(plan.folder))}", err=True)
+            click.echo(stopped_line(plan.folder), err=True)
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if ranks.is_first:
         _show(result, plan.folder, as_json=as_json)
@@ -227,6 +269,36 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+@contextlib.contextmanager
+def _within_memory() -> Iterator[None]:
+    """What does not fit into memory is one line; torch says it by errors of several kinds."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        text = (str(error).splitlines() or [""])[0]
+        words = ("memory", "Storage size", "numel: integer multiplication overflow", "array is too big")
+        if isinstance(error, StokerError) or not (isinstance(error, MemoryError) or any(word in text for word in words)):
+            raise
+        reason = text.rpartition("] ")[2][:200] or "no memory is left"
+        raise OptionError(
+            f"the training does not fit into memory ({reason}). Lower data.batch_size or the size of the model."
+        ) from error
+
+
+def stopped_line(folder: Path) -> str:
+    """What a run that was stopped has saved, and how it goes on.
+
+    Before its first step there is nothing to save, and a second Ctrl-C does not wait for a save.
+    """
+    from stoker.train.checkpoints import saved_step
+
+    step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
+    if step is not None:
+        return f"stoker: stopped. The run is saved at step {step:,}. Go on with it: {again}"
+    is_known = any((folder / name).exists() for name in (CONFIG_NAME, RECIPE_NAME))
+    return f"stoker: stopped before anything was saved. Begin again: {again if is_known else 'the same command'}"
 
 
 def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool) -> Trainer:
@@ -262,6 +334,7 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool
         metrics={name: makers[name]() for name in train.metrics},
         guard=train.guard,
         folder=plan.folder,
+        overwrite=plan.overwrite,
         save_every=train.save_every,
         keep=train.keep,
         max_seconds=train.max_seconds,

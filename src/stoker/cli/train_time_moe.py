@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.train import stopped_line
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def command(
             done = training.train(data, folder=where, **told, **settings)
     except (KeyboardInterrupt, Terminated) as stop:
         if find_ranks().is_first:
-            click.echo(f"stoker: stopped and saved. Go on with it: stoker train --resume {printable(str(where))}", err=True)
+            click.echo(stopped_line(where), err=True)
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if find_ranks().is_first:
         _show(done, where, as_json=as_json)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import xxhash
 
 from stoker.errors import FeedError, OptionError
 from stoker.feed.scales import Method, Scales, series_scales
@@ -115,6 +116,14 @@ def lengths_of(store: Store) -> Lengths:
 def identity_of(store: Store) -> str:
     """What must be the same for the number of a sample to mean the same: its digest; in memory, its shape is all there is."""
     return store.digest or f"{len(store)} series of {store.num_steps} steps in memory"
+
+
+def content_digest(store: Store, names: Sequence[str]) -> str:
+    """A hash of every value of some columns, and of where series begin; for stores in memory, which have no digest."""
+    found = xxhash.xxh3_128()
+    for array in (store.offsets, *(store.column(name) for name in names)):
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
 
 
 def choose_columns(

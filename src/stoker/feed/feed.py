@@ -17,7 +17,7 @@ from stoker.clock import Spans
 from stoker.devices import check_device
 from stoker.errors import FeedError, LeakFound, OptionError
 from stoker.feed.batches import Batches, Source, Steps
-from stoker.feed.columns import choose_columns, identity_of, lengths_of
+from stoker.feed.columns import choose_columns, content_digest, identity_of, lengths_of
 from stoker.feed.cursor import Cursor, check_state
 from stoker.feed.device import DeviceGather
 from stoker.feed.host import Encode, HostGather
@@ -87,6 +87,8 @@ class Feed:
         self.store = store
         self.view = view
         self.batch_size = _checked("batch_size", batch_size, least=1)
+        if self.batch_size >= 2**31:
+            raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
         self.ranks = Ranks.find(rank, world_size)
         self._is_of_worker = rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it, and said which share of the samples is its own."""
@@ -128,6 +130,7 @@ class Feed:
         self._numbers = numbers
         self.masks = masks
         self.encode = encode
+        self.normalize = normalize
         self._given_order = order if order is not None else Sequential()
         self._set_order(self._given_order)
         self._go_to(Cursor())
@@ -307,6 +310,9 @@ class Feed:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where the state was saved, with any number of ranks, batch size, device or threads."""
         seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        if shape.keys() != self.plan.shape.keys():
+            found, expected = (", ".join(one) or "nothing" for one in (shape, self.plan.shape))
+            raise FeedError(f"the state of a feed has the choices {found}; expected {expected} of {self.order.kind} samples.")
         self._set_order(self._given_order.adopt(seed, shape))
         self._move(cursor)
 
@@ -333,6 +339,22 @@ class Feed:
         what = f"{identity_of(self.store)} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
         what += "" if self.part is None else f" {self.part.fingerprint}"
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
+
+    def identity(self) -> dict[str, Any]:
+        """What its batches follow from, beside the position in the order: a training run that resumes compares it."""
+        return {
+            "store": self.store.digest or content_digest(self.store, [column.name for column in self.columns]),
+            "view": self.view,
+            "part": None if self.part is None else self.part.fingerprint,
+            "order": self._given_order,
+            "batch_size": self.batch_size * self.ranks.world_size,
+            "last": self.last,
+            "columns": {column.name: column.torch_name for column in self.columns},
+            "normalize": self.normalize,
+            "encode": self.encode,
+            "numbers": self._numbers,
+            "masks": self.masks,
+        }
 
     def as_dataset(self) -> SampleDataset:
         """The samples as a map-style dataset, for `DataLoader` and everything built on it."""

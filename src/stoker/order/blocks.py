@@ -51,7 +51,7 @@ class BlockShuffle:
         object.__setattr__(self, "seed", checked_seed(self.seed))
         for name in ("block", "window"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or not 1 <= value < 2**63):
                 raise OptionError(f"BlockShuffle: {name} is {value!r}; expected a number of samples from 1.")
             object.__setattr__(self, name, None if value is None else int(value))
         if self.block is not None and self.window is not None and self.window < self.block:

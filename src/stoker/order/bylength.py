@@ -68,8 +68,8 @@ class ByLengthPlan:
         self.shape: Mapping[str, int] = {"group": group}
         self._samples = samples
         self._seed = seed
-        self._group = group
-        self._pool_size = group * pool
+        self._group = min(group, max(1, samples.num_samples))  # the same order; a state may say any number
+        self._pool_size = self._group * pool
         self._last: tuple[int, int, Array] | None = None  # one tuple, so that threads see all of it or the one before
 
     def numbers(self, epoch: int, start: int, stop: int) -> Array:

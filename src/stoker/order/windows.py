@@ -39,6 +39,10 @@ _DENSE_SERIES = 2**22  # up to here the index has an entry for each series: 32 M
 _SPARSE_GROUP = 16
 
 
+MAX_STEPS = 2**48
+"""Steps of a window at most: sums of some of them are exact in 64 bits."""
+
+
 @dataclass(frozen=True, repr=False)
 class Windows:
     """Windows of `length` steps, a new one every `stride` steps of each series.
@@ -119,8 +123,9 @@ def _settle(view: Windows | Segments) -> None:
     kind = type(view).__name__
     for name, least in (("length", 1), ("stride", 1), ("horizon", 0), ("shift", 0)):
         value = getattr(view, name, least)
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise OptionError(f"{kind}: {name} is {value!r}; expected a whole number from {least}.")
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MAX_STEPS:
+            most = " to 2**48" if isinstance(value, int) and value > MAX_STEPS else ""
+            raise OptionError(f"{kind}: {name} is {value!r}; expected a whole number from {least}{most}.")
         if hasattr(view, name):
             object.__setattr__(view, name, int(value))
     if view.tail not in get_args(Tail):

@@ -271,6 +271,18 @@ class Checkpoints:
         warnings.warn(f"{told} Training goes on.", stacklevel=4)
 
 
+def saved_step(folder: Path) -> int | None:
+    """The step of the checkpoint that LATEST names; None where there is none. Whether it is whole is not looked at."""
+    with Checkpoints(folder) as checkpoints:
+        name = checkpoints._read_name(LATEST)
+    return _number(name)[0] if name is not None and _NAME.fullmatch(name) else None
+
+
+def is_own_name(name: str) -> bool:
+    """Whether something in a folder of checkpoints has a name that this module gives."""
+    return bool(_NAME.fullmatch(name)) or name in (LATEST, BEST, f"{LATEST}.tmp", f"{BEST}.tmp")
+
+
 def _text(error: DiskError) -> str:
     return str(error.args[1]) if len(error.args) > 1 else str(error)
 

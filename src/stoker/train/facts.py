@@ -11,9 +11,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from stoker.errors import CheckpointInvalid, OptionError
+from stoker.printable import printable
 
 _ABSENT = object()
 _SHOWN = 60
+_LISTED = 8
 
 
 def differences(saved: Mapping[str, Any], now: Mapping[str, Any], *, allow: Collection[str] = ()) -> list[str]:
@@ -39,8 +41,10 @@ def check(saved: Mapping[str, Any], now: Mapping[str, Any], *, where: str, allow
     """Refuse to go on where anything differs that is not allowed; `where` names the checkpoint."""
     found = differences(saved, now, allow=allow)
     if found:
+        shown = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
         raise CheckpointInvalid(
-            f"{where} is of another run: {'; '.join(found)}. Make them equal, or allow each by name ({found[0].partition(':')[0]})."
+            f"{where} is of another run: {printable(shown)}. Make them equal, or allow each by name "
+            f"({printable(found[0].partition(':')[0])})."
         )
 
 

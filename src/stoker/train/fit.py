@@ -11,11 +11,12 @@ import math
 import signal
 import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from stoker.clock import now_ns
-from stoker.errors import NonFinite
+from stoker.errors import NonFinite, OptionError
 from stoker.train import contents, rng
 from stoker.train.graph import Work
 from stoker.train.readout import Readout, Window
@@ -34,6 +35,7 @@ LOOK_NS = 100_000_000
 """How often the host looks at signals, the budget and the bar."""
 MOST_OVERFLOWS = 100
 """Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
+MOST_RATE = 3e38
 _END = object()
 
 
@@ -57,7 +59,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Taken:
+class Taken:
     """What the host knows of a window that is under way."""
 
     step: int
@@ -91,6 +93,7 @@ class Fit:
         checkpoints: Checkpoints | None,
         log: Log,
         signals: Signals,
+        note_saved: Callable[[int], None] | None = None,
     ) -> None:
         self.progress = Progress()
         self._trainer = trainer
@@ -102,12 +105,13 @@ class Fit:
         self._checkpoints = checkpoints
         self._log = log
         self._signals = signals
+        self._note_saved = note_saved
         self._ranks = trainer.ranks
         self._reads_late = trainer.ranks.together and trainer.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
         self._total_updates = train.num_updates(trainer.accumulate, epochs)
-        self._taken: deque[_Taken] = deque()
+        self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
         self.wait_ns = self._window_wait_ns = 0
@@ -158,7 +162,9 @@ class Fit:
     def _set_rate(self) -> None:
         schedule = self._trainer.schedule
         if schedule is not None:
-            self._rate.set(schedule(self.progress.step, self._total_updates))
+            factor = schedule(self.progress.step, self._total_updates)
+            check_rates([rate * factor for rate in self._trainer.rates], f"at update {self.progress.step:,}")
+            self._rate.set(factor)
 
     def _after(self, is_good: bool) -> Stopped | None:
         """What has to be done after an update; mostly nothing."""
@@ -185,6 +191,9 @@ class Fit:
             self._report(window)
         if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
             self.save()
+        if self._note_saved is not None and self._checkpoints is not None and self._checkpoints.last is not None:
+            self._note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
+            self._note_saved = None
         self._log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
         self._plan()
         return self._asked_to_leave()
@@ -206,7 +215,7 @@ class Fit:
         now = now_ns()
         rate = self._readout.count / max(1e-9, (now - self._window_ns) / 1e9)
         self._taken.append(
-            _Taken(step=self.progress.step, epoch=self.progress.epoch, rate=rate, wait=self._share(now), lr=self._rate.first)
+            Taken(step=self.progress.step, epoch=self.progress.epoch, rate=rate, wait=self._share(now), lr=self._rate.first)
         )
         self._window_ns, self._window_wait_ns = now, self.wait_ns
         self._readout.take()
@@ -245,7 +254,9 @@ class Fit:
 
     def _describe(self, step: int, window: Window) -> str:
         row = window.rows[step - window.first]
-        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else "a gradient is not finite"
+        has_buffers = next(self._trainer.model.buffers(), None) is not None
+        inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
+        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else f"{inner} is not finite"
         first = (step - self._pass.step) * self._trainer.accumulate
         own = self._train.blame(self._pass.state, first, self._trainer.accumulate)
         blamed = own
@@ -259,6 +270,7 @@ class Fit:
         taken = (step - self._pass.step) * self._trainer.accumulate
         self.progress.step, self.progress.batches = step, self._pass.batches + taken
         self._readout.begin(step)
+        self._readout.drop()
         self._taken.clear()
         where = ""
         if self._checkpoints is not None:
@@ -360,8 +372,9 @@ class Fit:
         state = parts["fit"]
         contents.put(self._trainer, parts)
         self.progress = Progress(**state["progress"])
-        self._readout.load_state_dict(state["readout"])
-        self._taken = deque(_Taken(**taken) for taken in state["taken"])
+        windows = state["readout"]["under_way"][: len(state["taken"])]  # the host knows nothing of others
+        self._readout.load_state_dict({**state["readout"], "under_way": windows})
+        self._taken = deque(Taken(**taken) for taken in state["taken"])
         self._overflows = state["overflows"]
         states = [state, *state["others"]]
         is_known = self._ranks.rank < len(states)
@@ -372,6 +385,12 @@ class Fit:
             rng.restore(own["random"])
         else:
             rng.derive(state["random"], self._ranks.rank)
+
+
+def check_rates(rates: list[float], when: str) -> None:
+    """Refuse learning rates that weights cannot be multiplied with."""
+    if not all(0 <= rate <= MOST_RATE for rate in rates):
+        raise OptionError(f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.")
 
 
 def deliver(number: int) -> None:

@@ -105,6 +105,10 @@ class Readout:
         self._under_way.append(_UnderWay(self.first, rows, host, copied))
         self.begin(self.first + self.count)
 
+    def drop(self) -> None:
+        """Forget windows that have not been read: what came after an update that must not take place."""
+        self._under_way.clear()
+
     def begin(self, first: int) -> None:
         """Begin an empty window with this step."""
         self.first, self.count, self._host_rows = first, 0, []
@@ -138,6 +142,8 @@ class Readout:
         if state["names"]:
             self._names = tuple(state["names"])
             self._known = dict.fromkeys(self._names).keys()
+            # A window may have been longer before, and goes on to the end of one of now.
+            self._capacity += len(state["rows"])
             self._rows = torch.zeros(self._capacity, len(self._names), device=self._rows.device)
         for one in state["under_way"]:
             self._under_way.append(_UnderWay(one["first"], one["rows"], one["rows"].cpu(), None))

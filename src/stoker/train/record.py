@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "run.json"
 VERSION = 1
+MAX_BYTES = 64 << 20
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,6 +33,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     how: str | None = None
     """"finished", "early", "budget", "signal", or the error that ended it."""
     last_step: int | None = None
+    saved_step: int | None = None
+    """The step of a checkpoint that it has written; of the first one, as long as the session lasts."""
     process: int
     command: list[str]
     folder: str
@@ -60,6 +63,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.sessions[-1]
 
 
+def step_reached(record: Record) -> int:
+    """The last step that a checkpoint of the run is known to have been saved at."""
+    return max(max(one.from_step, one.last_step or 0, one.saved_step or 0) for one in record.sessions)
+
+
 class _Head(msgspec.Struct):
     format: str
     version: int
@@ -69,7 +77,12 @@ def read_record(folder: Path) -> Record:
     """Read the run.json of a folder; one that breaks a rule raises a `TrainError` that says which."""
     path = folder / NAME
     try:
-        text = path.read_bytes()
+        if path.exists() and not path.is_file():
+            raise TrainError(f"{path} is not a plain file.")
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise TrainError(f"{path} has more than {MAX_BYTES:,} bytes, which no run needs.")
         head = msgspec.json.decode(text, type=_Head)
         if head.format == "stoker-run" and head.version > VERSION:
             raise TrainError(f"{path} has version {head.version}, and this stoker reads up to {VERSION}. Use a newer stoker.")
@@ -82,6 +95,8 @@ def read_record(folder: Path) -> Record:
         raise TrainError(f"{path} is damaged: {error}.") from error
     if not record.sessions:
         raise TrainError(f"{path} is damaged: it has no session.")
+    if not all(0 <= (step or 0) < 2**63 for one in record.sessions for step in (one.from_step, one.last_step, one.saved_step)):
+        raise TrainError(f"{path} is damaged: a step is below 0, or has more than 63 bits.")
     return record
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -25,6 +25,51 @@ def capture() -> dict[str, Any]:
         "torch": torch.get_rng_state().numpy().tobytes(),
         "cuda": [state.numpy().tobytes() for state in _cuda_states()],
     }
+
+
+def check(state: Any) -> None:
+    """Refuse a state that has not the form of those of this process: generators do not look at what they are given."""
+    version, numbers, _ = random.getstate()
+    form: Any = {
+        "python": {"version": version, "numbers": b"." * (4 * len(numbers)), "gauss": None},
+        "numpy": _packed(np.random.get_state(legacy=False)),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "cuda": [],
+    }
+    _check_form(state, form, "random")
+    gauss, place = state["python"]["gauss"], state["numpy"].get("state", {}).get("pos", 0)
+    if gauss is not None and type(gauss) is not float:
+        _refuse("random.python.gauss", gauss)
+    if state["numpy"]["bit_generator"] == "MT19937" and not 0 <= place <= 624:
+        _refuse("random.numpy.state.pos", place)  # it is an index, which NumPy does not check
+    for one in state["cuda"]:
+        if type(one) is not bytes:
+            _refuse("random.cuda", one)
+
+
+def _check_form(state: Any, form: Any, place: str) -> None:
+    """Types, keys, names of generators and lengths of bytes are those of `form`; None stands for anything."""
+    if form is None:
+        return
+    if type(state) is not type(form) or (isinstance(form, str | bytes) and len(state) != len(form)):
+        _refuse(place, state)
+    if isinstance(form, str) and state != form:
+        _refuse(place, state)
+    if isinstance(form, dict):
+        if state.keys() != form.keys():
+            _refuse(place, list(state))
+        for name, part in form.items():
+            _check_form(state[name], part, f"{place}.{name}")
+    if isinstance(form, tuple):
+        if len(state) != len(form):
+            _refuse(place, state)
+        for one, part in zip(state, form, strict=True):
+            _check_form(one, part, place)
+
+
+def _refuse(place: str, found: Any) -> NoReturn:
+    text = repr(found)
+    raise CheckpointInvalid(f"{place} is {text[:40]}{'…' * (len(text) > 40)}; expected the state of a generator of this process.")
 
 
 def restore(state: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from stoker.clock import now_utc
 from stoker.errors import OptionError, TrainError
 from stoker.files import is_locked
+from stoker.printable import printable
 from stoker.train.record import NAME, Record, read_record
 from stoker.train.run import METRICS
 from stoker.train.stopping import Mode, guess_mode
@@ -82,8 +83,15 @@ def _summary(path: Path, folder: Path, metric: str | None) -> RunSummary:
         lines = read_lines(path / METRICS)
         record = read_record(path)
         seconds = _seconds(record, lines, is_running=is_running)
-    except (TrainError, OSError, ValueError) as error:
-        return RunSummary(path=path, name=name, state="damaged", reason=str(error))
+        return _summed_up(path, name, record, lines, metric, seconds=seconds, is_running=is_running)
+    except Exception as error:  # whatever a file holds: one run that cannot be read must not hide the others
+        reason = str(error) if isinstance(error, TrainError | OSError) else f"{type(error).__name__}: {error}"
+        return RunSummary(path=path, name=name, state="damaged", reason=_short(reason))
+
+
+def _summed_up(
+    path: Path, name: str, record: Record, lines: Lines, metric: str | None, *, seconds: float, is_running: bool
+) -> RunSummary:
     best_name, best, best_step = _best(lines, metric)
     how = record.last.how
     state: State = (
@@ -158,25 +166,25 @@ def table(runs: Sequence[RunSummary]) -> Table:
     from rich.text import Text
 
     metrics = {run.metric for run in runs if run.best is not None}
-    best_title = f"best {metrics.pop()}" if len(metrics) == 1 else "best"
-    damaged = [f"{_printable(run.name)}: {_printable(run.reason)}" for run in runs if run.reason is not None]
+    best_title = f"best {_short(metrics.pop() or '')}" if len(metrics) == 1 else "best"
+    damaged = [f"{printable(run.name)}: {printable(run.reason)}" for run in runs if run.reason is not None]
     caption = Text("\n".join(damaged), style="red") if damaged else None
     shown = Table(box=None, header_style="bold", pad_edge=False, caption=caption, caption_justify="left")
     shown.add_column("run", overflow="fold", min_width=12)
     for title in ("state", "started (UTC)"):
         shown.add_column(title, no_wrap=True)
     for title in ("took", "step", best_title, "loss", "it/s", "wait"):
-        shown.add_column(title, justify="right", no_wrap=True)
+        shown.add_column(Text(printable(title)), justify="right", no_wrap=True)
     for run in runs:
-        best = "" if run.best is None else f"{run.best:.4g}" + (f" {run.metric}" if best_title == "best" else "")
+        best = "" if run.best is None else f"{run.best:.4g}" + (f" {_short(run.metric or '')}" if best_title == "best" else "")
         how = f" ({run.how})" if run.how not in (None, "finished") else ""
         shown.add_row(
-            Text(_printable(run.name)),
-            Text(_printable(run.state + how), style=STYLES[run.state]),
-            (run.started or "")[:16].replace("T", " "),
+            Text(printable(run.name)),
+            Text(printable(_short(run.state + how)), style=STYLES[run.state]),
+            Text(printable((run.started or "")[:16].replace("T", " "))),
             "" if run.seconds is None else readable_seconds(run.seconds) if run.seconds >= 1 else "< 1 s",
             _shown(run.step, ","),
-            Text(best),
+            Text(printable(best)),
             _shown(run.loss, ".4g"),
             _shown(run.rate, ",.0f" if run.rate and run.rate >= 100 else ".3g"),
             _shown(run.wait, ".0%").replace("%", " %"),
@@ -184,6 +192,7 @@ def table(runs: Sequence[RunSummary]) -> Table:
     return shown
 
 
+LONGEST = 200
 STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "killed": "red", "damaged": "red"}
 
 
@@ -191,6 +200,7 @@ def _shown(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _printable(text: str) -> str:
-    """A name that could steer a terminal is shown, not obeyed."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+def _short(text: str) -> str:
+    """A text of a file, as much of it as a table holds."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

@@ -105,7 +105,10 @@ class Steps:
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
-        return float(self.factor ** (step // max(1, _updates(self, "every", total))))
+        try:
+            return float(self.factor ** (step // max(1, _updates(self, "every", total))))
+        except OverflowError:
+            raise OptionError(f"Steps: factor {self.factor:g} is beyond all numbers by update {step:,}; expected less.") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,6 +24,10 @@ from stoker.train.precision import Precision, Scale, autocast
 from stoker.train.readout import Readout
 from stoker.train.shards import is_shard, local
 
+LARGE_BYTES = 256 << 20
+"""A buffer above this size is copied only once it has changed: it may be a data set."""
+CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 class Joint(Protocol):
     """The ranks of a training, as its steps see them. All of them call the same in the same order."""
@@ -74,7 +78,7 @@ class Step:
         self._joint = joint
         self._step_optimizer = bare_step(optimizer)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self._statistics = _Statistics(model)
+        self._statistics = _Statistics(model, device)
         self._is_sharded = any(map(is_shard, self._parameters))
         self._weighted = weighted
         self._keeps_gradients = False
@@ -131,7 +135,7 @@ class Step:
             gradients = [local(gradient) for gradient in gradients]
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
-        loss = self._check(gradients)
+        loss = self._check(gradients, self._statistics.checked())
         norm = self._zero if self._clip is None else self._clip_to(gradients, self._clip)
         self.is_good = self.gated or not self.flag.item()
         if self.is_good:
@@ -145,8 +149,8 @@ class Step:
         self._clear(gradients)
         return self.is_good
 
-    def _check(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        """Undo scale and weights, and raise the flag where the loss or a gradient is not finite; returns the loss."""
+    def _check(self, gradients: list[torch.Tensor], buffers: list[torch.Tensor]) -> torch.Tensor:
+        """Undo scale and weights, and raise the flag where the loss, a gradient or a buffer is not finite; returns the loss."""
         if self._clears_flag:
             self.flag.zero_()
         if self._weighted:
@@ -158,11 +162,11 @@ class Step:
         else:
             inverse = self._one if self._scale is None else self._scale.value.reciprocal()
         loss = self._last_loss.float()
-        if inverse is self._one:  # nothing changes by it, so the loss can be looked at in the same call
-            torch._amp_foreach_non_finite_check_and_unscale_([*gradients, loss], self.flag, inverse)
+        if inverse is self._one:  # nothing changes by it, so all can be checked in the same call
+            torch._amp_foreach_non_finite_check_and_unscale_([*gradients, loss, *buffers], self.flag, inverse)
         else:
             torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.flag, inverse)
-            torch._amp_foreach_non_finite_check_and_unscale_([loss], self.flag, self._one)
+            torch._amp_foreach_non_finite_check_and_unscale_([loss, *buffers], self.flag, self._one)
         if self._joint is not None:
             self._joint.raise_flag(self.flag)
         return loss
@@ -203,6 +207,7 @@ class Step:
     def keep_gradients(self) -> None:
         """Let gradients stay where they are from now on, as graphs know them by their address."""
         self._keeps_gradients = True
+        self._statistics.ignore_rest()
         self.discard()
 
     def preserve(self) -> Callable[[], None]:
@@ -242,41 +247,79 @@ class Step:
 
 
 class _Statistics:
-    """Running statistics of normalisation layers, which a bad batch reaches in the forward pass already."""
+    """Buffers that steps change, such as running statistics, which a bad batch reaches in the forward pass already.
 
-    def __init__(self, model: nn.Module) -> None:
+    Those of normalisation layers are known. Others are found when they change, as torch counts the changes of each tensor; until
+    then a copy of them is at hand, which is as good as new, unless they are large.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
         layers = [layer for layer in model.modules() if isinstance(layer, _NormBase)]
-        self._buffers = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
-        self._kept = [buffer.clone() for buffer in self._buffers]
+        self._normal = [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
+        known = {id(buffer) for buffer in self._normal}
+        self._rest = [buffer for buffer in model.buffers() if id(buffer) not in known]
+        self._copies = [None if buffer.nbytes > LARGE_BYTES else buffer.detach().clone() for buffer in self._rest]
+        self._versions = [buffer._version for buffer in self._rest]
+        self._changing = list(self._normal)
+        self._kept = [buffer.clone() for buffer in self._changing]
+        floats = [one for one in (*self._normal, *self._rest) if one.dtype in CHECKED_TYPES and one.device == device]
+        finite = torch.stack([one.isfinite().all() for one in floats]).tolist() if floats else []
+        # One that begins with an infinity, such as a running minimum, may keep it.
+        self._checkable = {id(one) for one, is_finite in zip(floats, finite, strict=True) if is_finite}
+        self._checked = [one for one in self._normal if id(one) in self._checkable]
         self._is_kept = False
 
     @property
     def exist(self) -> bool:
         """Whether there are any."""
-        return bool(self._buffers)
+        return bool(self._changing)
 
+    @torch.no_grad()
     def keep(self) -> None:
         """Remember them as they are before the first micro-batch of an update."""
-        if self._buffers and not self._is_kept:
-            torch._foreach_copy_(self._kept, self._buffers)
-            self._is_kept = True
+        if self._is_kept:
+            return
+        self._is_kept = True
+        if self._changing:
+            torch._foreach_copy_(self._kept, self._changing)
+        for i, buffer in enumerate(self._rest):
+            if buffer._version != self._versions[i]:  # by something else than a step: a state that was loaded
+                self._versions[i] = buffer._version
+                copy = self._copies[i]
+                if copy is not None:
+                    copy.copy_(buffer)
+
+    def ignore_rest(self) -> None:
+        """Leave alone what is no statistic: a graph of each micro-batch cannot tell the first one, before which copies are made."""
+        self._rest, self._copies, self._versions = [], [], []
+
+    def checked(self) -> list[torch.Tensor]:
+        """Buffers of floats that this update may have made non-finite."""
+        for i in reversed([i for i, buffer in enumerate(self._rest) if buffer._version != self._versions[i]]):
+            buffer, copy = self._rest.pop(i), self._copies.pop(i)
+            del self._versions[i]
+            self._changing.append(buffer)
+            self._kept.append(buffer.detach().clone() if copy is None else copy)
+            if id(buffer) in self._checkable:
+                self._checked.append(buffer)
+        return self._checked
 
     @torch.no_grad()
     def settle(self, flag: torch.Tensor | None, *, is_good: bool) -> None:
         """After an update: put them back where it did not take place."""
-        if not self._buffers:
-            return
         self._is_kept = False
+        if not self._changing:
+            return
         if flag is not None:
-            for buffer, kept in zip(self._buffers, self._kept, strict=True):
+            for buffer, kept in zip(self._changing, self._kept, strict=True):
                 buffer.copy_(torch.where(flag > 0, kept, buffer))
         elif not is_good:
-            torch._foreach_copy_(self._buffers, self._kept)
+            torch._foreach_copy_(self._changing, self._kept)
 
     @torch.no_grad()
     def join(self, joint: Joint) -> None:
         """Let them be the means of all ranks, which have seen as many batches."""
-        floats = [buffer for buffer in self._buffers if buffer.is_floating_point()]
+        floats = [buffer for buffer in self._normal if buffer.is_floating_point()]
         if floats:
             flat = torch.cat([buffer.reshape(-1) for buffer in floats])
             joint.mean(flat)

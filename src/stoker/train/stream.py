@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stoker.errors import OptionError, TrainError
+from stoker.errors import CheckpointInvalid, OptionError, StokerError, TrainError
 from stoker.train import rng
 from stoker.train.loss import map_tensors, tensors_of
 
@@ -90,7 +90,13 @@ class Stream:
     def resume(self, state: Any, *, taken: int) -> None:
         """Go on where a state was saved; of an iterable without one, leave out as many batches as had been taken."""
         if state is not None and self._keeps_state:
-            self.batches.load_state_dict(state)  # type: ignore[attr-defined]
+            try:
+                self.batches.load_state_dict(state)  # type: ignore[attr-defined]
+            except StokerError:
+                raise
+            except Exception as error:  # a loader of somebody else, which may refuse a state with any error
+                reason = " ".join(str(error).split())[:200]
+                raise CheckpointInvalid(f"the batches refuse their saved state ({type(error).__name__}: {reason}).") from error
         else:
             self._skip = taken
 

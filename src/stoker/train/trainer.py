@@ -10,7 +10,7 @@ optimizer, CUDA graph, compiled model) is its setup. By default only what leaves
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +20,14 @@ import torch
 from torch import nn
 
 from stoker.devices import check_device
-from stoker.errors import CheckpointInvalid, OptionError
+from stoker.errors import CheckpointError, OptionError
 from stoker.train import contents, facts, rng
 from stoker.train.checkpoints import Checkpoint, Checkpoints
-from stoker.train.choice import Setup, Trial, parse_setup
+from stoker.train.choice import Setup, Trial
 from stoker.train.ema import Ema
 from stoker.train.engine import Engine
 from stoker.train.evaluation import evaluate
-from stoker.train.fit import Fit, deliver
+from stoker.train.fit import Fit, check_rates, deliver
 from stoker.train.log import Log
 from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric
@@ -36,10 +36,9 @@ from stoker.train.precision import Scale, autocast, check_precision, kept_matmul
 from stoker.train.progress import Progress as Bar
 from stoker.train.ranks import Elsewhere, Ranks
 from stoker.train.recompute import recomputed
-from stoker.train.record import NAME as RECORD
-from stoker.train.record import recorded_setup
+from stoker.train.record import NAME, read_record, recorded_setup, step_reached
 from stoker.train.result import Result
-from stoker.train.run import Run
+from stoker.train.run import Run, check_new, remove_run
 from stoker.train.schedule import Schedule, as_schedule
 from stoker.train.shards import is_shard, shard
 from stoker.train.signals import Signals
@@ -72,7 +71,8 @@ class Trainer:
     number. `guard` says what becomes of an update whose loss or gradient is not finite: it never reaches the weights; then "stop"
     ends the run, "skip" goes on. `recompute` saves memory of activations for time.
 
-    With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed.
+    With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed. A folder
+    that holds a run is refused, unless `overwrite` lets a new run replace it: files that stoker did not write stay there.
     `max_seconds` ends the run with its time. `config` is what the run folder keeps of the user's own settings.
 
     Started by torchrun, all processes train together, each on its own batches (a feed deals them out): an update is that of all
@@ -100,6 +100,7 @@ class Trainer:
         metrics: Mapping[str, Metric] | None = None,
         guard: Literal["stop", "skip"] = "stop",
         folder: str | Path | None = None,
+        overwrite: bool = False,
         save_every: int | None = None,
         keep: int = 2,
         max_seconds: float | None = None,
@@ -115,6 +116,7 @@ class Trainer:
             raise OptionError(f"model is {model!r}; expected a torch.nn.Module.")
         if seed is not None:
             torch.manual_seed(_checked("seed", seed, least=0))
+        self.seed = seed
         self.model = model
         kind = "fsdp" if any(map(is_shard, model.parameters())) else ranks
         self.ranks = Ranks.find(kind, model, device)
@@ -151,7 +153,8 @@ class Trainer:
         if guard not in ("stop", "skip"):
             raise OptionError(f"guard is {guard!r}; expected 'stop' or 'skip'.")
         self.guard = guard
-        self.folder = Path(folder) if folder is not None else None
+        self.folder = checked_folder("folder", folder) if folder is not None else None
+        self.overwrite = overwrite
         self.save_every = _checked("save_every", save_every, least=1) if save_every is not None else None
         self.keep = keep
         self.max_seconds = _checked_positive("max_seconds", max_seconds)
@@ -160,9 +163,12 @@ class Trainer:
         self.config = dict(config or {})
         self.shows_progress = progress and self.ranks.is_first
         self.valid: Iterable[Any] | None = None
+        self.identity: dict[str, Any] = {}
+        """The fingerprint of the run: what a later process compares before it resumes."""
         self.setup = Setup()
         self.trials: tuple[Trial, ...] = ()
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+        check_rates(self.rates, "of the optimizer")
         self.stopping: EarlyStopping | None = early_stopping
         self._engine: Engine | None = None
 
@@ -178,9 +184,10 @@ class Trainer:
     ) -> Result:
         """Train over so many epochs.
 
-        `resume` goes on from the newest checkpoint of the folder, if there is one: refused where configuration or data differ,
-        unless the field is in `allow`. With `strict`, a damaged newest checkpoint is an error, and not a reason to take the
-        one before it. After a signal everything is saved, and the signal is delivered.
+        `resume` continues from the newest checkpoint of the folder, if there is one: refused where a field of the run's fingerprint
+        (options, optimizer, loss, model, data, setup) differs, unless `allow` names the field or its group. With `strict`, a
+        damaged newest checkpoint is an error, and not a reason to take the one before it. A signal lets the step end and is then
+        delivered; with a folder everything is saved before that.
         """
         epochs = _checked("epochs", epochs, least=1)
         if resume and self.folder is None:
@@ -189,10 +196,15 @@ class Trainer:
         self.ranks.check_same("updates of the training", stream.num_updates(self.accumulate, epochs))
         self.valid = valid
         self.stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
+        if self.folder is not None and not resume:
+            self.ranks.first(self._clear_folder)
+        if self.folder is not None:
+            self.identity = contents.identify(self, train, total_updates=stream.num_updates(self.accumulate, epochs))
         with contextlib.ExitStack() as stack:
             folder_of = Checkpoints if self.ranks.is_first else Elsewhere
             checkpoints = stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
             found = self._find(checkpoints, resume=resume, allow=allow, strict=strict)
+            self._rehearse()
             stack.enter_context(kept_matmul_flags())
             if self.recompute:
                 stack.enter_context(recomputed(self.model))
@@ -230,6 +242,7 @@ class Trainer:
                 checkpoints=checkpoints,
                 log=log,
                 signals=signals,
+                note_saved=run.note_saved if run is not None else None,
             )
             if found is not None:
                 fit.load(found.parts)
@@ -253,14 +266,45 @@ class Trainer:
         def read() -> dict[str, Any] | None:
             found = checkpoints.latest(strict=strict)
             if found is None:
+                self._refuse_lost(checkpoints.folder)
                 return None
-            saved = asdict(parse_setup(found.facts.get("setup"), where=str(found.path), error=CheckpointInvalid))
-            now = {**contents.comparable(self), "setup": saved | self._asked()}
-            facts.check(found.facts, now, where=str(found.path), allow=allow)
+            contents.compare(self, found, allow=allow)
+            contents.check(self, found)
             return {**vars(found), "path": str(found.path)}
 
         found = self.ranks.first(read)
         return None if found is None else Checkpoint(**{**found, "path": Path(found["path"])})
+
+    def _rehearse(self) -> None:
+        """Evaluate one batch, so that a loss or metric that cannot be evaluated is known before the first update."""
+        if isinstance(self.valid, Iterator):
+            return  # its batches come once
+        names = ["loss"]
+        if self.valid is not None:
+            before = rng.capture()
+            values = self.evaluate(Stream(self.valid, self.device).peek(1))
+            rng.restore(before)
+            names += [f"val_{name}" for name in values]
+        if self.stopping is not None and self.stopping.metric not in names:
+            raise OptionError(f"early stopping watches {self.stopping.metric!r}, but an epoch has {', '.join(names)}.")
+
+    def _clear_folder(self) -> None:
+        """Make room for a new run, or refuse where another one is."""
+        if self.folder is not None and self.overwrite and (self.folder / NAME).exists():
+            remove_run(self.folder)
+        elif self.folder is not None:
+            check_new(self.folder)
+
+    def _refuse_lost(self, checkpoints: Path) -> None:
+        """Where no checkpoint is found, refuse to begin again with a run that had some: its log would be lost too."""
+        if self.folder is None or not (self.folder / NAME).exists():
+            return
+        step = step_reached(read_record(self.folder))
+        if step:
+            raise CheckpointError(
+                f"{self.folder} was saved at step {step:,}, as its {NAME} says, but {checkpoints} holds no checkpoint. "
+                f"Put them back, begin again in another folder, or replace the run (overwrite)."
+            )
 
     def _choose(self, engine: Engine, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> None:
         """How steps are computed. A resumed run computes them as before, as another setup gives other bits."""
@@ -281,30 +325,25 @@ class Trainer:
     def _known_setup(self, found: Checkpoint | None, *, resume: bool, allow: Collection[str]) -> Setup | None:
         """The setup of the run that is resumed, from its checkpoint or, where it has none yet, its run.json; or the given one."""
         if found is not None:
-            where, setup = str(found.path), Setup(**found.facts["setup"])
-        elif resume and self.folder is not None and (self.folder / RECORD).exists():
+            where, setup = str(found.path), contents.setup_of(self, found)
+        elif resume and self.folder is not None and (self.folder / NAME).exists():
             where, setup = str(self.folder), recorded_setup(self.folder)
             allowed = [name for name in allow if name.partition(".")[0] == "setup"]
-            facts.check({"setup": asdict(setup)}, {"setup": asdict(setup) | self._asked()}, where=where, allow=allowed)
+            facts.check({"setup": asdict(setup)}, {"setup": asdict(setup) | contents.asked_setup(self)}, where=where, allow=allowed)
         elif self.given_setup is not None:
             setup, where = self._copied_setup(self.given_setup)
         else:
             return None
-        setup = replace(setup, **self._asked())
+        setup = replace(setup, **contents.asked_setup(self))
         if isinstance(self.graph, bool):
             setup = replace(setup, graph=self.graph)
         self._check_possible(setup, where)
         return setup
 
-    def _asked(self) -> dict[str, Any]:
-        """The parts of a setup that decide bits and that the user gave a value."""
-        given = {"precision": self.precision, "fused": self.fused, "compile": self.compile}
-        return {name: value for name, value in given.items() if value is not None and value != "auto"}
-
     def _copied_setup(self, given: Setup | str | Path) -> tuple[Setup, str]:
         setup = given if isinstance(given, Setup) else recorded_setup(Path(given))
         where = "setup=" if isinstance(given, Setup) else str(given)
-        for name, value in self._asked().items():
+        for name, value in contents.asked_setup(self).items():
             if getattr(setup, name) != value:
                 raise OptionError(
                     f"{name} is {value!r}, but the setup of {where} has {getattr(setup, name)!r}. Leave one of them out."
@@ -424,6 +463,13 @@ def _device_of(model: nn.Module, wanted: str | torch.device | None) -> torch.dev
         return parameters[0].device
     model.to(check_device(wanted))
     return next(model.parameters()).device
+
+
+def checked_folder(name: str, value: str | Path) -> Path:
+    """A path that may be the folder of a run."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise OptionError(f"{name} is {value!r}; expected the path of a folder.")
+    return Path(value)
 
 
 def _checked(name: str, value: Any, *, least: int) -> int:

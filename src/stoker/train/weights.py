@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from stoker.errors import CheckpointError, CheckpointInvalid
+from stoker.train import contents
 from stoker.train.checkpoints import Checkpoint, Checkpoints
 
 
@@ -38,8 +39,10 @@ def find_trained(folder: str | Path, *, latest: bool = False) -> Checkpoint:
 
 def load_weights(model: nn.Module, found: Checkpoint) -> bool:
     """Give a model the weights of a checkpoint, averaged where it has an average; says whether it has."""
-    weights = dict(found.parts["model"])
-    average = found.parts.get("ema", {}).get("average", {})
+    with contents.naming(found):
+        contents.check_weights(model, found.parts.get("model"))
+        weights = dict(found.parts["model"])
+        average = contents.average_of(found.parts.get("ema"), weights)
     weights.update({name: tensor.to(weights[name].dtype) for name, tensor in average.items()})
     try:
         model.load_state_dict(weights)

@@ -17,7 +17,7 @@ from stoker.train.config.manual import docstrings, explain
 from stoker.train.config.model import Own
 from stoker.train.config.writing import to_tree, to_yaml
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),

@@ -31,6 +31,7 @@ from stoker.train.config.document import Document, Path_, describe
 
 T = TypeVar("T", bound=msgspec.Struct)
 OWN = "own"
+LARGE = 2**31
 
 
 class Known(NamedTuple):
@@ -133,10 +134,13 @@ class _Check:
         for part in _numbers(value):
             if not math.isfinite(part):
                 self._expected(part, path, f"{expected(info)} that is finite")
+        if any("\0" in text for text in _texts(value)):
+            self._expected(value, path, f"{expected(info)} without NUL")
         try:
             msgspec.convert(value, hint)
         except msgspec.ValidationError:
-            self._expected(value, path, f"{expected(info)}{_nearest(value, _words(info))}")
+            is_large = any(isinstance(part, int) and part >= LARGE for part in (value if isinstance(value, list) else [value]))
+            self._expected(value, path, f"{expected(info, limits=is_large)}{_nearest(value, _words(info))}")
         return value
 
     def _missing(self, path: Path_, what: str) -> NoReturn:
@@ -187,21 +191,22 @@ def default_tag(field: Field) -> str | None:
     return str(structs_of(field.type)[0].tag) if field.default is None else None
 
 
-def expected(info: Type) -> str:
-    """What a value may be, in words."""
+def expected(info: Type, *, limits: bool = False) -> str:
+    """What a value may be, in words; with the `limits` of large numbers only where one is beyond them."""
     if isinstance(info, UnionType):
-        words = dict.fromkeys(expected(one) for one in info.types)
+        words = dict.fromkeys(expected(one, limits=limits) for one in info.types)
         return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)
     if isinstance(info, LiteralType):
         return ", ".join(map(str, info.values)) if len(info.values) < 2 else "one of " + ", ".join(map(str, info.values))
     if isinstance(info, IntType | FloatType):
         kind = "a whole number" if isinstance(info, IntType) else "a number"
         bounds = {"from": info.ge, "above": info.gt, "up to": info.le, "below": info.lt}
-        return " ".join([kind, *(f"{word} {_short(bound)}" for word, bound in bounds.items() if bound is not None)])
+        told = {word: bound for word, bound in bounds.items() if bound is not None and (limits or bound < LARGE)}
+        return " ".join([kind, *(f"{word} {_short(bound)}" for word, bound in told.items())])
     if isinstance(info, StructType):
         return f"keys such as {', '.join(field.name for field in info.fields[:3])}" if info.tag is None else str(info.tag)
     if isinstance(info, ListType | VarTupleType):
-        return f"a list, each {expected(info.item_type)}"
+        return f"a list, each {expected(info.item_type, limits=limits)}"
     if isinstance(info, TupleType):
         return f"a list of {len(info.item_types)}, each {expected(info.item_types[0])}"
     names: dict[type, str] = {BoolType: "true or false", NoneType: "null", DictType: "keys and their values"}
@@ -229,6 +234,14 @@ def _numbers(value: Any) -> Iterator[float]:
     elif isinstance(value, list | dict):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _numbers(part)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def _dotted(path: Path_) -> str:

@@ -6,8 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-Whole = Annotated[int, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=1)]
+MANY = 2**48
+Whole = Annotated[int, Meta(ge=0, le=MANY)]
+Count = Annotated[int, Meta(ge=1, le=MANY)]
+Size = Annotated[int, Meta(ge=1, lt=2**31)]
+"""Of something that is held in memory."""
 Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
@@ -42,9 +45,9 @@ class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 class SequenceView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sequences"):
     """Each series is one sample, padded to `max_length`."""
 
-    max_length: Count
+    max_length: Size
     """Longer series are cut to it."""
-    buckets: list[Count] | None = None
+    buckets: Annotated[list[Size], Meta(min_length=1)] | None = None
     """Widths that batches may have; by default the one of `max_length`, so that all have one shape."""
     end: Literal["first", "last"] = "first"
     """Which end of a longer series stays."""
@@ -81,11 +84,11 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Path of the store, as `stoker pack` makes it."""
     view: WindowView | SegmentView | SequenceView
     """What a sample is."""
-    batch_size: Count
+    batch_size: Size
     """Samples of a batch, of one process."""
-    columns: list[str] | None = None
+    columns: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that the model sees; by default all numbers of steps, without a target that is no future."""
-    target: list[str] | None = None
+    target: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
     order: SequentialOrder | ShuffleOrder | BlockOrder | LengthOrder = ShuffleOrder()
     """Which training sample comes when; validation is sequential."""
@@ -97,5 +100,5 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What columns of floats become."""
     residency: Literal["auto", "device", "host", "stream"] = "auto"
     """Where columns stay: on the device, in memory, or on disk."""
-    threads: Whole | None = None
+    threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
     """Threads that make batches ahead; chosen by default."""

@@ -6,19 +6,21 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from stoker.train.config.data import Count, Share
+from stoker.train.config.data import Share, Size
+
+Layers = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="transformer"):
     """Attention over the steps, with learned positions."""
 
-    width: Count = 128
+    width: Size = 128
     """Numbers that stand for a step inside the model."""
-    layers: Count = 3
+    layers: Layers = 3
     """Blocks of attention and feed-forward."""
-    heads: Count = 8
+    heads: Size = 8
     """Heads of attention; they divide the width."""
-    hidden: Count | None = None
+    hidden: Size | None = None
     """Width inside a feed-forward; by default twice the width."""
     dropout: Share = 0.0
     """Share of numbers that are dropped in training."""
@@ -29,9 +31,9 @@ class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 class Gru(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="gru"):
     """A recurrent network."""
 
-    width: Count = 128
+    width: Size = 128
     """Numbers of its state."""
-    layers: Count = 2
+    layers: Layers = 2
     """Layers on top of each other."""
     dropout: Share = 0.0
     """Share of numbers that are dropped between layers in training."""
@@ -40,9 +42,9 @@ class Gru(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
 class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mlp"):
     """All steps at once through fully connected layers."""
 
-    width: Count = 256
+    width: Size = 256
     """Numbers of a hidden layer."""
-    layers: Count = 2
+    layers: Layers = 2
     """Hidden layers."""
     dropout: Share = 0.0
     """Share of numbers that are dropped in training."""
@@ -86,7 +88,7 @@ class Bce(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
 class CrossEntropy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cross_entropy"):
     """For one target of classes from 0; negative ones are missing and do not count."""
 
-    classes: Annotated[int, Meta(ge=2)] | None = None
+    classes: Annotated[int, Meta(ge=2, lt=2**31)] | None = None
     """How many there are; for a column of categories the store knows it."""
     smoothing: Share = 0.0
     """Share of the target that is spread over all classes."""

@@ -72,7 +72,7 @@ class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Updates between two checkpoints; by default one an epoch."""
     keep: Count = 2
     """Checkpoints that are kept, beside the best one."""
-    log_every: Count = 50
+    log_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     """Updates between two lines of metrics.jsonl."""
     writers: list[Literal["tensorboard", "wandb", "mlflow"]] = []
     """Where metrics go beside metrics.jsonl."""

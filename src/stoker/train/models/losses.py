@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stoker.errors import OptionError
+from stoker.errors import OptionError, TrainError
 from stoker.train.models.task import Task
 
 Each = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -40,6 +40,9 @@ class TaskLoss:
             counts = counts & (target >= 0)
         else:
             target = target.to(prediction.dtype)
+        if prediction.numel() != target.numel() * task.outputs_each:
+            expected = (len(target), task.steps, task.outputs)
+            raise TrainError(f"the model gives {tuple(prediction.shape)}; expected [rows, predicted steps, outputs] = {expected}.")
         shaped = prediction.reshape(*target.shape, task.outputs_each)
         # Not times zero: a target that does not count may be anything, even no number.
         losses = torch.where(counts, self._each(shaped, torch.where(counts, target, 0)), 0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def load_function(name: str) -> Callable[..., Any]:
         raise OptionError(f"{path} cannot be run as a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    _told(name, path, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    _told(name, lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
     found = getattr(module, function, None)
     if not callable(found):
         names = [one for one, value in vars(module).items() if inspect.isfunction(value) and not one.startswith("_")]
@@ -42,17 +43,22 @@ def load_function(name: str) -> Callable[..., Any]:
 def call_function(name: str, options: Mapping[str, Any], **offered: Any) -> Any:
     """Call it with its options, and with what is offered as far as it has such parameters."""
     function = load_function(name)
-    return _told(name, Path(name.rpartition(":")[0]), partial(function, **_arguments(name, function, options, offered)))
+    return _told(name, partial(function, **_arguments(name, function, options, offered)))
 
 
 def bind_function(name: str, options: Mapping[str, Any], **offered: Any) -> Callable[..., Any]:
-    """The function with its options, and with what is offered as far as it has such parameters."""
+    """The function of (model, batch) with its options, and with what is offered as far as it has such parameters."""
     function = load_function(name)
+    taken = [option for option in [*inspect.signature(function).parameters][:2] if option in options]
+    if taken:
+        raise OptionError(f"{name} gets {taken[0]!r} from the training, so it cannot be an option.")
     return partial(function, **_arguments(name, function, options, offered))
 
 
 def _arguments(name: str, function: Callable[..., Any], options: Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters
+    if "" in options or not all(isinstance(option, str) for option in options):
+        raise OptionError(f"{name} has the options {dict(options)!r}; expected names of its parameters.")
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     unknown = [option for option in options if option not in parameters and not takes_all]
     if unknown:
@@ -60,15 +66,31 @@ def _arguments(name: str, function: Callable[..., Any], options: Mapping[str, An
     return {**{key: value for key, value in offered.items() if key in parameters}, **options}
 
 
-def _told(name: str, path: Path, call: Callable[[], Any]) -> Any:
-    """What goes wrong in a user's code is one line that names the line of it."""
+@contextlib.contextmanager
+def blaming(*names: str) -> Iterator[None]:
+    """What goes wrong in code of the user's own, named as `file.py:function`, is one line that names the line of it."""
     try:
-        return call()
+        yield
     except StokerError:
         raise
     except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == path.name]
-        number = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+        for name in names:
+            path = Path(name.rpartition(":")[0])
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name == path.name]
+            if lines or isinstance(error, SyntaxError):
+                number = error.lineno if isinstance(error, SyntaxError) else lines[-1]
+                text = (str(error).strip().splitlines() or ["(no message)"])[0]
+                raise OptionError(f"{path}:{number} raised {type(error).__name__}: {text}") from error
+        raise
+
+
+def _told(name: str, call: Callable[[], Any]) -> Any:
+    """What a call of a user's function returns; whatever it raises is one line."""
+    try:
+        with blaming(name):
+            return call()
+    except StokerError:
+        raise
+    except Exception as error:
         text = (str(error).strip().splitlines() or ["(no message)"])[0]
-        where = f"{path}:{number}" if number else name
-        raise OptionError(f"{where} raised {type(error).__name__}: {text}") from error
+        raise OptionError(f"{name} raised {type(error).__name__}: {text}") from error

@@ -14,9 +14,10 @@ from typing import Any
 import msgspec
 
 from stoker.clock import now_utc
-from stoker.errors import OptionError
+from stoker.errors import OptionError, TrainError
 from stoker.files import LogFile
 
+MAX_LINE_BYTES = 1 << 20
 RESERVED = frozenset({"step", "time"})
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -74,6 +75,8 @@ def read_lines(path: Path) -> Lines:
         last_time = time if isinstance(time, str) else last_time
         for name, value in entry.items():
             number = _WORDS.get(value) if isinstance(value, str) else value
+            if isinstance(number, int) and abs(number) > 2**63:
+                continue  # no number of a training; some are beyond float64 too
             if isinstance(number, int | float) and not isinstance(number, bool):
                 steps, values = curves.setdefault(name, ([], []))
                 steps.append(last_step)
@@ -84,8 +87,15 @@ def read_lines(path: Path) -> Lines:
 def _whole_lines(path: Path) -> Iterator[bytes]:
     if not path.exists():
         return
+    if not path.is_file():  # a FIFO would let the reader wait forever
+        raise TrainError(f"{path} is not a plain file.")
     with path.open("rb") as file:
-        yield from (line for line in file if line.endswith(b"\n"))
+        while line := file.readline(MAX_LINE_BYTES):
+            is_whole = len(line) < MAX_LINE_BYTES
+            while not line.endswith(b"\n") and len(line) == MAX_LINE_BYTES:
+                line = file.readline(MAX_LINE_BYTES)
+            if line.endswith(b"\n"):
+                yield line if is_whole else b""
 
 
 def _decoded(line: bytes) -> dict[str, Any] | None:
@@ -94,7 +104,7 @@ def _decoded(line: bytes) -> dict[str, Any] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     step = entry.get("step")
-    return entry if isinstance(step, int) and not isinstance(step, bool) else None
+    return entry if isinstance(step, int) and not isinstance(step, bool) and -(2**63) <= step < 2**63 else None
 
 
 def _step_of(line: bytes, *, otherwise: int) -> int:

@@ -1,0 +1,344 @@
+"""Fingerprint: what the weights of a run follow from, as plain values that a later process compares field by field.
+
+    optimizer   every hyper-parameter of every group, and which weights a group has
+    loss        its name, the code of the user's own functions, and the values that they close over
+    model       each module with its plain attributes (dropout p, eps, ...), and the code of the user's own classes
+    data        what a feed delivers: store, view, order, batch size, normalize, transform; of other loaders what they show
+    valid       the same of the validation batches
+    schedule    the code of a function, and the number of all updates where the schedule depends on it
+    run         seed and early stopping
+
+Code is compared only where it is the user's: torch, stoker and installed packages are known by name, so that an upgrade does not
+make a run refuse to resume. Variables that a function assigns itself (a counter) are state, not settings, and are left out.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch import nn
+
+from stoker.errors import StokerError
+from stoker.train.loss import tensors_of
+
+GROUPS = ("optimizer", "loss", "model", "data", "valid", "schedule", "run")
+
+MAX_DEPTH = 6
+MAX_ITEMS = 64
+_COMPARED_ELSEWHERE = {"params", "lr", "initial_lr", "weight_decay", "fused"}
+"""Entries of a parameter group: lr and weight_decay are in the group `config` of a checkpoint, fused is part of the setup."""
+_LIBRARIES = tuple(
+    str(Path(path).resolve()) for path in (sysconfig.get_path("stdlib"), Path(__file__).parents[1], Path(torch.__file__).parent)
+)
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def python_version() -> str:
+    """The version whose byte code is hashed: that of another one says nothing."""
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def aligned(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The part of two fingerprints that can be compared.
+
+    A checkpoint of an earlier version of stoker has no fingerprint, code of another version of Python has other bytes, and a
+    module of another version of a package may have attributes more or less.
+    """
+    both = [{name: one.get(name) for name in GROUPS if name in saved and name in now} for one in (saved, now)]
+    if saved.get("python") != now.get("python"):
+        both = [_without(one, "code") for one in both]
+    old, new = (_modules(one) for one in both)
+    for name in old.keys() & new.keys():
+        if old[name].get("type") == new[name].get("type") and _is_library_name(str(old[name].get("type"))):
+            for key in old[name].keys() ^ new[name].keys():
+                old[name].pop(key, None)
+                new[name].pop(key, None)
+    return both[0], both[1]
+
+
+def _without(tree: Any, key: str) -> Any:
+    return {name: _without(part, key) for name, part in tree.items() if name != key} if isinstance(tree, dict) else tree
+
+
+def _modules(one: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The modules of a fingerprint, copied into it so that they can be changed; what is forged has none."""
+    model = one.get("model")
+    modules = model.get("modules") if isinstance(model, dict) else None
+    if not isinstance(modules, dict) or not all(isinstance(part, dict) for part in modules.values()):
+        return {}
+    copied = {name: dict(part) for name, part in modules.items()}
+    one["model"] = {**one["model"], "modules": copied}
+    return copied
+
+
+# ---- the parts of a run ----
+
+
+def of_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Any]:
+    """All hyper-parameters; one that differs between groups is a list."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = [
+        {name: describe(value) for name, value in group.items() if name not in _COMPARED_ELSEWHERE}
+        | {"weights": _digest(repr([(names.get(id(one)), tuple(one.shape)) for one in group["params"]]))}
+        for group in optimizer.param_groups
+    ]
+    found: dict[str, Any] = {"groups": len(groups)}
+    for name in dict.fromkeys(name for group in groups for name in group):
+        values = [group.get(name) for group in groups]
+        found[name] = values[0] if all(value == values[0] for value in values) else values
+    return found
+
+
+def of_model(model: nn.Module) -> dict[str, Any]:
+    """Every module by its name with its type and plain attributes, and the code of the classes that are the user's."""
+    modules, code = {}, {}
+    for name, module in model.named_modules():
+        kind = _own_type(module)
+        modules[name or "(model)"] = {"type": _name_of(kind), **_attributes(module)}
+        if not _is_library(kind):
+            code[kind.__qualname__] = _class_code(kind)
+    return {"modules": modules, "code": code}
+
+
+def _own_type(module: nn.Module) -> type:
+    """The class as it was written: sharding puts one of torch's before it."""
+    return next(kind for kind in type(module).__mro__ if not kind.__module__.startswith("torch.distributed"))
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    found = {}
+    for name, value in vars(module).items():
+        if name in _MODULE_ATTRIBUTES or name == "type" or isinstance(value, nn.Module):
+            continue
+        if _is_plain(value) or isinstance(value, torch.Tensor | FunctionType | BuiltinFunctionType | functools.partial):
+            found[name] = describe(value)
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return len(value) <= MAX_ITEMS and all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return len(value) <= MAX_ITEMS and all(map(_is_plain, [*value, *value.values()]))
+    return isinstance(value, (*_PLAIN, torch.dtype))
+
+
+def of_batches(batches: Any, *, for_training: bool = True) -> dict[str, Any] | None:
+    """What an iterable says of its batches: a feed all of it, a DataLoader its settings, a list its first batch."""
+    if batches is None:
+        return None
+    tell = getattr(batches, "identity", None)
+    if tell is not None:
+        found = {name: describe(value) for name, value in tell().items()}
+    else:
+        found = {"type": _name_of(type(batches))}
+        for name in ("batch_size", "drop_last", "collate_fn"):
+            if hasattr(batches, name):
+                found[name] = describe(getattr(batches, name))
+        for name in ("dataset", "sampler"):
+            if hasattr(batches, name):
+                found[name] = _name_of(type(getattr(batches, name)))
+        if isinstance(batches, Sequence) and len(batches):
+            found |= {"length": len(batches), "first": [describe(tensor) for tensor in tensors_of(batches[0])][:MAX_ITEMS]}
+    if not for_training:
+        found.pop("batch_size", None)  # a mean over all samples does not depend on it
+    return found
+
+
+def of_schedule(schedule: Any, total_updates: int | None) -> dict[str, Any]:
+    """The code of a function; and the number of all updates, unless the schedule needs none."""
+    if schedule is None:
+        return {}
+    found: dict[str, Any] = {} if is_dataclass(schedule) else {"function": describe(schedule)}
+    try:
+        needs_total = not is_dataclass(schedule)
+        if not needs_total:
+            schedule(10**15, None)
+    except StokerError:
+        needs_total = True
+    return {**found, "total_updates": total_updates} if needs_total else found
+
+
+# ---- any value ----
+
+
+def describe(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> Any:
+    """A value as JSON has it: equal for equal settings in another process, different for different ones as far as can be told."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str) and len(value) > 200:
+        return f"{value[:40]}… {_digest(value)}"
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return _describe_array(value)
+    if isinstance(value, torch.dtype):
+        return str(value)
+    if depth >= MAX_DEPTH or id(value) in seen:
+        return _name_of(type(value))
+    inner = functools.partial(describe, depth=depth + 1, seen=(*seen, id(value)))
+    if isinstance(value, Mapping):
+        made = {str(key): inner(item) for key, item in value.items()}
+        return made if len(made) <= MAX_ITEMS else _digest(repr(sorted(made.items())))
+    if isinstance(value, tuple | list):
+        parts = [inner(item) for item in value]
+        return parts if len(parts) <= MAX_ITEMS else _digest(repr(parts))
+    if isinstance(value, set | frozenset):
+        return sorted((inner(item) for item in value), key=repr)
+    if isinstance(value, functools.partial):
+        return {"function": inner(value.func), "arguments": inner(value.args), "keywords": inner(value.keywords)}
+    if isinstance(value, MethodType):
+        return {"function": inner(value.__func__), "self": inner(value.__self__)}
+    if isinstance(value, FunctionType):
+        return _describe_function(value, inner)
+    if isinstance(value, nn.Module):  # the buffers of a criterion are settings; those of a model are in its checkpoint
+        is_criterion = next(value.parameters(), None) is None
+        return of_model(value) | ({"buffers": inner(dict(value.named_buffers()))} if is_criterion else {})
+    if isinstance(value, type):
+        return _name_of(value) if _is_library(value) else {"name": value.__qualname__, "code": _class_code(value)}
+    return _describe_object(value, inner)
+
+
+def _describe_array(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufc":
+            return f"{value.dtype} {list(value.shape)}"
+        value = torch.from_numpy(np.array(value, order="C"))
+    tensor = value.detach().cpu().contiguous()
+    data = tensor.reshape(-1).view(torch.uint8).numpy()
+    return f"{tensor.dtype} {list(tensor.shape)} {xxhash.xxh3_64_hexdigest(data)}"
+
+
+def _describe_function(function: FunctionType, inner: Any) -> Any:
+    """The name of a function; of the user's own also its code and the values that it works with."""
+    if _is_library_file(function.__code__.co_filename):
+        name, rest = f"{function.__module__}.{function.__qualname__}", _closure(function, inner)
+        return {"name": name, **rest} if rest else name
+    found = {"name": function.__qualname__, "code": _code_digest(function.__code__), **_closure(function, inner)}
+    for name in sorted(_global_names(function.__code__) - _assigned(function.__code__)):
+        value = function.__globals__.get(name, ...)
+        is_own = isinstance(value, FunctionType) and value is not function and not _is_library_file(value.__code__.co_filename)
+        if is_own or (isinstance(value, (*_PLAIN, tuple)) and _is_plain(value)):
+            found[name] = inner(value)
+    defaults = {"defaults": function.__defaults__, "keyword_defaults": function.__kwdefaults__}
+    return found | {name: inner(value) for name, value in defaults.items() if value}
+
+
+def _closure(function: FunctionType, inner: Any) -> dict[str, Any]:
+    assigned = _assigned(function.__code__)
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # a variable that has no value yet
+            continue
+        if name not in assigned and value is not function:
+            found[name] = inner(value)
+    return found
+
+
+def _describe_object(value: Any, inner: Any) -> Any:
+    """An object: its type, and its attributes where the type is the user's or one of the plain records of stoker."""
+    kind = type(value)
+    if isinstance(value, ModuleType | BuiltinFunctionType):
+        return f"{getattr(value, '__module__', None) or ''}.{value.__name__}".lstrip(".")
+    found: dict[str, Any] = {"type": _name_of(kind)}
+    if is_dataclass(value):
+        return found | {one.name: inner(getattr(value, one.name)) for one in fields(value)}
+    is_ours = kind.__module__.startswith("stoker.") and callable(value)
+    if _is_library(kind) and not is_ours:
+        return found["type"]
+    if not _is_library(kind):
+        found["code"] = _class_code(kind)
+    attributes = getattr(value, "__dict__", {})
+    return found | {str(name): inner(part) for name, part in list(attributes.items())[:MAX_ITEMS]}
+
+
+# ---- code ----
+
+
+def _class_code(kind: type) -> str:
+    """Of all methods that a class and its bases of the user's own define."""
+    functions = [
+        (base.__qualname__, name, _code_digest(found.__code__))
+        for base in kind.__mro__
+        if not _is_library(base)
+        for name, member in sorted(vars(base).items())
+        if isinstance(found := inspect.unwrap(getattr(member, "__func__", member)), FunctionType)
+    ]
+    return _digest(repr(functions))
+
+
+def _code_digest(code: CodeType) -> str:
+    return _digest(repr(_code_parts(code)))
+
+
+def _code_parts(code: CodeType) -> tuple[Any, ...]:
+    """All that decides what code does; neither where it stands nor how its lines are numbered."""
+    constants = [
+        _code_parts(one) if isinstance(one, CodeType) else sorted(map(repr, one)) if isinstance(one, frozenset) else repr(one)
+        for one in code.co_consts
+    ]
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, constants
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _codes(one)
+
+
+def _global_names(code: CodeType) -> set[str]:
+    return {name for one in _codes(code) for name in one.co_names}
+
+
+def _assigned(code: CodeType) -> set[str]:
+    """Variables of the surroundings that a function assigns."""
+    return {
+        str(line.argval)
+        for one in _codes(code)
+        for line in dis.get_instructions(one)
+        if line.opname in ("STORE_DEREF", "STORE_GLOBAL", "DELETE_DEREF", "DELETE_GLOBAL")
+    }
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode("utf-8", "surrogatepass"))
+
+
+def _name_of(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}" if _is_library(kind) else kind.__qualname__
+
+
+def _is_library_name(name: str) -> bool:
+    return name.startswith(("torch.", "stoker."))
+
+
+def _is_library(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    if kind.__module__.partition(".")[0] in ("builtins", "torch", "stoker", "numpy"):
+        return True
+    file = getattr(module, "__file__", None)
+    return file is not None and _is_library_file(file)
+
+
+@functools.cache
+def _is_library_file(name: str) -> bool:
+    if name.startswith("<frozen"):
+        return True
+    path = str(Path(name).resolve())
+    return any(part in ("site-packages", "dist-packages") for part in Path(path).parts) or path.startswith(_LIBRARIES)

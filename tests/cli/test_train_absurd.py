@@ -1,0 +1,167 @@
+"""Absurd values of every key of a configuration: each ends in one line, or in a run that they do not harm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.cli.calling import Done, call
+from tests.cli.trainings import make_folder
+from tests.train.config.files import SMALL, read
+
+from stoker.cli.train import _within_memory
+from stoker.errors import ConfigInvalid, OptionError
+from stoker.train.config import checking
+from stoker.train.config.overrides import known_paths
+from stoker.train.config.training import Config
+
+Stoker = Callable[..., Done]
+
+HUGE = ("9223372036854775807", "9223372036854775808", "99999999999999999999", "1e30")
+ABSURD = (
+    *HUGE, "-1", "0", "-0.0", "0.5", "1e-320", "1e308", "-1e308", ".nan", ".inf", "-.inf", "true", "null", "''", '"a\\0b"',
+    '"\\e[31m"', "[]", "[[]]", "[1, 2]", "[null]", "{}", "{a: 1}", "x", "'" + "y" * 500 + "'",
+)  # fmt: skip
+
+SEQUENCES = ("data.view={name: sequences, max_length: 20}", "target=[kind]", "split=null", "metrics=[]")
+CLASSES = ("loss.name=cross_entropy", "target=[up]", "columns=[close]", "data.view={name: windows, length: 8}", "metrics=[]")
+FIRST: dict[str, tuple[str, ...]] = {
+    "data.view.max_length": SEQUENCES,
+    "data.view.buckets": SEQUENCES,
+    "data.view.shift": ("data.view={name: segments, length: 8}",),
+    "data.order.block": ("data.order=block",),
+    "data.order.window": ("data.order=block",),
+    "data.order.pool": ("data.order=by_length",),
+    "data.normalize": ("split=null",),
+    "split.by": ("split={name: grouped, valid: 0.3}",),
+    "model.function": ("model=own.py:make",),
+    "model.options": ("model=own.py:make", "columns=[close]", "target=[close]"),
+    "model.width": ("model=mlp",),
+    "model.layers": ("model=gru", "model.width=4"),
+    "model.heads": ("model=transformer", "model.width=8"),
+    "model.hidden": ("model=transformer", "model.width=8"),
+    "model.dropout": ("model=mlp", "model.width=4"),
+    "loss.function": ("loss=own.py:slow",),
+    "loss.options": ("loss=own.py:slow",),
+    "loss.delta": ("loss=huber",),
+    "loss.positive_weight": ("loss=bce",),
+    "loss.classes": CLASSES,
+    "loss.smoothing": (*CLASSES, "loss.classes=2"),
+    "loss.quantiles": ("loss.name=quantile", "metrics=[]"),
+    "optimizer.momentum": ("optimizer.name=sgd",),
+    "optimizer.alpha": ("optimizer.name=rmsprop",),
+    "schedule.end": ("schedule.name=cosine",),
+    "schedule.start": ("schedule.name=one_cycle",),
+    "schedule.every": ("schedule.name=steps",),
+    "schedule.factor": ("schedule={name: steps, every: 1}",),
+    "schedule.warmup": ("schedule.name=cosine",),
+}
+"""What has to be set for a key to be one of the choice."""
+
+RUN: list[tuple[str, str]] = [
+    *(("data.batch_size", value) for value in (*HUGE, "2147483648", "-1", "0", "[]", '"a\\0b"')),
+    *(("data.store", value) for value in ('"a\\0b"', "''", "/dev/null", "/proc/self/mem", "'" + "y" * 5000 + "'", '"\\e[31m"')),
+    *(("data.columns", value) for value in ("[]", "['']", "[close, close]", "[null]")),
+    *(("data.target", value) for value in ("[]", "[close, close]")),
+    *(("data.threads", value) for value in ("1000000", "1025", "-1")),
+    *((f"data.view.{name}", value) for name in ("length", "stride", "horizon", "shift") for value in (*HUGE, "281474976710656")),
+    *((f"data.view.{name}", value) for name in ("max_length", "buckets") for value in ("9223372036854775807", "[]", "0")),
+    *((f"data.order.{name}", value) for name in ("block", "window", "pool") for value in (*HUGE[:2], "281474976710656")),
+    *((f"split.{name}", value) for name in ("horizon", "warm_up", "embargo") for value in (*HUGE[:3], "281474976710656")),
+    *(("split.valid", value) for value in ("0", "1e-320", "0.9999999999", "1.0")),
+    *(("split.time", value) for value in ("''", '"a\\0b"', "close")),
+    *((f"model.{name}", value) for name in ("width", "layers", "heads", "hidden") for value in (*HUGE[:2], "0")),
+    *(("model.function", value) for value in ('"a\\0b.py:make"', "own.py:", "own.py:gone", "gone.py:make", "/:x")),
+    *(("model.options", value) for value in ("{gone: 1}", "{1: 2}", "[]", "{}")),
+    *(("loss.options", value) for value in ("{seconds: x}", "{seconds: -1}", "{model: 1}")),
+    *(("loss.classes", value) for value in (*HUGE[:2], "2147483648", "1", "0")),
+    *(("loss.quantiles", value) for value in ("[]", "[0]", "[1]", "[.nan]", "[[0.5]]")),
+    *(("loss.delta", value) for value in ("0", "1e-320", "1e308")),
+    *(("optimizer.lr", value) for value in ("1e308", "0", "-1", ".nan")),
+    *(("optimizer.eps", value) for value in ("1e-320", "0", "1e308")),
+    *(("optimizer.betas", value) for value in ("[0, 0]", "[0.999999999999, 0]", "[]", "[1, 1]")),
+    *(("optimizer.weight_decay", value) for value in ("1e308", "-1")),
+    *(("schedule.factor", value) for value in ("1e308", "1e30", "0")),
+    *(("schedule.every", value) for value in (*HUGE[:2], "0", "1e-320")),
+    *(("schedule.warmup", value) for value in (*HUGE[:2], "1.0", "1.5")),
+    *(("train.epochs", value) for value in ("9223372036854775808", "1e30", "0", "-1", "1.5")),
+    *(("train.seed", value) for value in ("9223372036854775808", "-1", "9223372036854775807", "1.5")),
+    *(("train.device", value) for value in ("''", "gpu", "cuda:99", "meta", "'a b'", '"a\\0b"', "mps")),
+    *(("train.folder", value) for value in ("''", '"a\\0b"', "/proc/nothing", "c.yaml", "'" + "y" * 300 + "'", "/dev/null/x")),
+    *((f"train.{name}", value) for name in ("accumulate", "log_every", "save_every", "keep") for value in (*HUGE[:2], "0")),
+    *(("train.clip", value) for value in ("1e-320", "1e308", "0")),
+    *(("train.max_seconds", value) for value in ("1e-320", "1e308", "0")),
+    *(("train.ema", value) for value in ("1e-320", "0.9999999999999999", "1.0")),
+    *(("train.early_stopping.metric", value) for value in ("''", "val_gone", '"\\e[31m"')),
+    *(("train.early_stopping.patience", value) for value in ("0", "9223372036854775808")),
+    *(("train.metrics", value) for value in ("[mae, mae]", "[auc]", "['']", "mae")),
+    *(("train.writers", value) for value in ("[gone]", "tensorboard", "[null]")),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return make_folder(tmp_path)
+
+
+def check(done: Done) -> None:
+    assert done.code in (0, 2)
+    assert done.code == 0 or (done.err.startswith("stoker: ") and done.err.count("\n") == 1), done.err
+    assert len(done.err) < 6000
+    assert done.err.replace("\n", "").isprintable()
+
+
+def test_the_table_is_large() -> None:
+    assert len(RUN) >= 100
+    assert len(known_paths(Config)) * len(ABSURD) >= 1500
+
+
+@pytest.mark.parametrize("key", sorted({key for key, _ in RUN}))
+def test_an_absurd_value_ends_in_one_line_or_in_a_run(stoker: Stoker, folder: Path, key: str) -> None:
+    for number, value in enumerate(value for name, value in RUN if name == key):
+        sets = ["epochs=1", *FIRST.get(key, ()), f"{key}={value}"]
+        sets += [] if key == "train.folder" else [f"train.folder=run{number}"]
+        check(stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]))
+
+
+@pytest.mark.parametrize("path", known_paths(Config), ids=".".join)
+def test_a_value_of_any_key_is_read_or_refused_in_one_line(tmp_path: Path, path: tuple[str, ...]) -> None:
+    key = ".".join(path)
+    for value in ABSURD[len(key) % 2 :: 2]:  # half of them each: keys of one type have different ones
+        try:
+            read(tmp_path, SMALL, *FIRST.get(key, ()), f"{key}={value}")
+        except ConfigInvalid as error:
+            line = str(error)
+            assert "\n" not in line
+            assert len(line) < 600
+
+
+def test_a_model_that_does_not_fit_into_memory_is_one_line(folder: Path) -> None:
+    code = (
+        "import resource, sys\nfrom stoker.cli.main import main\n"
+        "import torch, stoker.cli.assembly\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\nmain(sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-c", code, "train", "c.yaml", "--quiet", "--set", "data.batch_size=2147483647"]
+    done = call(command, folder, OMP_NUM_THREADS="1")
+    check(done)
+    assert "the training does not fit into memory" in done.err
+
+
+def test_torch_says_in_several_ways_that_memory_is_not_enough() -> None:
+    with pytest.raises(OptionError, match=r"does not fit into memory \(Storage size"), _within_memory():
+        torch.empty(2**40, 2**40)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), _within_memory():
+        torch.ones(2, 3) @ torch.ones(2, 3)
+
+
+def test_negative_control_without_the_bounds_of_the_schema_a_value_ends_in_a_traceback(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checking, "_texts", lambda value: iter(()))
+    with pytest.raises(ValueError, match="null byte"):
+        stoker("train", "c.yaml", "--quiet", "--set", 'store="a\\0b"')

@@ -1,0 +1,403 @@
+"""Forged checkpoints whose hashes fit: each ends in one line of ours, or in a run that is as good as a true one.
+
+A forgery is a true checkpoint of a small run with some of its content replaced, written by the writer itself, so that sizes,
+hashes and digests are right. What follows from it is then tried: `Trainer.fit(resume=True)` and `load_trained`.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.train.runs import Crash, Net, make_store, train
+from torch import nn
+
+import stoker
+from stoker.errors import CheckpointInvalid, StokerError
+from stoker.train import checkpoint, contents, rng
+from stoker.train.checkpoints import Checkpoints
+from stoker.train.weights import load_trained
+
+Change = Callable[[dict[str, Any], dict[str, Any]], object]
+
+
+def at(path: str, value: Any) -> Change:
+    """Put a value, or what a function makes of the one that is there, at a place of the parts or facts."""
+
+    def change(parts: dict[str, Any], facts: dict[str, Any]) -> None:
+        node: Any = {**parts, "facts": facts}
+        *way, last = [int(key) if key.lstrip("-").isdigit() else key for key in path.split("/")]
+        if not way:
+            parts[str(last)] = value(parts.get(str(last))) if callable(value) else value
+            return
+        for key in way:
+            node = node[key]
+        node[last] = value(node[last]) if callable(value) else value
+
+    return change
+
+
+def gone(path: str) -> Change:
+    def change(parts: dict[str, Any], facts: dict[str, Any]) -> None:
+        node: Any = {**parts, "facts": facts}
+        *way, last = [int(key) if key.isdigit() else key for key in path.split("/")]
+        for key in way:
+            node = node[key]
+        del (parts if not way else node)[last]
+
+    return change
+
+
+def filled(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: torch.full_like(tensor, value)
+
+
+def typed(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor.to(dtype)
+
+
+def longer(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.cat([tensor, tensor])
+
+
+WEIGHT, MOMENTS, STEP = "model/layers.0.weight", "optimizer/0/exp_avg", "optimizer/0/step"
+PROGRESS, RANDOM, STREAM, READOUT = "fit/progress", "fit/random", "fit/stream", "fit/readout"
+HUGE = 2**62
+
+REFUSED: dict[str, Change] = {
+    # how steps are done
+    "precision evil": at("facts/setup/precision", "evil"),
+    "precision number": at("facts/setup/precision", 16),
+    "precision of a GPU": at("facts/setup/precision", "fp16"),
+    "precision tf32 on a CPU": at("facts/setup/precision", "tf32"),
+    "fused text": at("facts/setup/fused", "yes"),
+    "graph list": at("facts/setup/graph", []),
+    "setup unknown": at("facts/setup/nice", True),
+    "setup gone": gone("facts/setup"),
+    "setup text": at("facts/setup", "fast"),
+    "config gone": gone("facts/config"),
+    "config list": at("facts/config", [1]),
+    "config ema": at("facts/config/ema", 7.0),
+    "config accumulate": at("facts/config/accumulate", "2"),
+    "facts epoch": at("facts/epoch", -1),
+    "facts metrics": at("facts/metrics", {"val_loss": "low"}),
+    "fingerprint of another loss": at("facts/loss", {"function": "evil"}),
+    "fingerprint that is no record": at("facts/model", 5),
+    "fingerprint of modules": at("facts/model/modules", {"x": 5}),
+    "fingerprint deep": at("facts/data", {"a": {"b": {"c": [1] * 1000}}}),
+    # the average
+    "ema decay 7": at("ema/decay", 7.0),
+    "ema decay text": at("ema/decay", "0.9"),
+    "ema decay of another": at("ema/decay", 0.5),
+    "ema shape": at("ema/average/layers.0.weight", longer),
+    "ema type": at("ema/average/layers.0.weight", typed(torch.int32)),
+    "ema number": at("ema/average/layers.0.weight", 1.0),
+    "ema nan": at("ema/average/layers.0.weight", filled(math.nan)),
+    "ema gone": gone("ema"),
+    "ema list": at("ema", []),
+    "ema average gone": gone("ema/average"),
+    "ema name": at("ema/average", lambda average: {f"{name}x": tensor for name, tensor in average.items()}),
+    # the model
+    "weight gone": gone(WEIGHT),
+    "weight more": at("model/evil", torch.zeros(3)),
+    "weight shape": at(WEIGHT, lambda tensor: tensor.T.contiguous()),
+    "weight scalar": at(WEIGHT, torch.tensor(1.0)),
+    "weight type": at(WEIGHT, typed(torch.float64)),
+    "weight half": at(WEIGHT, typed(torch.float16)),
+    "weight complex": at(WEIGHT, typed(torch.complex64)),
+    "weight text": at(WEIGHT, "evil"),
+    "weight none": at(WEIGHT, None),
+    "weight nan": at(WEIGHT, filled(math.nan)),
+    "weight inf": at(WEIGHT, filled(math.inf)),
+    "statistic type": at("model/layers.1.num_batches_tracked", typed(torch.float32)),
+    "statistic shape": at("model/layers.1.running_var", longer),
+    "statistic inf": at("model/layers.1.running_var", filled(math.inf)),
+    "model list": at("model", [1, 2]),
+    "model text": at("model", "evil"),
+    "model gone": gone("model"),
+    # the optimizer
+    "moments shape": at(MOMENTS, longer),
+    "moments scalar": at(MOMENTS, torch.tensor(0.0)),
+    "moments type": at(MOMENTS, typed(torch.float64)),
+    "moments integers": at(MOMENTS, typed(torch.int64)),
+    "moments text": at(MOMENTS, "evil"),
+    "moments none": at(MOMENTS, None),
+    "moments nan": at(MOMENTS, filled(math.nan)),
+    "squares below zero": at("optimizer/0/exp_avg_sq", filled(-1.0)),
+    "moments gone": gone(MOMENTS),
+    "moments more": at("optimizer/0/evil", torch.zeros(3)),
+    "steps below zero": at(STEP, filled(-5.0)),
+    "steps nan": at(STEP, filled(math.nan)),
+    "steps inf": at(STEP, filled(math.inf)),
+    "steps half": at(STEP, filled(0.5)),
+    "steps shape": at(STEP, torch.zeros(3)),
+    "steps text": at(STEP, "3"),
+    "optimizer number": at("optimizer", lambda states: {**states, 99: states[0]}),
+    "optimizer below zero": at("optimizer", lambda states: {**states, -1: states[0]}),
+    "optimizer text": at("optimizer", lambda states: {str(name): state for name, state in states.items()}),
+    "optimizer list": at("optimizer", [1]),
+    "optimizer of numbers": at("optimizer/0", 3),
+    "optimizer gone": gone("optimizer"),
+    # how far it is
+    "step below zero": at(f"{PROGRESS}/step", -3),
+    "step of another": at(f"{PROGRESS}/step", 4),
+    "step text": at(f"{PROGRESS}/step", "6"),
+    "step true": at(f"{PROGRESS}/step", True),
+    "epoch below zero": at(f"{PROGRESS}/epoch", -1),
+    "epoch huge": at(f"{PROGRESS}/epoch", HUGE),
+    "epoch float": at(f"{PROGRESS}/epoch", 0.5),
+    "batches below zero": at(f"{PROGRESS}/batches", -1),
+    "batches huge": at(f"{PROGRESS}/batches", HUGE),
+    "batches more than 64 bits": at(f"{PROGRESS}/batches", 2**90),
+    "seconds below zero": at(f"{PROGRESS}/seconds", -1.0),
+    "seconds nan": at(f"{PROGRESS}/seconds", math.nan),
+    "skipped huge": at(f"{PROGRESS}/skipped", HUGE),
+    "best text": at(f"{PROGRESS}/best", "good"),
+    "best step huge": at(f"{PROGRESS}/best_step", HUGE),
+    "last text": at(f"{PROGRESS}/last", {"loss": "low"}),
+    "progress unknown": at(f"{PROGRESS}/evil", 1),
+    "progress list": at(PROGRESS, []),
+    "updates of the epoch": at(f"{PROGRESS}/epoch_updates", 10**9),
+    "overflows text": at("fit/overflows", "many"),
+    "overflows below zero": at("fit/overflows", -1),
+    "taken text": at("fit/taken", "evil"),
+    "taken of nothing": at("fit/taken", [{}]),
+    "taken huge": at("fit/taken", [{"step": HUGE, "epoch": 0, "rate": 1.0, "wait": 0.0, "lr": 0.1}]),
+    "fit unknown": at("fit/evil", 1),
+    "fit list": at("fit", []),
+    "fit gone": gone("fit"),
+    # numbers that are not read yet
+    "readout names": at(f"{READOUT}/names", ["evil"]),
+    "readout names twice": at(f"{READOUT}/names", ["loss", "norm", "skipped", "skipped"]),
+    "readout rows": at(f"{READOUT}/rows", torch.zeros(2, 7)),
+    "readout rows type": at(f"{READOUT}/rows", torch.zeros(0, 3, dtype=torch.int64)),
+    "readout rows more": at(f"{READOUT}/rows", torch.zeros(5, 3)),
+    "readout first": at(f"{READOUT}/first", HUGE),
+    "readout first below zero": at(f"{READOUT}/first", -1),
+    "readout under way": at(f"{READOUT}/under_way", [{"first": 0, "rows": "evil"}]),
+    "readout list": at(READOUT, []),
+    # random numbers
+    "random torch short": at(f"{RANDOM}/torch", b"\0" * 17),
+    "random torch zeros": at(f"{RANDOM}/torch", lambda data: b"\0" * len(data)),
+    "random torch text": at(f"{RANDOM}/torch", "evil"),
+    "random python short": at(f"{RANDOM}/python/numbers", b"\0" * 8),
+    "random python index": at(f"{RANDOM}/python/numbers", lambda data: data[:-4] + b"\xff\xff\xff\x7f"),
+    "random python version": at(f"{RANDOM}/python/version", 99),
+    "random python gauss": at(f"{RANDOM}/python/gauss", "evil"),
+    "random numpy index": at(f"{RANDOM}/numpy/state/pos", 10**6),
+    "random numpy index below zero": at(f"{RANDOM}/numpy/state/pos", -5),
+    "random numpy key": at(f"{RANDOM}/numpy/state/key", ("<u4", b"\0" * 16)),
+    "random numpy key type": at(f"{RANDOM}/numpy/state/key", ("|O", b"\0" * 2496)),
+    "random numpy kind": at(f"{RANDOM}/numpy/bit_generator", "PCG64"),
+    "random numpy text": at(f"{RANDOM}/numpy", "evil"),
+    "random cuda": at(f"{RANDOM}/cuda", ["evil"]),
+    "random cuda number": at(f"{RANDOM}/cuda", 5),
+    "random gone": gone(RANDOM),
+    "random list": at(RANDOM, []),
+    "others": at("fit/others", [{"random": 1}]),
+    "others text": at("fit/others", "evil"),
+    # where the feed is
+    "stream position huge": at(f"{STREAM}/position", HUGE),
+    "stream position below zero": at(f"{STREAM}/position", -1),
+    "stream position text": at(f"{STREAM}/position", "0"),
+    "stream epoch more than 63 bits": at(f"{STREAM}/epoch", 2**70),
+    "stream seed below zero": at(f"{STREAM}/seed", -1),
+    "stream samples": at(f"{STREAM}/samples", 3),
+    "stream of another feed": at(f"{STREAM}/feed", "00000000"),
+    "stream key": at(f"{STREAM}/evil", 3),
+    "stream list": at(STREAM, [1]),
+    "stream text": at(STREAM, "evil"),
+    "stream nothing": at(STREAM, {}),
+    # early stopping
+    "stopping metric": at("stopping/metric", "val_evil"),
+    "stopping best": at("stopping/best", "good"),
+    "stopping best nan": at("stopping/best", math.nan),
+    "stopping best epoch": at("stopping/best_epoch", -1),
+    "stopping waited": at("stopping/waited", -1),
+    "stopping waited text": at("stopping/waited", "2"),
+    "stopping list": at("stopping", []),
+    # parts
+    "part unknown": at("evil", {"a": 1}),
+    "scale unasked": at("scale", {"value": torch.tensor(-1.0), "growth": torch.tensor(0, dtype=torch.int32)}),
+    "scale type": at("scale", {"value": torch.tensor(1), "growth": torch.tensor(0)}),
+}
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that crashed in its second epoch, so that all of its checkpoint is in use."""
+    folder = tmp_path_factory.mktemp("forged") / "run"
+    with pytest.raises(Crash):
+        train(folder, crash_at=17)
+    return folder
+
+
+def forge(begun: Path, folder: Path, change: Change) -> Path:
+    """A copy of the run whose only checkpoint is changed, and has hashes that fit."""
+    shutil.copytree(begun, folder)
+    with Checkpoints(folder / "checkpoints") as checkpoints:
+        found = checkpoints.latest()
+    assert found is not None
+    change(found.parts, found.facts)
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").mkdir()
+    checkpoint.write(found.path, found.parts, found.facts)
+    (folder / "checkpoints" / "LATEST").write_text(f"{found.path.name}\n")
+    return folder
+
+
+def outcome(folder: Path) -> str:
+    """The line in which a resume ends, or nothing where it goes to its end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            train(folder, resume=True)
+        except StokerError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_forged_checkpoint_is_refused_in_one_line(begun: Path, tmp_path: Path, name: str) -> None:
+    line = outcome(forge(begun, tmp_path / "run", REFUSED[name]))
+    assert line
+    assert "\n" not in line
+    assert len(line) < 1200
+
+
+def test_the_tools_of_these_tests_make_checkpoints_that_resume(begun: Path, tmp_path: Path) -> None:
+    folder = forge(begun, tmp_path / "run", lambda parts, facts: None)
+    _, expected = train(tmp_path / "whole")
+    _, found = train(folder, resume=True)
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name.split()[0] in ("weight", "model", "ema", "statistic")])
+def test_a_forged_checkpoint_gives_no_weights_to_an_export(begun: Path, tmp_path: Path, name: str) -> None:
+    folder = forge(begun, tmp_path / "run", REFUSED[name])
+    model = Net()
+    before = [weight.clone() for weight in model.parameters()]
+    try:
+        load_trained(model, folder, latest=True)
+    except StokerError as error:
+        line = str(error)
+    else:
+        line = ""
+        assert name.startswith("ema"), "the average is not needed"
+        assert all(bool(weight.isfinite().all()) for weight in model.parameters())
+    assert "\n" not in line
+    assert not line or all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    2**40,
+    2**80,
+    0.5,
+    math.nan,
+    math.inf,
+    "",
+    "evil",
+    b"",
+    b"\xff" * 9,
+    [],
+    [[]],
+    (),
+    {},
+    {"a": 1},
+]
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    if isinstance(tree, dict):
+        return [path, *(one for key, part in tree.items() for one in places(part, (*path, key)))]
+    return [path]
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_any_value_at_any_place_ends_in_a_line_or_in_a_run(
+    begun: Path, tmp_path: Path, rng: np.random.Generator, part: int
+) -> None:
+    """Every place of a checkpoint in turn, each with a value of another kind; weights never become NaN."""
+
+    def put(parts: dict[str, Any], facts: dict[str, Any]) -> None:
+        tree: Any = {**parts, "facts": facts}
+        del tree["facts"]["model"], tree["facts"]["data"], tree["facts"]["valid"], tree["facts"]["loss"]  # refused if they differ
+        found = [one for one in places(tree) if len(one) > 1][part::6]
+        *way, last = found[int(rng.integers(len(found)))]
+        for key in way:
+            tree = tree[key]
+        value = VALUES[int(rng.integers(len(VALUES)))]
+        tree[last] = torch.from_numpy(rng.standard_normal(3)) if rng.random() < 0.2 and way[0] != "facts" else value
+
+    for number in range(12):
+        folder = forge(begun, tmp_path / str(number), put)
+        assert "\n" not in outcome(folder)
+
+
+def test_negative_control_without_the_check_forgeries_are_accepted_or_crash(
+    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contents, "check", lambda *_: None)
+    accepted, crashed = [], []
+    for name in ("ema decay 7", "moments more", "moments type", "steps below zero", "moments shape", "taken of nothing"):
+        try:
+            if not outcome(forge(begun, tmp_path / name, REFUSED[name])):
+                accepted.append(name)
+        except Exception:
+            crashed.append(name)
+    assert "ema decay 7" in accepted
+    assert crashed
+
+
+def test_negative_control_without_the_check_of_its_form_numpy_takes_an_index_that_is_none() -> None:
+    state = rng.capture()
+    state["numpy"]["state"]["pos"] = 10**6
+    before = np.random.get_state()
+    with pytest.raises(CheckpointInvalid, match=r"random\.numpy\.state\.pos is 1000000"):
+        rng.check(state)
+    rng.restore(state)  # taken as it is: the next number would be read from outside of the state
+    np.random.set_state(before)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.Adam, {"amsgrad": True}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.SGD, {}),
+        (torch.optim.RMSprop, {"centered": True, "momentum": 0.5}),
+        (torch.optim.Adagrad, {}),
+        (torch.optim.Adadelta, {}),
+        (torch.optim.NAdam, {}),
+        (torch.optim.RAdam, {}),
+        (torch.optim.Adamax, {}),
+        (torch.optim.ASGD, {}),
+        (torch.optim.Rprop, {}),
+        (torch.optim.Adafactor, {}),
+    ],
+)
+def test_states_of_every_optimizer_pass(tmp_path: Path, optimizer: Any, options: Any) -> None:
+    """The check learns from the optimizer itself what a state is."""
+
+    def fit(*, resume: bool) -> stoker.train.Result:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 1)
+        feed = stoker.Feed(make_store(), stoker.Windows(8, horizon=1), batch_size=32)
+        given = {"precision": "fp32", "compile": False, "graph": False, "progress": False, "folder": tmp_path / "run"}
+        loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+        trainer = stoker.Trainer(model, loss, optimizer(model.parameters(), lr=1e-3, **options), **given)
+        return trainer.fit(feed, epochs=2 if resume else 1, resume=resume)
+
+    fit(resume=False)
+    assert fit(resume=True).epoch == 2
