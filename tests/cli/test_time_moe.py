@@ -137,6 +137,28 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kept", "line"),
+    [
+        ([], "stopped before the run began, so nothing was saved. Run the same command again."),
+        (["recipe.json"], "stopped before the first checkpoint, so no step was saved. Begin it again: stoker train --resume run"),
+        (["recipe.json", "checkpoints/step-1"], "stopped and saved. Resume it: stoker train --resume run"),
+    ],
+)
+def test_a_run_that_is_stopped_says_what_was_saved(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: list[str], line: str
+) -> None:
+    def stop(data: str, **options: object) -> None:
+        for name in kept:
+            (folder / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "run" / name).write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stoker.recipes.time_moe.training.train", stop)
+    done = stoker("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "run")
+    assert (done.code, done.out, done.err) == (130, "", f"stoker: {line}\n")
+
+
+@pytest.mark.parametrize(
     ("arguments", "line"),
     [
         ("train time-moe", "Give --data DATA, or --resume FOLDER."),

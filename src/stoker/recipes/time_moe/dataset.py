@@ -47,8 +47,8 @@ class Together(Sequence[dict[str, Any]]):
 class Dataset:
     """Windows of `context_length + prediction_length` points: `input_ids` and `labels` (float32), `loss_masks` (int32).
 
-    `path` is anything that `open_corpus` takes: a tree of the authors' folders and files, one of them, or a store. What is
-    left out of a tree is a Python warning.
+    `path` is anything that `open_corpus` takes: a tree of the authors' folders and files, one of them, or a store. What is left out
+    of a tree is a Python warning.
     """
 
     def __init__(
