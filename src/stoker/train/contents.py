@@ -390,7 +390,7 @@ def _list(value: Any, place: str) -> list[Any]:
 def _whole(value: Any, place: str, *, most: int = MOST_STEPS) -> int:
     if type(value) is not int or not 0 <= value <= most:
         _refuse(place, f"is {_shown(value)}", f"an integer from 0 to {most:,}")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: torch.dtype | None = None) -> Tensor:
