@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -274,3 +275,65 @@ def test_a_resumed_run_keeps_its_setup_unless_another_is_allowed(stoker: Stoker,
     changed = ("--set", "precision=bf16", "--allow", "precision", "--set", "epochs=4", "--allow", "epochs")
     assert stoker("train", "--resume", "runs/c", "--quiet", *changed).code == 0
     assert setup_of(folder / "runs" / "c") == {"precision": "bf16", "fused": True, "graph": False, "compile": False}
+
+
+@pytest.mark.parametrize(("option", "announced"), [("--json", None), ("--quiet", None), (None, "1")])
+def test_compiled_kernels_are_announced_in_a_log_file_too(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, option: str | None, announced: str | None
+) -> None:
+    monkeypatch.setenv("STOKER_ANNOUNCE", "")
+    monkeypatch.delenv("STOKER_ANNOUNCE")
+    assert stoker("train", "c.yaml", *([option] if option else [])).code == 0
+    assert os.environ.get("STOKER_ANNOUNCE") == announced
+
+
+def test_a_metric_that_an_own_loss_has_no_predictions_for_is_told_before_the_first_step(stoker: Stoker, folder: Path) -> None:
+    sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[mae]")
+    done = stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
+    assert done.code == 2
+    assert done.err.startswith("stoker: metrics (mae) need what the model predicts")
+    assert not (folder / "runs" / "c" / "metrics.jsonl").exists()
+
+
+def test_an_error_in_code_of_ones_own_is_one_line_with_its_place(stoker: Stoker, folder: Path) -> None:
+    sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "loss.options.seconds=soon")
+    done = stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
+    assert done.code == 2
+    assert done.err.startswith("stoker: own.py:20 raised TypeError: ")
+
+
+def test_a_change_that_no_configuration_says_is_refused_and_can_be_allowed(stoker: Stoker, folder: Path) -> None:
+    """The code of a loss: the trainer compares what is not in the file."""
+    sets = ("model=own.py:make", "loss=own.py:slow", "columns=[close]", "target=[close]", "metrics=[]", "epochs=1")
+    assert stoker("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)]).code == 0
+    own = folder / "own.py"
+    own.write_text(own.read_text().replace("** 2", "** 4"))
+    done = stoker("train", "--resume", "runs/c", "--quiet")
+    assert done.code == 2
+    assert "loss.function.function.code: " in done.err
+    assert stoker("train", "--resume", "runs/c", "--quiet", "--allow", "loss.function").code == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "allow"),
+    [
+        ("batch_size=16", "batch_size"),
+        ("data.normalize=max", "normalize"),
+        ("optimizer.betas=[0.8, 0.9]", "betas"),
+        ("loss=mae", "loss"),
+        ("seed=3", "seed"),
+        ("accumulate=2", "accumulate"),
+        ("precision=bf16", "precision"),
+        ("order=sequential", "data.order"),
+        ("split.valid=0.3", "split"),
+    ],
+)
+def test_what_is_allowed_on_the_command_line_is_allowed_of_the_trainer_too(
+    stoker: Stoker, folder: Path, change: str, allow: str
+) -> None:
+    first = ["--set", "scale=false", "--set", "split={name: grouped, valid: 0.4}", "--set", "schedule=cosine"]
+    assert stoker("train", "c.yaml", "--quiet", "--set", "epochs=1", *first).code == 0
+    resume = ("train", "--resume", "runs/c", "--quiet", "--set", change)
+    assert stoker(*resume).code == 2
+    done = stoker(*resume, "--allow", allow)
+    assert done.code == 0 or "other data" in done.err or "samples an epoch" in done.err, done.err

@@ -13,8 +13,10 @@ from tests.train.training import Kept, adamw, network, pairs, same_weights, trai
 from torch import nn
 
 import stoker
-from stoker.errors import NonFinite, OptionError, TrainError
+from stoker.errors import NonFinite, OptionError, StokerError, TrainError
+from stoker.train.metrics import MAE
 from stoker.train.stopping import EarlyStopping
+from stoker.train.trainer import Trainer
 
 
 def test_trains_validates_and_tells() -> None:
@@ -57,7 +59,7 @@ def test_metrics_are_those_of_all_samples() -> None:
 
 def test_metrics_need_predictions() -> None:
     trainer = trainer_of(network(), lambda model, batch: model(batch[0]).mean(), metrics={"mae": stoker.train.MAE()})
-    with pytest.raises(TrainError, match=r"metrics .mae. need what the model predicts"):
+    with pytest.raises(TrainError, match=r"metrics \(mae\) need what the model predicts"):
         trainer.evaluate(pairs(1))
 
 
@@ -219,3 +221,63 @@ def test_bad_arguments_are_told() -> None:
         trainer_of(model).fit(7)  # type: ignore[arg-type]
     with pytest.raises(TrainError, match="there is no batch to evaluate"):
         trainer_of(model).evaluate([])
+
+
+def without_predictions(model: nn.Module, batch: Any) -> torch.Tensor:
+    return nn.functional.mse_loss(model(batch[0]), batch[1])
+
+
+def test_metrics_are_checked_before_the_first_update(tmp_path: Path) -> None:
+    """Not after a whole epoch: a loss of one's own that returns no predictions, and shapes that do not fit."""
+    calls = 0
+
+    def loss(model: nn.Module, batch: Any) -> Any:
+        nonlocal calls
+        calls += model.training
+        return without_predictions(model, batch)
+
+    def of_another_shape(model: nn.Module, batch: Any) -> Any:
+        nonlocal calls
+        calls += model.training
+        prediction = model(batch[0])
+        return {"loss": prediction.mean(), "prediction": prediction, "target": batch[1].repeat(1, 3)}
+
+    for wrong, line in ((loss, r"metrics \(mae\) need what the model"), (of_another_shape, "metric 'mae': prediction has the")):
+        model = network()
+        before = [weight.clone() for weight in model.parameters()]
+        trainer = trainer_of(model, wrong, metrics={"mae": MAE()}, folder=tmp_path / wrong.__name__)
+        with pytest.raises(StokerError, match=line):
+            trainer.fit(pairs(), valid=pairs(2))
+        assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+        assert not (tmp_path / wrong.__name__ / "run.json").exists(), "nothing was begun, so the next try is not refused"
+    assert calls == 0
+
+
+@pytest.mark.parametrize("has_valid", [True, False])
+def test_what_early_stopping_watches_is_checked_before_the_first_update(has_valid: bool) -> None:
+    kept = Kept()
+    trainer = trainer_of(network(), early_stopping=EarlyStopping("val_mae"), writers=[kept])
+    with pytest.raises(OptionError, match="early stopping watches 'val_mae', but an epoch has loss"):
+        trainer.fit(pairs(), valid=pairs(2) if has_valid else None)
+    assert not kept.lines
+
+
+def test_the_check_of_metrics_leaves_no_trace() -> None:
+    """Neither random numbers nor the metrics themselves know of it."""
+    found = []
+    for metrics in ({}, {"mae": MAE()}):
+        ours = network(dropout=0.3)
+        torch.manual_seed(5)
+        result = trainer_of(ours, metrics=metrics).fit(pairs(), valid=pairs(2, seed=3))
+        found.append((result.metrics["val_loss"], [weight.clone() for weight in ours.parameters()]))
+    assert found[0][0] == found[1][0]
+    assert all(torch.equal(one, other) for one, other in zip(found[0][1], found[1][1], strict=True))
+
+
+def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "_rehearse", lambda self: None)
+    model = network()
+    before = [weight.clone() for weight in model.parameters()]
+    with pytest.raises(TrainError, match="need what the model predicts"):
+        trainer_of(model, without_predictions, metrics={"mae": MAE()}).fit(pairs(), valid=pairs(2))
+    assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))

@@ -238,12 +238,15 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
     from stoker import files
     from stoker.cli.assembly import choose_device, find_ranks, make_trained, open_data
     from stoker.cli.main import Terminated
+    from stoker.kernel import ANNOUNCE
     from stoker.train.config.model import Own
     from stoker.train.config.writing import to_yaml
     from stoker.train.models.own import blaming
 
     ranks = find_ranks()
     config = plan.config
+    if not quiet:
+        os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
     with _within_memory():
         fed = open_data(config, choose_device(config, ranks.local_rank))
         trainer = _trainer(

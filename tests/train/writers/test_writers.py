@@ -175,3 +175,31 @@ def test_mlflow_logs_to_its_run_beside_one_that_is_open(monkeypatch: pytest.Monk
     assert calls == ["file:x", "e", started, ("r1", 50, {"loss": 1.0, "rate": 10.0}), ("r1", 100, {"loss": 0.5}), "ended"]
     make_writer("mlflow", folder=tmp_path / "tfa")
     assert calls[-1]["run_name"] == "tfa"
+
+
+def test_mlflow_writes_into_its_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real package, as the extra installs it: its default store is a SQLite file, and one of files is refused."""
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    writer = make_writer("mlflow", folder=tmp_path / "runs" / "one")
+    assert isinstance(writer, Mlflow)
+    for step in (1, 2):
+        writer.write(step, {"loss": 1.0 / step, "an odd (name)": float("nan"), "val_auc": 0.5})
+    writer.close()
+    run = mlflow.get_run(writer.run_id)
+    assert run.info.run_name == "one"
+    assert run.data.metrics["loss"] == 0.5
+    assert "an odd _name_" in run.data.metrics
+    assert mlflow.active_run() is None
+
+
+def test_a_store_that_mlflow_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(**options: object) -> None:
+        raise RuntimeError("The filesystem tracking backend\nis in maintenance mode.")
+
+    monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(active_run=lambda: None, start_run=refuse))
+    with pytest.raises(OptionError, match=r"^Mlflow cannot begin a run: The filesystem .* sqlite:///mlflow\.db or") as caught:
+        make_writer("mlflow", folder=tmp_path)
+    assert "\n" not in str(caught.value)
