@@ -139,18 +139,18 @@ def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kept", "line"),
     [
-        ([], "stopped before the run began, so nothing was saved. Run the same command again."),
-        (["recipe.json"], "stopped before the first checkpoint, so no step was saved. Begin it again: stoker train --resume run"),
-        (["recipe.json", "checkpoints/step-1"], "stopped and saved. Resume it: stoker train --resume run"),
+        ({}, "stopped before anything was saved. Begin again: the same command"),
+        ({"recipe.json": "{}"}, "stopped before anything was saved. Begin again: stoker train --resume run"),
+        ({"checkpoints/LATEST": "step-000000007"}, "stopped. The run is saved at step 7. Resume it: stoker train --resume run"),
     ],
 )
 def test_a_run_that_is_stopped_says_what_was_saved(
-    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: list[str], line: str
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, kept: dict[str, str], line: str
 ) -> None:
     def stop(data: str, **options: object) -> None:
-        for name in kept:
+        for name, text in kept.items():
             (folder / "run" / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "run" / name).write_text("{}")
+            (folder / "run" / name).write_text(text)
         raise KeyboardInterrupt
 
     monkeypatch.setattr("stoker.recipes.time_moe.training.train", stop)

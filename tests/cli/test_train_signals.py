@@ -29,7 +29,7 @@ def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code
     _, err = process.communicate(timeout=200)
     step = latest(tmp_path / "stopped").step
     assert step < 36
-    line = f"stoker: stopped. The run is saved at step {step}. Go on with it: stoker train --resume stopped\n"
+    line = f"stoker: stopped. The run is saved at step {step}. Resume it: stoker train --resume stopped\n"
     assert (process.returncode, err) == (code, line)
     quicker = ("--set", "loss.options.seconds=0", "--allow", "loss.options")
     done = call(stoker_command("train", "--resume", "stopped", "--quiet", *quicker), tmp_path)

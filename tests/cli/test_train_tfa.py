@@ -122,8 +122,8 @@ def test_a_run_is_replaced_where_that_is_asked_for(stoker: Stoker, folder: Path)
 @pytest.mark.parametrize(
     ("saved", "line"),
     [
-        (False, "stoker: stopped before anything was saved. Begin it again: stoker train tfa.yaml --overwrite\n"),
-        (True, "stoker: stopped and saved. Resume it: stoker train --resume run\n"),
+        (False, "stoker: stopped before anything was saved. Begin again: the same command\n"),
+        (True, "stoker: stopped. The run is saved at step 1. Resume it: stoker train --resume run\n"),
     ],
 )
 def test_ctrl_c_says_what_there_is(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, saved: bool, line: str) -> None:

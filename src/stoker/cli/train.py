@@ -290,8 +290,8 @@ def _within_memory() -> Iterator[None]:
         ) from error
 
 
-def stopped_line(folder: Path) -> str:
-    """What a run that was stopped has saved, and how it goes on.
+def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NAME)) -> str:
+    """What a run that was stopped has saved, and how to resume it, which takes one of the files that it `needs`.
 
     Before its first step there is nothing to save, and a second Ctrl-C does not wait for a save.
     """
@@ -299,8 +299,8 @@ def stopped_line(folder: Path) -> str:
 
     step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
     if step is not None:
-        return f"stoker: stopped. The run is saved at step {step:,}. Go on with it: {again}"
-    is_known = any((folder / name).exists() for name in (CONFIG_NAME, RECIPE_NAME))
+        return f"stoker: stopped. The run is saved at step {step:,}. Resume it: {again}"
+    is_known = any((folder / name).exists() for name in needs)
     return f"stoker: stopped before anything was saved. Begin again: {again if is_known else 'the same command'}"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.train import CONFIG_NAME, stopped_line
 from stoker.errors import ConfigInvalid
 from stoker.printable import printable
 
@@ -76,18 +77,9 @@ def command(
         says = {} if as_json else {"say": say}
         done = train(settings, folder, resume=resume is not None, overwrite=overwrite, progress=shows, **says)
     except (KeyboardInterrupt, Terminated) as stop:
-        click.echo(printable(_stopped(folder, config)), err=True)
+        click.echo(stopped_line(folder, needs=[CONFIG_NAME]), err=True)
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     _show(done, folder, as_json=as_json)
-
-
-def _stopped(folder: Path, config: str | None) -> str:
-    """What a stop has left: the newest checkpoint, or nothing."""
-    if (folder / "checkpoints" / "LATEST").is_file():
-        return f"stoker: stopped and saved. Resume it: stoker train --resume {folder}"
-    if config is None:
-        return f"stoker: stopped before anything was saved. Resume it: stoker train --resume {folder}"
-    return f"stoker: stopped before anything was saved. Begin it again: stoker train {config} --overwrite"
 
 
 def _show_fields() -> None:

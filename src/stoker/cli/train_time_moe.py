@@ -122,11 +122,7 @@ def command(
             done = training.train(data, folder=where, **told, **settings)
     except (KeyboardInterrupt, Terminated) as stop:
         if find_ranks().is_first:
-<<<<<<< HEAD
             click.echo(stopped_line(where), err=True)
-=======
-            click.echo(f"stoker: {_stopped(where)}", err=True)
->>>>>>> refs/heads/timemoe
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if find_ranks().is_first:
         _show(done, where, as_json=as_json)
@@ -142,16 +138,6 @@ def _numbers(given: str | None) -> list[float] | None:
         return [float(one) for one in given.split(",")] if given is not None else None
     except ValueError:
         raise click.UsageError(f"--head-weights is {given!r}; give numbers with commas between them, like 1,1,1,2.") from None
-
-
-def _stopped(folder: Path) -> str:
-    """What is left of a run that was stopped, and what to do."""
-    again = f"stoker train --resume {printable(str(folder))}"
-    if any((folder / "checkpoints").glob("*")):
-        return f"stopped and saved. Resume it: {again}"
-    if (folder / "recipe.json").exists():
-        return f"stopped before the first checkpoint, so no step was saved. Begin it again: {again}"
-    return "stopped before the run began, so nothing was saved. Run the same command again."
 
 
 def _note(note: str) -> None:
