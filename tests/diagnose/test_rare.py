@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -156,11 +155,11 @@ def elsewhere(sampler: Sampler, clock: Clock) -> None:
 
 
 def sampled(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, *does: Callable[[Sampler, Clock], None], times: int = 1
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, *does: Callable[[Sampler, Clock], None], times: int = 1, library: bool = False
 ) -> sampling.Line:
     """Ten steps, the last two of which do something more, or the same several times."""
     monkeypatch.setattr(sampling, "now_ns", clock)
-    monkeypatch.setattr(sampling, "own_frame", _of_this_file)
+    monkeypatch.setattr(sampling, "is_own", lambda file: file == __file__ and not library)
     sampler = Sampler(Boundaries(), slow_from=1e-7)
     for number in range(10):
         slow = number >= 8
@@ -172,12 +171,6 @@ def sampled(
     line = sampler.rare_line()
     assert line is not None
     return line
-
-
-def _of_this_file(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and frame.f_code.co_filename != __file__:
-        frame = frame.f_back
-    return frame
 
 
 def test_the_line_is_the_innermost_that_has_most_of_the_time(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +194,15 @@ def test_negative_control_steps_that_only_take_longer_have_no_line_of_their_own(
 ) -> None:
     line = sampled(clock, monkeypatch, times=4)
     assert not line.alone
+
+
+def test_a_library_that_does_something_now_and_then_is_named(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its outermost function that other steps do not call, as `Trainer._maybe_log_save_evaluate`."""
+    line = sampled(clock, monkeypatch, rare, rare, library=True)
+    assert line.alone
+    assert line.place is not None
+    assert line.place.function == "rare"
+    assert line.called is None
 
 
 def test_no_line_without_rare_steps() -> None:

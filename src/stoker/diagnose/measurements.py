@@ -238,9 +238,9 @@ class Rare(msgspec.Struct, frozen=True, kw_only=True):
     alone: bool = False
     """Whether other steps spend next to nothing at that line."""
     place: Place | None = None
-    """The line that has most of this time."""
+    """The line that has most of this time; of a library, where it does what other steps do not."""
     called: Place | None = None
-    """The line that called the function of this one."""
+    """The line of the user's that called the function of this one."""
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):

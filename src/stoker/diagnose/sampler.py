@@ -13,26 +13,26 @@ import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Self
 
 from stoker.clock import now_ns
 from stoker.diagnose.boundaries import NAMES, Boundaries, Times
 from stoker.diagnose.measurements import Blame, Place
-from stoker.diagnose.own import own_frame, place_of
+from stoker.diagnose.own import INSTALLED, is_own, own_frame, place_of, shown
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
-MAX_DEPTH = 12
-"""Of calls of the user's own functions, from the innermost."""
+MAX_DEPTH = 64
+"""Of calls, from the outermost."""
 MOSTLY = 0.6
 """Of the time that rare steps take longer: a line that has so much of it is to blame."""
-NEXT_TO_NOTHING = 0.2
-"""Of what rare steps spend at a line: other steps that spend no more there do something else."""
+NEXT_TO_NOTHING = 0.1
+"""Of the time of other steps: where they spend no more, they do something else."""
 
 
-Stack = tuple[Place, ...]
-"""Lines of the user's that called each other, the outermost first."""
+Stack = tuple[tuple[CodeType, int], ...]
+"""Lines that called each other, the outermost first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,9 +44,9 @@ class Line:
     in_phase: float
     """Share of that time."""
     place: Place | None
-    """The innermost line that has most of it; None where no line has."""
+    """The innermost line of the user's that has most of it; of a library where other steps are there, too."""
     called: Place | None
-    """The line that called the function of this one; None where it is the outermost."""
+    """The line of the user's that called the function of this one; None where there is none."""
     alone: bool
     """Whether other steps spend next to nothing there."""
 
@@ -117,7 +117,7 @@ class Sampler:
         phase = self._boundaries.phase if self._boundaries is not None else 0
         self._spent[phase, place_of(own) if own is not None else None] += now - self._last_ns
         if self._slow_from < math.inf:
-            self._step.append((_stack(own), now - self._last_ns))
+            self._step.append((_stack(frame), now - self._last_ns))
         self._last_ns = now
 
     # ---- rare steps ----
@@ -148,15 +148,21 @@ class Sampler:
         usual, most = self._stacks
         extra = {stack: spent / slow - usual[stack] / others for stack, spent in most.items()}
         total = sum(spent for stack, spent in extra.items() if len(stack) == 1)
-        here: Stack = ()
-        while deeper := [one for one in extra if one[:-1] == here and extra[one] >= MOSTLY * total > 0]:
-            here = max(deeper, key=lambda one: extra[one])
+        chain: list[Stack] = [()]
+        while deeper := [one for one in extra if one[:-1] == chain[-1] and extra[one] >= MOSTLY * total > 0]:
+            chain.append(max(deeper, key=lambda one: extra[one]))
+        whole = sum(spent for stack, spent in usual.items() if len(stack) == 1)
+        alone = [one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole]
+        own = [one for one in chain[1:] if is_own(one[-1][0].co_filename)]
+        # In a library the first is the line of its loop that calls what is rare, so the next one says what that is.
+        here = next((one for one in reversed(own) if one in alone), (alone[:2] or own[-1:] or [()])[-1])
+        above = next((one for one in reversed(own) if len(one) < len(here)), ())
         return Line(
             phase=NAMES[phase],
             in_phase=longer[phase] / max(1e-9, sum(one for one in longer if one > 0)),
-            place=here[-1] if here else None,
-            called=here[-2] if len(here) > 1 else None,
-            alone=bool(here) and usual[here] / others <= NEXT_TO_NOTHING * most[here] / slow,
+            place=_place(here),
+            called=_place(above),
+            alone=here in alone,
         )
 
     def blames(self) -> dict[str, list[Blame]]:
@@ -172,12 +178,23 @@ class Sampler:
 
 
 def _stack(frame: FrameType | None) -> Stack:
-    """The lines of the user's that are running."""
-    found: list[Place] = []
+    """The lines that are running, from the outermost."""
+    found: list[tuple[CodeType, int]] = []
     while frame is not None:
-        found.append(place_of(frame))
-        frame = own_frame(frame.f_back)
-    return tuple(reversed(found[:MAX_DEPTH]))
+        found.append((frame.f_code, frame.f_lineno or 0))
+        frame = frame.f_back
+    return tuple(reversed(found))[:MAX_DEPTH]
+
+
+def _place(stack: Stack) -> Place | None:
+    """Its innermost line."""
+    if not stack:
+        return None
+    code, line = stack[-1]
+    file = shown(code.co_filename)
+    for folder in INSTALLED:  # by the name of the package
+        file = file.rpartition(f"/{folder}/")[2]
+    return Place(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
 
 
 def _timer_is_free() -> bool:

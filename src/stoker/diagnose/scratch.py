@@ -63,9 +63,8 @@ class Scratch:
         by: dict[str, Any] = {name: view.finding(name) for name in FINDING} | {name: view.marking(name) for name in MARKING}
         by |= {"lstat": view.finding("lstat", follow=False), "lchown": view.marking("lchown", follow=False)}
         by |= {"rename": view.rename, "replace": view.rename, "unlink": view.unlink, "remove": view.unlink}
-        by |= {
-            name: getattr(view, name) for name in ("open", "mkdir", "rmdir", "symlink", "link", "readlink", "listdir", "scandir")
-        }
+        by |= {name: getattr(view, name) for name in ("open", "symlink", "link", "readlink", "listdir", "scandir")}
+        by |= {"mkdir": view.make_folder, "rmdir": view.remove_folder}
         by |= {name: view.piping(name) for name in ("mkfifo", "mknod")}
         copies = {id(getattr(os, name)): function for name, function in by.items()}
         for name, function in by.items():

@@ -54,6 +54,11 @@ class Steps:
         """Seconds that measuring may take."""
         return LONGEST_SECONDS[self.training.device] if self._seconds is None else self._seconds
 
+    @property
+    def patience(self) -> float:
+        """Seconds for which rare steps are waited for: half of what measuring may take."""
+        return self._pace * self.longest / 2
+
     def length(self, seconds: float) -> float:
         """Seconds of a stretch that usually has so many."""
         return seconds * (self._pace * CUDA_PACE if self.training.device == "cuda" else self._pace)

@@ -87,8 +87,8 @@ def whole_periods(steps: Steps) -> Plan:
 
 
 def periods_for(steps: Steps, *, expected: bool = False) -> Periods:
-    """Rare steps are waited for, for half of the time that measuring may take."""
-    return Periods(until_ns=now_ns() + int(steps.length(steps.longest / 2) * 1e9), expected=expected)
+    """Rare steps are waited for so long."""
+    return Periods(until_ns=now_ns() + int(steps.patience * 1e9), expected=expected)
 
 
 def without_data(steps: Steps, *, seconds: float, least: int) -> Plan:

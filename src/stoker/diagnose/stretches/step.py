@@ -15,8 +15,8 @@ from stoker.diagnose.training import Training
 from stoker.diagnose.work import Counting, Profiling, main_precision, with_times, work_of
 
 PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
-RARE_STEPS, RARE_SECONDS = 2, 10.0
-"""Rare steps whose lines are looked at, and how long they are waited for."""
+RARE_STEPS = 2
+"""Whose lines are looked at."""
 
 
 def lines(steps: Steps) -> Plan:
@@ -26,7 +26,7 @@ def lines(steps: Steps) -> Plan:
     slow = training.ledger.slow_steps(bursts=training.queue > 0)
     # Half way between the two kinds of steps, because looking takes time, too.
     limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
-    until_ns = now_ns() + int(steps.length(RARE_SECONDS) * 1e9)
+    until_ns = now_ns() + int(steps.patience * 1e9)
     with Sampler(training.boundaries, slow_from=limit) as sampler:
         wanted = RARE_STEPS if slow is not None and slow.share >= WORTH_SEEING else 0
         yield from steps.count(
