@@ -220,6 +220,40 @@ def test_held_back_updates_leave_the_last_good_weights(graph: bool, accumulate: 
     assert all(torch.isfinite(one).all() for one in trainer.ema.tensors())
 
 
+class Remembering(nn.Module):
+    """Has a buffer of its own that a large finite value makes infinite, while the loss stays finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.largest += (x.abs().max() / 1e10) ** 2
+        out: torch.Tensor = self.layer(x / x.abs().max().clamp(min=10.0))
+        return out
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("kind", ["norm", "own"])
+def test_buffers_that_overflow_hold_back_the_update(kind: str, graph: bool) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        first = [nn.BatchNorm1d(8), nn.Linear(8, 1)] if kind == "norm" else [Remembering()]
+        return nn.Sequential(*first).to(DEVICE)
+
+    batches = pairs(40)
+    batches[20][0][3, 2] = 1e30
+    good, ours = make(), make()
+    trainer_of(good).fit(batches[:20])
+    with pytest.raises(NonFinite, match=r"a gradient or a buffer of the model .* at update 20 of epoch 0"):
+        trainer_of(ours, graph=graph, log_every=50).fit(batches)
+    assert_close(good, ours)
+    assert all(torch.isfinite(one).all() for one in ours.state_dict().values())
+
+
 @pytest.mark.parametrize("graph", [False, True])
 def test_bad_updates_are_skipped(graph: bool) -> None:
     batches = pairs(20)
