@@ -26,7 +26,7 @@ def stretches(monkeypatch: pytest.MonkeyPatch) -> Any:
             return stretch
 
         for owner, found in (
-            (module.loop, ("warm_up", "phases", "as_it_is", "without_data", "other_threads")),
+            (module.loop, ("warm_up", "phases", "as_it_is", "whole_periods", "without_data", "other_threads")),
             (module.step, ("lines", "operations", "times_of_operations")),
             (module.device, ("alone", "copies", "issuing")),
             (module.loader, ("look_into",)),
@@ -37,7 +37,8 @@ def stretches(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(module, "find_ranks", lambda: None)
         training = Training()
         training.device = device
-        for _ in module.course(SimpleNamespace(training=training, late=False, begin=lambda: None)):  # type: ignore[arg-type]
+        steps: Any = SimpleNamespace(training=training, late=False, begin=lambda: None, patience=1.0)
+        for _ in module.course(steps):
             pass
         return names
 
@@ -54,6 +55,7 @@ def test_a_gpu_is_measured_before_its_kernels_are_profiled(stretches: Any) -> No
 
 def test_a_cpu_looks_at_fixes_once(stretches: Any) -> None:
     names = stretches("cpu")
+    assert names.index("whole_periods") < names.index("lines"), "whether there are rare steps is known before lines are looked at"
     assert "what_ifs safe" not in names
     assert names[-1] == "what_ifs"
     assert {"alone", "copies"}.isdisjoint(names)
