@@ -25,6 +25,8 @@ HOLDS = 0.15
 """Of all time: rare steps that hold more are the verdict."""
 PERIODS = 3
 """From one rare step to the next, that are waited for."""
+SPREAD = 1 / 3
+"""Of a window: slow steps closer together than this from first to last are one disturbance, and have no period."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +42,9 @@ class Slow:
     others: float
     """Of one of the others."""
     every: float | None
-    """Steps from one to the next; None where there is only one."""
+    """Steps from one to the next; None where they have no period."""
     mean: float
-    """Seconds of a step: over whole periods where there is one, else over all steps."""
+    """Seconds of a step: over whole periods where there are some, else over all steps."""
 
 
 def slow_of(seconds: Sequence[float]) -> Slow | None:
@@ -52,8 +54,9 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
     if not at or len(at) > OFTEN * len(seconds):
         return None
     others = statistics.fmean(one for one in seconds if one <= limit)
-    # Whole periods: behind the first slow step, up to the last one.
-    whole = seconds[at[0] + 1 : at[-1] + 1] if len(at) > 1 else seconds
+    # Whole periods: behind the first slow step, up to the last one. Slow steps in a row would make up such a period by themselves.
+    is_periodic = at[-1] - at[0] > SPREAD * len(seconds)
+    whole = seconds[at[0] + 1 : at[-1] + 1] if is_periodic else seconds
     mean = statistics.fmean(whole)
     longer = sum(one - others for one in whole if one > limit)
     return Slow(
@@ -61,7 +64,7 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
         share=longer / sum(whole),
         seconds=statistics.fmean(seconds[number] for number in at),
         others=others,
-        every=statistics.fmean(after - before for before, after in pairwise(at)) if len(at) > 1 else None,
+        every=statistics.fmean(after - before for before, after in pairwise(at)) if is_periodic else None,
         mean=mean,
     )
 
