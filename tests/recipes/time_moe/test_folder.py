@@ -81,6 +81,14 @@ def test_a_file_is_packed_beside_itself_once_and_again_when_it_changes(tmp_path:
     assert open_corpus(path).series(0).tolist() == [7, 8, 9, 10]
 
 
+def test_a_store_of_something_else_beside_a_file_is_not_replaced(tmp_path: Path) -> None:
+    stoker.pack({"mine": [1.0]}, tmp_path / "x.jsonl.stoker")
+    (tmp_path / "x.jsonl").write_text('{"sequence": [7, 8, 9, 10]}\n')
+    with pytest.raises(stoker.StoreExists, match="holds a store already"):
+        open_corpus(tmp_path / "x.jsonl")
+    assert "mine" in stoker.open(tmp_path / "x.jsonl.stoker").schema
+
+
 def test_what_is_none_of_these_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(SourceNotFound, match="nowhere does not exist"):
         open_corpus(tmp_path / "nowhere")

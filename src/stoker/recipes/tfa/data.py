@@ -135,7 +135,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     labels = _by_series(bars, lambda columns: label_bars(columns["close"], columns.get("volume"), rule, emit_from=warm_up))
     levels = _levels(settings, spec)
     store, home = _ready_rows(bars, values, labels, levels, warm_up=warm_up)
-    saved = store.save(folder / "data.stoker", note="features and labels of bars")
+    saved = store.save(folder / "data.stoker", note="features and labels of bars", replace=True)
     shape = _shape(settings, saved, reach=reach, warm_up=warm_up)
     split = stoker.split.chronological(
         saved,

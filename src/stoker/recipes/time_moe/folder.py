@@ -213,9 +213,12 @@ def _packed(path: Path) -> stoker.Store:
     """The store beside a file; made where there is none that is newer than the file."""
     target = path.with_name(path.name + PACKED)
     manifest = target / MANIFEST
-    if manifest.is_file() and manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns:
+    ours = False
+    if manifest.is_file():
         store = stoker.open(target)
         sources = store.manifest.sources if store.manifest is not None else []
-        if [one.num_bytes for one in sources] == [path.stat().st_size]:
+        newer = manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns
+        if newer and [one.num_bytes for one in sources] == [path.stat().st_size]:
             return store
-    return stoker.pack(path, target, wide=path.suffix.lower() in TABLES)
+        ours = [one.name for one in sources] == [path.name]
+    return stoker.pack(path, target, wide=path.suffix.lower() in TABLES, replace=ours)

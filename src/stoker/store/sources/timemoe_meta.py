@@ -14,6 +14,7 @@ import numpy as np
 from stoker.errors import SourceInvalid
 from stoker.store.sources.folder import inside
 from stoker.store.sources.json_text import JsonText
+from stoker.store.sources.source import MOST, Limits
 from stoker.store.sources.text import open_text
 
 META = "meta.json"
@@ -49,10 +50,10 @@ class Meta:
         return self.parts[-1].end if self.parts else 0
 
 
-def read_meta(folder: Path) -> Meta:
+def read_meta(folder: Path, limits: Limits = MOST) -> Meta:
     """Read and check everything but the sequences."""
     path = folder / META
-    with JsonText(open_text(path), str(path)) as text:
+    with JsonText(open_text(path), str(path), limits=limits) as text:
         found = _members(text, path)
     missing = [name for name in _KEYS if name not in found]
     if missing:
