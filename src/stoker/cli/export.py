@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.errors import ConfigInvalid, OptionError
 from stoker.printable import printable
 from stoker.units import readable_bytes
@@ -21,8 +22,8 @@ GOLDEN_ROWS = 64
 
 
 @click.command("export", short_help="Export the model of a run as a program.")
-@click.argument("run")
-@click.argument("path")
+@click.argument("run", type=PATH)
+@click.argument("path", type=PATH)
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
 @click.option("--onnx", is_flag=True, help="As ONNX, for other runtimes; needs the extra stoker[onnx].")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.cli.progress import progress
 from stoker.printable import printable
 
@@ -19,8 +20,8 @@ SHOWN_ROWS = 12
 
 
 @click.command("forecast", short_help="Forecast a series with a trained Time-MoE.")
-@click.argument("run")
-@click.option("--data", required=True, metavar="DATA", help="A store, a Time-MoE folder, or a file of series.")
+@click.argument("run", type=PATH)
+@click.option("--data", required=True, type=PATH, metavar="DATA", help="A store, a Time-MoE folder, or a file of series.")
 @click.option("--series", metavar="NAME", help="The series: its name, the end of it, or its number (default: the only one).")
 @click.option("--horizon", type=int, default=96, show_default=True, metavar="N", help="Points to forecast.")
 @click.option("--context", type=int, metavar="N", help="Points to look back on (default: as many as the model takes).")
@@ -29,8 +30,8 @@ SHOWN_ROWS = 12
 )
 @click.option("--score", is_flag=True, help="Score forecasts over the last fifth of all series (or of --series) instead.")
 @click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts (default: the horizon).")
-@click.option("--plot", metavar="FILE", help="Draw it into a .png or .svg file.")
-@click.option("--csv", "csv_path", metavar="FILE", help="Write the forecast as CSV.")
+@click.option("--plot", type=PATH, metavar="FILE", help="Draw it into a .png or .svg file.")
+@click.option("--csv", "csv_path", type=PATH, metavar="FILE", help="Write the forecast as CSV.")
 @click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N (default: a GPU where there is one).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 def command(

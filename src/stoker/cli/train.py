@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from stoker.cli.paths import PATH
 from stoker.errors import ConfigInvalid, OptionError
 from stoker.printable import printable
 
@@ -96,9 +97,9 @@ def recipe_of_run(folder: Path) -> str | None:
 
 
 @click.command("train", cls=_Train, short_help="Train a model as a configuration says, or a recipe.")
-@click.argument("config", required=False)
+@click.argument("config", required=False, type=PATH)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
-@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Go on with the run of this folder.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")

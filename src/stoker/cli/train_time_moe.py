@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
+from stoker.errors import OptionError
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -21,9 +23,11 @@ KEPT = ("max_seconds", "save_every")
 
 
 @click.command("time-moe", short_help="Train a Time-MoE.")
-@click.option("--data", metavar="DATA", help="A store, Time-MoE's binary folders (read in place), or a file of series.")
+@click.option("--data", type=PATH, metavar="DATA", help="A store, Time-MoE's binary folders (read in place), or a file of series.")
 @click.option("--size", metavar="SIZE", help="50m, 200m or tiny (default: that of --init, or 50m).")
-@click.option("--init", metavar="CHECKPOINT", help="Begin with this official checkpoint: config.json and model.safetensors.")
+@click.option(
+    "--init", type=PATH, metavar="CHECKPOINT", help="Begin with this official checkpoint: config.json and model.safetensors."
+)
 @click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions of a row.")
 @click.option(
     "--samples",
@@ -37,9 +41,13 @@ KEPT = ("max_seconds", "save_every")
     "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="How series are scaled."
 )
 @click.option("--columns", metavar="A,B,…", help="Columns of a store to train on (default: all of numbers).")
-@click.option("--batch-size", type=int, default=8, show_default=True, metavar="N", help="Rows of a batch, on each rank.")
-@click.option("--accumulate", type=int, default=1, show_default=True, metavar="N", help="Batches of an update.")
-@click.option("--steps", type=int, metavar="N", help="Updates (default: as many as --epochs take).")
+@click.option(
+    "--batch-size", type=click.IntRange(max=2**20), default=8, show_default=True, metavar="N", help="Rows of a batch, on each rank."
+)
+@click.option(
+    "--accumulate", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches of an update."
+)
+@click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates (default: as many as --epochs take).")
 @click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
 @click.option("--lr", type=float, default=1e-4, show_default=True, help="The learning rate, and where half a cosine ends:")
 @click.option("--lr-end", type=float, metavar="FLOAT", help="(default: half of --lr)")
@@ -55,9 +63,11 @@ KEPT = ("max_seconds", "save_every")
 @click.option("--recompute", is_flag=True, help="Save memory of activations for time.")
 @click.option("--max-seconds", type=float, metavar="N", help="End with this time.")
 @click.option("--seed", type=int, default=9899, show_default=True)
-@click.option("--folder", metavar="FOLDER", help="Of the run (default: runs/ and the name of the data).")
-@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
-@click.option("--export", metavar="FOLDER", help="Where the best weights go (default: weights, in the folder of the run).")
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Of the run (default: runs/ and the name of the data).")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Go on with the run of this folder.")
+@click.option(
+    "--export", type=PATH, metavar="FOLDER", help="Where the best weights go (default: weights, in the folder of the run)."
+)
 @click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N (default: a GPU where there is one).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -95,6 +105,8 @@ def command(
     settings["columns"] = settings["columns"].split(",") if settings["columns"] else None
     if settings["lr_end"] is None:
         settings["lr_end"] = settings["lr"] / 2
+    if export is not None and Path(export).exists() and not Path(export).is_dir():
+        raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
     shows = not quiet and not as_json
     where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
     try:
