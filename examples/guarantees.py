@@ -119,7 +119,7 @@ def kill_and_go_on(folder: Path) -> None:
 
     say("A pack that is killed leaves no half store, and the same command still gives the same bytes")
     digest = stoker.open(folder / "prices.stoker").digest
-    words = [*PACK, "again.stoker", *SHAPE]
+    words = [*PACK, "again.stoker", *SHAPE, "--replace"]
     child = subprocess.Popen([sys.executable, "-m", "stoker", *words], cwd=folder, stdout=subprocess.DEVNULL)
     while child.poll() is None and not (folder / "again.stoker" / "work").exists():
         time.sleep(0.001)
