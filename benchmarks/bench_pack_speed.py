@@ -55,7 +55,7 @@ def measure(table: pa.Table, path: Path, shape: dict[str, Any], rounds: int) -> 
     target = path.with_name("table.stoker")
     raw = path.with_name("raw")
     read = partial(pq.read_table, path) if path.suffix == ".parquet" else partial(pa_csv.read_csv, path)
-    store = stoker.pack(path, target, **shape)
+    store = stoker.pack(path, target, replace=True, **shape)
     payload = np.random.default_rng(0).integers(0, 255, store.num_bytes, dtype=np.uint8)
 
     def write() -> None:
@@ -69,10 +69,10 @@ def measure(table: pa.Table, path: Path, shape: dict[str, Any], rounds: int) -> 
         raw.unlink(missing_ok=True)
         os.sync()
 
-    sides = {"read": read, "pack": lambda: stoker.pack(path, target, **shape), "write": write}
+    sides = {"read": read, "pack": lambda: stoker.pack(path, target, replace=True, **shape), "write": write}
     seconds = record.interleave(sides, rounds=rounds, before=clean)
     limit = [max(a, b) for a, b in zip(seconds["read"], seconds["write"], strict=True)]
-    equal = equal_values(table, stoker.pack(path, target, **shape))
+    equal = equal_values(table, stoker.pack(path, target, replace=True, **shape))
     clean()
     return {
         "ratio": record.ratio(seconds["read"], seconds["pack"]),

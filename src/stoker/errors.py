@@ -13,6 +13,7 @@
     │   └── TimeDisorder   ValueError         times that do not rise within a series
     ├── StoreError                            packed data
     │   ├── StoreNotFound  FileNotFoundError  no store at this path
+    │   ├── StoreExists    FileExistsError    a store at this path that may not be replaced
     │   ├── StoreLocked    RuntimeError       another process is writing it
     │   ├── ManifestInvalid ValueError        the manifest breaks a rule of the format
     │   └── StoreDamaged   ValueError         a shard is missing, short, swapped or changed
@@ -27,14 +28,42 @@
     └── DiskError          OSError            the disk refused an operation
         └── DiskFull       OSError            and the reason is missing space
 
-A message is one line: what and where, found against expected, what to do.
+A message is one line: what and where, found against expected, what to do. It is cut in its middle where a name or a value from data
+makes it longer than `MAX_MESSAGE` characters.
 """
 
 from __future__ import annotations
 
+from typing import Any, Self
+
+MAX_MESSAGE = 1000
+
+
+def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
+    """The text, with its middle replaced by the number of characters left out where it is longer than `limit`.
+
+    The end stays, because a message ends with what to do.
+    """
+    if len(text) <= limit:
+        return text
+    end = limit // 3
+    begin = limit - end - 40
+    return f"{text[:begin]} […{len(text) - begin - end:,} characters left out…] {text[-end:]}"
+
 
 class StokerError(Exception):
-    """Base of all errors that stoker raises on purpose."""
+    """Base of all errors that stoker raises on purpose. Long texts among its arguments are shortened."""
+
+    def __new__(cls, *args: Any) -> Self:
+        """An OSError keeps the arguments that it is made with here; other exceptions those of `__init__`."""
+        return super().__new__(cls, *_shortened(args))
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*_shortened(args))
+
+
+def _shortened(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(shorten(one) if isinstance(one, str) else one for one in args)
 
 
 class OptionError(StokerError, ValueError):
@@ -83,6 +112,10 @@ class StoreError(StokerError):
 
 class StoreNotFound(StoreError, FileNotFoundError):
     """There is no store at this path."""
+
+
+class StoreExists(StoreError, FileExistsError):
+    """There is a store at this path already, and replacing it was not asked for."""
 
 
 class StoreLocked(StoreError, RuntimeError):

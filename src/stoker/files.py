@@ -26,10 +26,13 @@ from stoker.errors import DiskError, DiskFull, OptionError, StokerError, StoreDa
 
 Buffer = bytes | bytearray | memoryview
 
-PUBLISHED_MODE = 0o444
+SCRATCH_MARK = ".stoker-scratch"
+"""The file in a folder of intermediate results that says that Stoker made it."""
 SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
 MARKER_BYTES = 256
 """The sign of Stoker is at the beginning of a marker."""
+# One slash is enough, as that is what Path leaves of two.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Disk:
@@ -57,7 +60,8 @@ class Disk:
 
     def publish(self, fd: int) -> None:
         """Take away the right to write, as the file will never change again."""
-        os.fchmod(fd, PUBLISHED_MODE)
+        # From the mode it was created with, so that the umask of the process holds for what it publishes too.
+        os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & 0o444)
 
     def sync(self, fd: int) -> None:
         """Return only when the file's bytes would survive a power loss."""
@@ -103,21 +107,62 @@ def naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = free_bytes(path)
-            message = f"{path}: the disk is full: {needed_bytes:,} bytes needed, {free:,} free. Free some space and run again."
-            raise DiskFull(error.errno, message) from error
+            raise DiskFull(error.errno, f"{path}: {_what_is_full(path, error.errno, needed_bytes)}") from error
         reason = os.strerror(error.errno) if error.errno else str(error)
         name = errno.errorcode.get(error.errno or 0, "unknown")
         raise DiskError(error.errno, f"{path}: {reason} ({name}).") from error
 
 
+def _what_is_full(path: Path, code: int, needed_bytes: int) -> str:
+    """Which limit was reached: the system says "no space" for bytes, for inodes and for what one user may have."""
+    free = free_bytes(path)
+    if code == errno.EDQUOT:
+        return (
+            f"the disk quota of this user is used up, in bytes or in files (the disk itself has {free:,} bytes free). "
+            "Remove files of this user, or have the quota raised, and run again."
+        )
+    if free > needed_bytes and _has_no_inodes(path):
+        return (
+            f"the disk has no inodes left, so no file can be made on it although {free:,} bytes are free. "
+            "Remove files (their number counts, not their size) and run again."
+        )
+    found = f"{needed_bytes:,} bytes needed, {free:,} free" if needed_bytes else f"{free:,} bytes free"
+    return f"the disk is full: {found}. Free some space and run again."
+
+
+def _has_no_inodes(path: Path) -> bool:
+    try:
+        found = os.statvfs(_existing(path))
+    except OSError:
+        return False
+    return found.f_files > 0 and found.f_favail == 0  # file systems that make inodes as they go have 0 of 0
+
+
 def free_bytes(path: Path) -> int:
     """Space left on the disk that holds a path; 0 where that cannot be told."""
-    folder = path if path.is_dir() else path.parent
     try:
-        return shutil.disk_usage(folder).free
+        return shutil.disk_usage(_existing(path)).free
     except OSError:
         return 0
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next((one for one in (path, *path.absolute().parents) if one.exists()), Path.cwd())
+
+
+def check_path(given: str | os.PathLike[str]) -> Path:
+    """The path, if it can be one on this machine: not empty, no NUL character, no URL. Raises `OptionError` otherwise."""
+    text = os.fsdecode(given)
+    if not text:
+        raise OptionError("a path is empty. Give the name of a file or a folder ('.' for the current folder).")
+    if "\0" in text:
+        raise OptionError(f"the path {text!r} has a NUL character, which no file name can have. Remove it.")
+    if _URL.match(text):
+        scheme = text.partition(":")[0]
+        what = "Give the path without 'file://'" if scheme == "file" else "Copy the data to this machine first, or mount it"
+        raise OptionError(f"{text} is a URL, but only paths on this machine are supported. {what}.")
+    return Path(given)
 
 
 class AppendFile:
@@ -258,6 +303,7 @@ def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> Non
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a whole file in one step; with `durable` it has survived a power loss once this returns."""
+    check_path(path)
     temporary = path.with_name(path.name + ".tmp")
     remove_file(temporary)
     file = AppendFile.create(temporary)
@@ -290,7 +336,7 @@ def copy_file(source: BinaryIO, path: Path) -> None:
 
 def make_folder(path: Path) -> bool:
     """Make a folder and its parents; True where it was not there."""
-    if path.is_dir():
+    if check_path(path).is_dir():
         return False
     with naming(path):
         make_folder(path.parent)
@@ -347,6 +393,45 @@ def remove_folder(path: Path) -> None:
         remove_folder(entry)
     with naming(path):
         disk.rmdir(path)
+
+
+def beside(path: Path, form: str) -> Path:
+    """A name next to a path, made of its own: `form` has {} in its place."""
+    named = path if path.name not in ("", "..") else path.resolve()
+    return named.with_name(form.format(named.name))
+
+
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A folder for intermediate results, removed with all in it at the end of the block.
+
+    It is marked as made by Stoker, and a folder of that name without the mark is refused. After a kill or Ctrl-C it stays, and
+    the next block that asks for it is given what is there.
+    """
+    mark = path / SCRATCH_MARK
+    if os.path.lexists(path) and not mark.is_file():
+        raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make what is there. Move it away.")
+    absent = [one for one in path.parents if not one.exists()]
+    try:
+        make_folder(path)
+        if not mark.is_file():
+            write_file(mark, b"intermediate results of Stoker; may be removed when no stoker runs\n")
+        yield path
+    except Exception:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            remove_scratch(path)
+            for one in absent:
+                disk.rmdir(one)  # unless something else is in it by now
+        raise
+    remove_scratch(path)
+
+
+def remove_scratch(path: Path) -> None:
+    """Remove a marked folder, its mark last: what a kill leaves of it can be told from what a user made."""
+    for entry in sorted(path.iterdir()) if path.is_dir() else ():
+        if entry.name != SCRATCH_MARK:
+            remove_folder(entry)
+    remove_folder(path)
 
 
 def open_inside(folder: Path, name: str) -> int:

@@ -67,6 +67,7 @@ GIVEN: dict[str, Any] = {
     "missing": "ffill",
     "memory": "300MB",
     "threads": 3,
+    "replace": True,
 }
 
 

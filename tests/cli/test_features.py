@@ -91,10 +91,20 @@ def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path)
         (["bars.csv", "--series", "name"], "stoker: --series names 'name', but bars.csv has the columns symbol, ts, open, high, "),
         (["bars.csv", "--spec", "gone.json"], "stoker: gone.json cannot be read as a spec: No such file or directory.\n"),
         (["bars.csv", "--spec", "bad.json"], "stoker: bad.json at $.features[0].op: found 'EMAA', expected an operator (did you "),
-        (["close.csv"], "stoker: feature 'atr' ($.features[1]) needs a column 'high', but out.bars gave only "),
+        (["close.csv"], "stoker: feature 'atr' ($.features[1]) needs a column 'high', but out.bars/store gave only "),
         (["packed", "--series", "symbol"], "stoker: packed is a store: --series, --time and --sort are for raw bars.\n"),
-        (["bars.csv", "--out", "packed.copy"], "stoker: packed.copy.bars is in the way: give it as the source if it holds these "),
-        (["bars.csv", "--compat", "talib"], "Usage: "),
+        (
+            ["bars.csv", "--out", "packed.copy"],
+            "stoker: packed.copy.bars is needed for intermediate results",
+        ),
+        (
+            ["bars.csv", "--out", "packed"],
+            "stoker: packed holds a store already. Choose another folder, or pass --replace",
+        ),
+        (
+            ["bars.csv", "--compat", "talib"],
+            "stoker: Invalid value for '--compat': 'talib' is not 'sentio'. See: stoker ",
+        ),
         (["bars.csv"], "stoker: column 'symbol' of the bars holds several series: B in bar 2 comes after A. Pass --series symbol "),
         (["late.csv"], "stoker: the time 'ts' of the bars falls: 1 in bar 3 comes after 5. Pass --time ts --sort when the bars "),
         (["late.csv", "--time", "ts"], "stoker: the time 'ts' does not rise: 1 in row 3 of late.csv is before 5 in row 2 of late."),

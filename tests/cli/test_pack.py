@@ -92,6 +92,7 @@ GIVEN: dict[str, Any] = {
     "time_format": "%d.%m.%Y",
     "memory": "300MB",
     "threads": 3,
+    "replace": True,
 }
 
 

@@ -65,7 +65,7 @@ def test_a_stopped_pack_goes_on(inputs: Path, tmp_path: Path, number: signal.Sig
 
 def test_a_stopped_pack_keeps_the_store_that_was_there(inputs: Path, tmp_path: Path) -> None:
     old = pack({"x": [1.0]}, tmp_path / "out")
-    process = start(slow_command(0.2, "pack", inputs, "out", "--series", "k"), tmp_path)
+    process = start(slow_command(0.2, "pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
     wait_for((tmp_path / "out" / "work" / "run0.n").exists, process)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=200)
@@ -93,12 +93,12 @@ def test_nobody_waits_for_the_hash_of_a_huge_file(tmp_path: Path) -> None:
 def test_a_stop_before_any_work_leaves_nothing_in_the_way(inputs: Path, tmp_path: Path) -> None:
     """At any moment: while modules are imported, files looked at, or rows read."""
     for delay in (0.05, 0.25, 0.45, 0.65):
-        process = start(stoker_command("pack", inputs, "out", "--series", "k"), tmp_path)
+        process = start(stoker_command("pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=200)
         assert process.returncode in (0, 130, -signal.SIGINT, 1), err
-    done = call(stoker_command("pack", inputs, "out", "--series", "k"), tmp_path)
+    done = call(stoker_command("pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
     assert done.code == 0, done.err
     assert open_store(tmp_path / "out").num_steps == 800_000
 

@@ -16,7 +16,7 @@ from tests.encode import sequences_twin as twin
 import stoker
 from stoker.encode import pack_sequences, pad_sequences
 from stoker.encode.sequences.chosen import ChosenColumn
-from stoker.errors import BadValue, OptionError, SourceNotFound
+from stoker.errors import BadValue, OptionError, SourceNotFound, StoreExists
 
 KEYS = [7, 3, 7, 7, 9, 3, 7, 1, 9]
 VALUES = {"x": np.array([1.5, 2, np.nan, 4, -0.0, 6, 7, 8, np.inf]), "n": np.arange(10, 19, dtype=np.int16)}
@@ -131,7 +131,7 @@ def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / ".store.all-keys"
     other.mkdir()
     (other / "thesis.txt").write_text("years of work")
-    with pytest.raises(OptionError, match="is no store and not empty"):
+    with pytest.raises(OptionError, match="Stoker did not make what is there"):
         pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3])
     assert (other / "thesis.txt").read_text() == "years of work"
     assert not (tmp_path / "store").exists()
@@ -140,9 +140,11 @@ def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
 def test_a_store_is_replaced_at_the_end_only(tmp_path: Path) -> None:
     first = pack_sequences(TABLE, tmp_path / "store", key="user")
     with pytest.raises(BadValue):
-        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3, 3])
+        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3, 3], replace=True)
+    with pytest.raises(StoreExists):
+        pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3])
     assert stoker.open(tmp_path / "store").digest == first.digest
-    second = pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3])
+    second = pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3], replace=True)
     assert (len(second), len(first)) == (1, 4)
     assert series_of(first, "n")[0] == [17]
 

@@ -159,11 +159,11 @@ def make_source(name: str, folder: Path, seed: int = 1) -> Path:
     return folder
 
 
-def pack_shape(name: str, source: Path | str, store: Path | str, *, in_step: bool = True) -> Store:
-    """Pack the input of a shape."""
+def pack_shape(name: str, source: Path | str, store: Path | str, *, in_step: bool = True, replace: bool = True) -> Store:
+    """Pack the input of a shape, over a store that is there unless told otherwise."""
     shape = SHAPES[name]
     with small_limits(shape, in_step=in_step):
-        return pack(source, store, **shape.options)
+        return pack(source, store, replace=replace, **shape.options)
 
 
 def pack_and_die(name: str, source: str, store: str, kill_at: int) -> str:

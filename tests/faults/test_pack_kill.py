@@ -74,9 +74,13 @@ class Trial:
         assert outcome.signal == signal.SIGKILL, f"operation {kill_at}: {outcome}"
 
     def restart(self) -> int:
-        """Pack again; the number of chunks that were taken in once more."""
+        """Pack again; the number of chunks that were taken in once more.
+
+        A killed pack resumes without being allowed to replace; it must be allowed only where a whole store and no journal is left.
+        """
+        replace = (self.store / "manifest.json").exists() and not (self.store / "work" / "journal").exists()
         with counted_blocks() as count:
-            pack_shape(self.name, self.source, self.store)
+            pack_shape(self.name, self.source, self.store, replace=replace)
         assert whole_content(self.store) == self.expected
         return count[0]
 

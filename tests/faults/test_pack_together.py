@@ -212,4 +212,4 @@ def test_packs_of_one_process_on_two_threads_are_refused_too(quick_path: Path) -
 
 def pack_shape_plainly(source: Path, store: Path) -> str | None:
     """Without small limits, as these are set for the whole process."""
-    return pack(source, store, series="id", time="t").digest
+    return pack(source, store, series="id", time="t", replace=True).digest

@@ -167,17 +167,17 @@ def test_a_compressed_table_is_packed_within_its_memory(bomb_zygote: Zygote, tmp
     assert open_store(tmp_path / "store").num_steps == BOMB_BYTES // (rows_a_part * len(row)) * rows_a_part
 
 
-def test_a_million_columns_are_refused_with_their_number(bomb_zygote: Zygote, tmp_path: Path) -> None:
-    names = ",".join(f"c{i}" for i in range(1_000_000))
-    (tmp_path / "bomb.csv").write_text(names + "\n" + ",".join(["1"] * 1_000_000) + "\n")
+def test_columns_without_end_are_refused_with_their_number(bomb_zygote: Zygote, tmp_path: Path) -> None:
+    names = ",".join(f"c{i}" for i in range(300_000))
+    (tmp_path / "bomb.csv").write_text(names + "\n" + ",".join(["1"] * 300_000) + "\n")
     found = explode(bomb_zygote, tmp_path / "bomb.csv", tmp_path / "store")
     assert found["error"] == "SourceTooLarge"
-    assert "1,000,000 columns" in found["message"]
+    assert "300,000 columns" in found["message"]
     assert "at most" in found["message"]
 
 
 def test_a_field_of_many_megabytes_is_refused(bomb_zygote: Zygote, tmp_path: Path) -> None:
-    gzip_bomb(tmp_path / "bomb.csv.gz", b"a,b\n1,2\n3,", b"7", 16 << 20)
+    gzip_bomb(tmp_path / "bomb.csv.gz", b"a,b\n1,2\n3,", b"7", 4 << 20)
     found = explode(bomb_zygote, tmp_path / "bomb.csv.gz", tmp_path / "store")
     assert found["error"] == "BadValue"
     assert len(found["message"]) < 1000

@@ -103,7 +103,7 @@ def pack_while_it_changes(path: str, change: str, moment: int) -> dict[str, Any]
         mock.patch.object(Packing, "__init__", begin),
     ):
         try:
-            pack(path, Path(path).with_name("store"))
+            pack(path, Path(path).with_name("store"), replace=True)
         except SourceError as error:
             return {"error": type(error).__name__, "message": str(error), "blocks": blocks[0]}
     return {"error": None, "blocks": blocks[0]}

@@ -72,7 +72,7 @@ def test_the_store_that_was_there_stays(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", 1.5)
     old = pack(tmp_path / "a.parquet", tmp_path / "out", series="k")
     with pytest.raises(SourceChanged):
-        pack(tmp_path / "a.parquet", tmp_path / "out", progress=lambda *_: touch(tmp_path / "a.parquet"))
+        pack(tmp_path / "a.parquet", tmp_path / "out", replace=True, progress=lambda *_: touch(tmp_path / "a.parquet"))
     assert open_store(tmp_path / "out").digest == old.digest
 
 

@@ -73,15 +73,15 @@ def test_threads_and_limits_do_not_matter(inputs: Path, tmp_path: Path, shape: s
     whole = pack(inputs / form, tmp_path / "whole", **SHAPES[shape])
     expected = contents(whole)
     for threads in (1, 2, 3, 8):
-        assert contents(pack(inputs / form, tmp_path / "threads", threads=threads, **SHAPES[shape])) == expected
+        assert contents(pack(inputs / form, tmp_path / "threads", replace=True, threads=threads, **SHAPES[shape])) == expected
     for memory in ("256MB", "4GB"):
-        assert contents(pack(inputs / form, tmp_path / "memory", memory=memory, **SHAPES[shape])) == expected
+        assert contents(pack(inputs / form, tmp_path / "memory", replace=True, memory=memory, **SHAPES[shape])) == expected
     for limits in (
         {"run_bytes": 4000, "chunk_bytes": 3000, "line_bytes": 2000},
         {"run_bytes": 9000, "fan_in": 3, "journal_bytes": 5000},
     ):
         with shrunk(**limits):
-            assert contents(pack(inputs / form, tmp_path / "limits", threads=3, **SHAPES[shape])) == expected
+            assert contents(pack(inputs / form, tmp_path / "limits", replace=True, threads=3, **SHAPES[shape])) == expected
 
 
 def test_the_folder_and_the_order_of_creation_do_not_matter(inputs: Path, tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_the_folder_and_the_order_of_creation_do_not_matter(inputs: Path, tmp_pa
 
 def test_a_store_is_replaced_by_itself_and_by_another(inputs: Path, tmp_path: Path) -> None:
     first = contents(pack(inputs / "parquet", tmp_path / "out", **SHAPES["series"]))
-    assert contents(pack(inputs / "parquet", tmp_path / "out", **SHAPES["series"])) == first
-    other = pack(inputs / "parquet", tmp_path / "out", **SHAPES["segments"])
+    assert contents(pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["series"])) == first
+    other = pack(inputs / "parquet", tmp_path / "out", replace=True, **SHAPES["segments"])
     assert contents(other) != first
     assert contents(other) == contents(pack(inputs / "parquet", tmp_path / "fresh", **SHAPES["segments"]))
 
 
 def test_a_store_that_is_open_stays_as_it_was(tmp_path: Path) -> None:
     old = pack({"x": np.arange(1000.0)}, tmp_path / "out")
-    new = pack({"x": np.arange(5.0)}, tmp_path / "out")
+    new = pack({"x": np.arange(5.0)}, tmp_path / "out", replace=True)
     assert old.column("x").sum() == np.arange(1000.0).sum()
     assert (len(new.column("x")), len(open_store(tmp_path / "out").column("x"))) == (5, 5)
 
@@ -201,7 +201,7 @@ def test_a_store_beside_its_files(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     first = pack(str(tmp_path / "*.csv"), tmp_path / "out.stoker")
     for source in (str(tmp_path / "*.csv"), tmp_path):
-        assert pack(source, tmp_path / "out.stoker").digest == first.digest
+        assert pack(source, tmp_path / "out.stoker", replace=True).digest == first.digest
 
 
 def test_a_failed_pack_leaves_nothing_and_keeps_what_was(tmp_path: Path) -> None:
@@ -211,5 +211,5 @@ def test_a_failed_pack_leaves_nothing_and_keeps_what_was(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.csv"]
     before = contents(pack({"x": [1]}, tmp_path / "out"))
     with pytest.raises(ValueError, match="the key 'k' is missing"):
-        pack(tmp_path / "a.csv", tmp_path / "out", series="k")
+        pack(tmp_path / "a.csv", tmp_path / "out", replace=True, series="k")
     assert contents(open_store(tmp_path / "out")) == before

@@ -34,7 +34,7 @@ def test_integers_are_never_cut(tmp_path: Path, source: str, target: str) -> Non
             with pytest.raises(
                 BadValue, match=rf"column 'n' holds {beyond} in row 2 of <dict>, which {target} cannot hold exactly"
             ):
-                pack({"n": values}, tmp_path / "out", dtype=f"n={target}")
+                pack({"n": values}, tmp_path / "out", replace=True, dtype=f"n={target}")
 
 
 @pytest.mark.parametrize("target", INTEGERS)
@@ -55,7 +55,7 @@ def test_floats_may_round_but_not_overflow(tmp_path: Path, target: str) -> None:
     assert np.signbit(values[1])
     assert np.isinf(values[2])
     with pytest.raises(BadValue, match=r"holds 3.4e\+38 in row 1 of <dict>, which (float16|bfloat16) cannot|holds 1e\+39"):
-        pack({"x": np.array([1e39 if target == "float32" else 3.4e38])}, tmp_path / "out", dtype=target)
+        pack({"x": np.array([1e39 if target == "float32" else 3.4e38])}, tmp_path / "out", replace=True, dtype=target)
 
 
 @pytest.mark.parametrize(("target", "limit"), [("float16", 2**11), ("bfloat16", 2**8), ("float32", 2**24), ("float64", 2**53)])
@@ -63,7 +63,7 @@ def test_integers_become_floats_only_where_that_is_exact(tmp_path: Path, target:
     store = pack({"n": np.array([limit, -limit])}, tmp_path / "out", dtype=target)
     assert store.num_steps == 2
     with pytest.raises(BadValue, match=rf"column 'n' holds {limit + 1} in row 1 of <dict>, which \w+ cannot hold exactly"):
-        pack({"n": np.array([limit + 1])}, tmp_path / "out", dtype=target)
+        pack({"n": np.array([limit + 1])}, tmp_path / "out", replace=True, dtype=target)
 
 
 def test_text_and_category(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_types_of_values_a_series(tmp_path: Path) -> None:
     assert [column.label for column in store.schema.values()] == ["float32", "uint8", "category", "bfloat16"]
     assert store.schema["mean"].nonfinite.first == [1, 0]
     with pytest.raises(BadValue, match="column 'label' holds 300 in row 2 of <Table>, which uint8 cannot hold"):
-        pack(pa.table({"x": [[1.0], [2.0]], "label": [1, 300]}), tmp_path / "out", dtype="label=uint8")
+        pack(pa.table({"x": [[1.0], [2.0]], "label": [1, 300]}), tmp_path / "out", replace=True, dtype="label=uint8")
 
 
 def test_a_value_within_a_list_is_named_by_its_step(tmp_path: Path) -> None:

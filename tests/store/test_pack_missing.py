@@ -128,7 +128,7 @@ def test_keep(tmp_path: Path) -> None:
 def test_ffill(tmp_path: Path) -> None:
     for limits in ({}, {"chunk_bytes": 1, "run_bytes": 1}):
         with shrunk(**limits):
-            store = pack(pa.table(TABLE), tmp_path / "out", series="k", missing="ffill")
+            store = pack(pa.table(TABLE), tmp_path / "out", replace=True, series="k", missing="ffill")
         assert series_of(store, "x") == [[None, 2.0, 2.0], [1.0, 1.0]]
         assert series_of(store, "n") == [[1.0, 3.0, 5.0], [None, 4.0]]
         assert series_of(store, "w") == [["u", "u", "u"], ["v", "v"]]
@@ -155,7 +155,7 @@ def test_error(tmp_path: Path) -> None:
     )
     assert pack({"x": [1.0, 2.0]}, tmp_path / "out", missing="error").num_steps == 2
     with pytest.raises(BadValue, match="column 'x' is missing in row 2 of <dict>"):
-        pack({"x": [1.0, math.nan]}, tmp_path / "out", missing="error")
+        pack({"x": [1.0, math.nan]}, tmp_path / "out", replace=True, missing="error")
 
 
 def test_an_empty_text_is_missing_in_a_csv(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_an_empty_text_is_missing_in_a_csv(tmp_path: Path) -> None:
     store = pack(tmp_path / "a.csv", tmp_path / "out")
     assert series_of(store, "w") == [["a", None, "NA"]]
     assert store.schema["w"].missing == 1
-    assert pack(tmp_path / "a.csv", tmp_path / "out", missing="drop").column("x").tolist() == [1, 3]
+    assert pack(tmp_path / "a.csv", tmp_path / "out", replace=True, missing="drop").column("x").tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -185,7 +185,7 @@ def test_ffill_follows_the_sorted_order(tmp_path: Path) -> None:
     table = pa.table({"k": [1, 1, 1, 2, 2], "t": [3, 1, 2, 2, 1], "x": [None, 1.0, None, None, 7.0]})
     for limits in ({}, {"chunk_bytes": 1, "run_bytes": 1}):
         with shrunk(**limits):
-            store = pack(table, tmp_path / "out", series="k", time="t", sort=True, missing="ffill")
+            store = pack(table, tmp_path / "out", replace=True, series="k", time="t", sort=True, missing="ffill")
         assert series_of(store, "x") == [[1.0, 1.0, 1.0], [7.0, 7.0]]
 
 
@@ -193,11 +193,11 @@ def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3])})
     assert pack(table, tmp_path / "out").schema["n"].label == "float64"
     with pytest.raises(BadValue, match=r"column 'n' is missing in row 2 of <Table>, which int64 cannot say. Choose a float type"):
-        pack(table, tmp_path / "out", dtype="n=int64")
+        pack(table, tmp_path / "out", replace=True, dtype="n=int64")
     (tmp_path / "a.csv").write_text("n\n1\nNA\n3\n")
     with pytest.raises(BadValue, match=r"in row 2 of .*a.csv"):
-        pack(tmp_path / "a.csv", tmp_path / "out", dtype="n=int64")
-    assert pack(table, tmp_path / "out", dtype="n=int64", missing="drop").column("n").tolist() == [1, 3]
+        pack(tmp_path / "a.csv", tmp_path / "out", replace=True, dtype="n=int64")
+    assert pack(table, tmp_path / "out", replace=True, dtype="n=int64", missing="drop").column("n").tolist() == [1, 3]
 
 
 def test_gaps_within_lists(tmp_path: Path) -> None:

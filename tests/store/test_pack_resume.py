@@ -196,10 +196,10 @@ def test_the_store_that_was_there_stays_until_the_end(tmp_path: Path) -> None:
     with shrunk(**LIMITS):
         for stop in (3, 20, 30):
             with pytest.raises(Stopped):
-                pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=Reports(stop), **options)
+                pack(str(tmp_path / "*.parquet"), tmp_path / "out", replace=True, progress=Reports(stop), **options)
             assert open_store(tmp_path / "out").digest == old.digest
             assert open_store(tmp_path / "out").column("x").tolist() == [1.0, 2.0]
-        new = pack(str(tmp_path / "*.parquet"), tmp_path / "out", **options)
+        new = pack(str(tmp_path / "*.parquet"), tmp_path / "out", **options)  # the same pack, once allowed to replace
         assert contents(new) == contents(pack(str(tmp_path / "*.parquet"), tmp_path / "fresh", **options))
 
 

@@ -140,7 +140,7 @@ def test_a_gap_is_not_filled_from_another_file(tmp_path: Path) -> None:
     source = write(tmp_path, a="u,1,5\n", b="u,1,\nu,2,6\nu,3,\n")
     for limits in ({}, SMALL):
         with shrunk(**limits):
-            store = pack(source, tmp_path / "out", time="t", missing="ffill", columns="t,x")
+            store = pack(source, tmp_path / "out", replace=True, time="t", missing="ffill", columns="t,x")
         assert np.isnan(store[1]["x"][0])
         assert store[1]["x"][1:].tolist() == [6.0, 6.0]
 

@@ -66,8 +66,8 @@ def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
     with shrunk(**SMALL):
         store = pack(tmp_path / "a.csv", tmp_path / "out", wide=True, time="t")
         assert store.column("value").tolist() == [1.5, 2.5]
-        assert pack(tmp_path / "a.csv", tmp_path / "out", series="t").column("x").tolist() == [1.5, 2.5]
-        assert pack(tmp_path / "a.csv", tmp_path / "out", time="t").lengths.tolist() == [2]
+        assert pack(tmp_path / "a.csv", tmp_path / "out", replace=True, series="t").column("x").tolist() == [1.5, 2.5]
+        assert pack(tmp_path / "a.csv", tmp_path / "out", replace=True, time="t").lengths.tolist() == [2]
 
 
 def test_columns_of_several_types_share_one_that_holds_them(tmp_path: Path) -> None:
@@ -118,7 +118,11 @@ def test_a_type_for_all(tmp_path: Path, dtype: str, label: str) -> None:
 def test_types_of_single_columns_are_brought_together(tmp_path: Path) -> None:
     for dtype in ("a=bfloat16", "b=bfloat16", {"a": "float16", "b": "int8"}):
         store = pack(
-            {"a": [1, 2], "b": [3.0, 4.5] if dtype == "a=bfloat16" else [3.0, 4.0]}, tmp_path / "out", wide=True, dtype=dtype
+            {"a": [1, 2], "b": [3.0, 4.5] if dtype == "a=bfloat16" else [3.0, 4.0]},
+            tmp_path / "out",
+            replace=True,
+            wide=True,
+            dtype=dtype,
         )
         assert store.schema["value"].dtype is not None
         assert store.column("value").astype(float).tolist()[:2] == [1.0, 2.0]

@@ -94,7 +94,10 @@ def test_files_of_different_columns_are_packed_like_their_twin(tmp_path: Path, f
         assert one["value"].tobytes() == np.array(values, dtype=np.float64).tobytes()
     for limits, threads in itertools.product([SMALL, {"run_bytes": 500, "chunk_bytes": 200, "line_bytes": 100}], [1, 3]):
         with shrunk(**limits):
-            assert pack(tmp_path / "in", tmp_path / "parts", wide=True, missing=missing, threads=threads).digest == whole.digest
+            assert (
+                pack(tmp_path / "in", tmp_path / "parts", replace=True, wide=True, missing=missing, threads=threads).digest
+                == whole.digest
+            )
 
 
 def test_integers_stay_integers_over_files_of_integers(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_late_floats_and_words_are_settled_for_their_file_alone(tmp_path: Path) 
         shrunk(**SMALL),
         pytest.raises(BadValue, match=r"column 'y' of .*b.csv holds values that are not int64 .*\(first in row 61: 'oops'\)"),
     ):
-        pack(source, tmp_path / "out", wide=True)
+        pack(source, tmp_path / "out", replace=True, wide=True)
 
 
 def test_named_columns_are_taken_where_they_are(tmp_path: Path) -> None:

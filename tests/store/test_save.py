@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stoker import files
 from stoker.errors import DiskError, OptionError
+from stoker.store.packing.debris import make_work
 from stoker.store.store import Store, open_store
 from stoker.store.verify import verify
 from stoker.testing import FaultyFiles, tiny_store
@@ -69,7 +69,7 @@ def test_an_error_at_any_operation_leaves_the_older_store(tmp_path: Path, code: 
     while failed:
         with FaultyFiles(error_at=(k, code)):
             try:
-                new.save(folder)
+                new.save(folder, replace=True)
                 failed = False
             except DiskError:
                 failed = True
@@ -84,7 +84,8 @@ def test_an_error_at_any_operation_leaves_the_older_store(tmp_path: Path, code: 
 
 def test_a_save_that_was_killed_does_not_stand_in_the_way(tmp_path: Path) -> None:
     folder = tmp_path / "store"
-    files.make_folder(folder / "work")
+    folder.mkdir()
+    make_work(folder)
     (folder / "work" / "final.column").write_bytes(b"half")
     Store.from_arrays(x=np.arange(4)).save(folder)
     verify(folder)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def command() -> None:
 @click.option("--length", type=click.IntRange(min=16), metavar="N", help="Positions of a row (default: 2048 on a GPU, else 512).")
 @click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Rows of a batch (default: 8 on a GPU, else 4).")
 @click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Times that both are measured in turn (default: 5).")
-@click.option("--out", metavar="FILE", help="Save a picture (.png or .svg), and all numbers beside it (.json).")
+@click.option("--out", type=PATH, metavar="FILE", help="Save a picture (.png or .svg), and all numbers beside it (.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
 def time_moe(
     size: str | None, length: int | None, batch_size: int | None, rounds: int | None, out: str | None, as_json: bool
@@ -63,7 +64,7 @@ def time_moe(
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Times that both are measured in turn."
 )
-@click.option("--out", metavar="FILE", help="Save a picture (.png or .svg), and all numbers beside it (.json).")
+@click.option("--out", type=PATH, metavar="FILE", help="Save a picture (.png or .svg), and all numbers beside it (.json).")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
 def tfa(batch_size: int | None, rounds: int, out: str | None, as_json: bool) -> None:
     """TFA: labels a second of its authors' loop, of the same model in the recipe, and of the banded one.

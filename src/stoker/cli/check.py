@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.cli.progress import progress
 from stoker.printable import printable
 
@@ -19,7 +20,7 @@ COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "
 
 
 @click.command("check", short_help="Audit the batches of a script.")
-@click.argument("script", metavar="SCRIPT.py[:NAME]")
+@click.argument("script", type=PATH, metavar="SCRIPT.py[:NAME]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @click.option(
     "--reference", metavar="NAME", help="The samples that there are: a dataset, or other batches (default: the loader's)."

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.errors import OptionError
 from stoker.printable import printable
 
@@ -30,11 +31,11 @@ class _Command(click.Command):
 
 
 @click.command("diagnose", cls=_Command, short_help="Say what holds a training back.")
-@click.argument("script", metavar="SCRIPT.py")
+@click.argument("script", type=PATH, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--try", "tries", is_flag=True, help="Try what is proposed: each in a fresh process, with its losses compared.")
-@click.option("--report", metavar="FILE.html", help="Write a report for people: one file, no script.")
+@click.option("--report", type=PATH, metavar="FILE.html", help="Write a report for people: one file, no script.")
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Begin no measurement after S seconds of them."
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.errors import ConfigInvalid, OptionError
 from stoker.printable import printable
 from stoker.units import readable_bytes
@@ -25,8 +26,8 @@ CHECKPOINT = {"config.json", "model.safetensors"}
 
 
 @click.command("export", short_help="Export the model of a run as a program.")
-@click.argument("run")
-@click.argument("path")
+@click.argument("run", type=PATH)
+@click.argument("path", type=PATH)
 @click.option("--latest", is_flag=True, help="The newest checkpoint instead of the best one.")
 @click.option(
     "--onnx", is_flag=True, help="As ONNX, for other runtimes (also where PATH ends in .onnx); needs the extra stoker[onnx]."

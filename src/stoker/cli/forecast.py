@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.cli.progress import progress
 from stoker.printable import printable
 
@@ -19,10 +20,11 @@ SHOWN_ROWS = 12
 
 
 @click.command("forecast", short_help="Forecast a series with a trained Time-MoE.")
-@click.argument("run")
+@click.argument("run", type=PATH)
 @click.option(
     "--data",
     required=True,
+    type=PATH,
     metavar="DATA",
     help="A store, a tree of Time-MoE data (binary folders, .jsonl, .json, .npy), or a table such as .csv.",
 )
@@ -42,8 +44,8 @@ SHOWN_ROWS = 12
     "the last point and seasonal naive forecasts: periods of 24, of 168, and by autocorrelation.",
 )
 @click.option("--stride", type=int, metavar="N", help="With --score: steps between two forecasts. [default: the horizon]")
-@click.option("--plot", metavar="FILE", help="Plot the forecast into a .png or .svg file.")
-@click.option("--csv", "csv_path", metavar="FILE", help="Write the forecast as CSV.")
+@click.option("--plot", type=PATH, metavar="FILE", help="Plot the forecast into a .png or .svg file.")
+@click.option("--csv", "csv_path", type=PATH, metavar="FILE", help="Write the forecast as CSV.")
 @click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 def command(

@@ -6,13 +6,14 @@ import json
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.printable import printable
 
 
 @click.command("gate", short_help="Hold what a step does against a budget.")
-@click.argument("script", metavar="SCRIPT.py")
+@click.argument("script", type=PATH, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
-@click.option("--budget", metavar="FILE.json", required=True, help="The budget: a small file to keep beside the code.")
+@click.option("--budget", type=PATH, metavar="FILE.json", required=True, help="The budget: a small file to keep beside the code.")
 @click.option("--write", is_flag=True, help="Write the budget from this run.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count (default: 16).")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.printable import printable
 from stoker.units import readable_bytes
 
@@ -19,7 +20,7 @@ MAX_SOURCES = 6
 
 
 @click.command("inspect", short_help="Show what a store holds.")
-@click.argument("store")
+@click.argument("store", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
 def command(store: str, as_json: bool) -> None:
     """Show the schema, lengths, non-finite values, size and sources of STORE. Reads no values."""

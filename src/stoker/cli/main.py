@@ -11,7 +11,7 @@ from types import FrameType
 import click
 
 import stoker
-from stoker.errors import StokerError
+from stoker.errors import StokerError, StoreExists, shorten
 from stoker.printable import printable
 
 COMMANDS = {
@@ -78,8 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Terminated:
         _end(143, _stopped(arguments))
     except click.ClickException as error:
-        error.show()
-        sys.exit(2)
+        _end(2, f"stoker: {_usage(error)}")
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except BrokenPipeError:
@@ -100,9 +99,18 @@ def _stopped(arguments: list[str]) -> str:
     return f"stoker: stopped. Nothing is lost: run the same command again{goes_on}."
 
 
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with a call, and where its help is."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f" See: {context.command_path} --help" if context is not None else ""
+    return shorten(printable(error.format_message())) + hint
+
+
 def _line(error: Exception) -> str:
     text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
-    return printable(text)
+    if isinstance(error, StoreExists):
+        text = text.replace("replace=True", "--replace")  # what this command line calls it
+    return shorten(printable(text))
 
 
 def _end(code: int, line: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.errors import OptionError
 from stoker.printable import printable
 from stoker.units import readable_bytes
@@ -67,7 +68,7 @@ class Report:
 
 
 @click.command("order", short_help="Say how good a shuffle is and what it costs to read.")
-@click.argument("store")
+@click.argument("store", type=PATH)
 @click.option(
     "--order",
     "chosen",
@@ -76,9 +77,13 @@ class Report:
     show_default=True,
     help="The order to judge; the others stand beside it.",
 )
-@click.option("--batch", type=click.IntRange(min=1), default=256, show_default=True, help="Samples of a batch, of all ranks.")
-@click.option("--block", type=click.IntRange(min=1), metavar="N", help="Samples of a block (default: chosen).")
-@click.option("--window", type=click.IntRange(min=1), metavar="N", help="Samples that are mixed together (default: chosen).")
+@click.option(
+    "--batch", type=click.IntRange(min=1, max=2**40), default=256, show_default=True, help="Samples of a batch, of all ranks."
+)
+@click.option("--block", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples of a block (default: chosen).")
+@click.option(
+    "--window", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples that are mixed together (default: chosen)."
+)
 @click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… (default: a whole series).")
 @click.option("--columns", metavar="A,B,…", help="Columns that are fed (default: all that hold numbers).")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order.")

@@ -6,13 +6,14 @@ import json
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.cli.progress import progress
 from stoker.printable import printable
 
 
 @click.command("pack", short_help="Pack raw files into a store.")
-@click.argument("source", nargs=-1, required=True)
-@click.argument("store")
+@click.argument("source", nargs=-1, required=True, type=PATH)
+@click.argument("store", type=PATH)
 @click.option("--series", metavar="KEY", help="Column whose values group rows into series, wherever the rows lie.")
 @click.option("--time", metavar="COL", help="Column that orders the steps of a series; it must rise strictly.")
 @click.option("--sort", is_flag=True, help="Sort by --time instead of refusing unsorted or equal times.")
@@ -38,13 +39,14 @@ from stoker.printable import printable
 @click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
 @click.option("--memory", default="1GB", show_default=True, help="Memory of the whole process; inputs may be far larger.")
 @click.option("--threads", type=int, help="Threads that decode (default: the cores this process may use).")
+@click.option("--replace", is_flag=True, help="Replace a store that is at STORE already.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **options: object) -> None:
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE.
 
-    A store that is there already is replaced in one step, at the very end. A pack that was killed goes on where it
-    stopped when the same command is given again.
+    A store that is at STORE already is replaced only with --replace, in one step, at the very end. A pack that was killed
+    resumes where it stopped when the same command is given again.
 
     \b
     stoker pack "prices/*.csv" prices.stoker --series symbol --time ts

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from stoker.cli.paths import PATH
 from stoker.errors import ConfigInvalid, OptionError, StokerError
 from stoker.printable import printable
 
@@ -114,14 +115,14 @@ def recipe_of_run(folder: Path) -> str | None:
 
 
 @click.command("train", cls=_Train, short_help="Train a model as a configuration says, or a recipe.")
-@click.argument("config", required=False)
+@click.argument("config", required=False, type=PATH)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
 @click.option(
     "--speed",
     type=click.Choice(["exact", "measured"]),
     help="What is chosen by measuring: exact (default) changes no bit of the weights, measured is whatever is faster.",
 )
-@click.option("--resume", metavar="FOLDER", help="Go on with the run of this folder.")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
 @click.option("--allow", multiple=True, metavar="NAME", help="With --resume: a value that may differ from the run so far.")
 @click.option("--overwrite", is_flag=True, help="Replace the run that the folder holds; files that stoker did not write stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")

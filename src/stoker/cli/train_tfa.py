@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.cli.train import CONFIG_NAME, stopped_line
 from stoker.errors import ConfigInvalid
 from stoker.printable import printable
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 
 @click.command("tfa", short_help="Train on market bars.")
-@click.argument("config", required=False)
+@click.argument("config", required=False, type=PATH)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
-@click.option("--resume", metavar="FOLDER", help="Resume the run of this folder.")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; files of others stay.")
 @click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.cli.train import stopped_line
+from stoker.errors import OptionError
 from stoker.printable import printable
 
 if TYPE_CHECKING:
@@ -22,13 +24,17 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.command("time-moe", short_help="Train a Time-MoE.")
 @click.option(
     "--data",
+    type=PATH,
     metavar="DATA",
     help="A store, a tree of Time-MoE data (binary folders in place, .jsonl, .json, .npy), or a table such as .csv.",
 )
 @click.option("--size", metavar="SIZE", help="50m, 200m or tiny. [default: that of --model or --init, or 50m]")
-@click.option("--model", metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes.")
+@click.option("--model", type=PATH, metavar="PATH", help="A config.json or its folder: random weights in a model of these sizes.")
 @click.option(
-    "--init", metavar="CHECKPOINT", help="Begin with the weights of an official checkpoint: config.json, model.safetensors."
+    "--init",
+    type=PATH,
+    metavar="CHECKPOINT",
+    help="Begin with the weights of an official checkpoint: config.json, model.safetensors.",
 )
 @click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
 @click.option(
@@ -43,9 +49,11 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
     "--normalize", type=click.Choice(["zero", "max", "none"]), default="zero", show_default=True, help="How series are scaled."
 )
 @click.option("--columns", metavar="A,B,…", help="Columns of a store or table to train on. [default: all of numbers]")
-@click.option("--batch-size", type=int, default=8, show_default=True, metavar="N", help="Rows per batch, on each rank.")
-@click.option("--accumulate", type=int, default=1, show_default=True, metavar="N", help="Batches per update.")
-@click.option("--steps", type=int, metavar="N", help="Updates. [default: as many as --epochs takes]")
+@click.option(
+    "--batch-size", type=click.IntRange(max=2**20), default=8, show_default=True, metavar="N", help="Rows per batch, on each rank."
+)
+@click.option("--accumulate", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates. [default: as many as --epochs takes]")
 @click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
 @click.option("--lr", type=float, default=1e-4, show_default=True, help="Learning rate at the beginning.")
 @click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of half a cosine. [default: half of --lr]")
@@ -66,9 +74,11 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option("--recompute", is_flag=True, help="Recompute activations in the backward pass: less memory, more time.")
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
 @click.option("--seed", type=int, default=9899, show_default=True)
-@click.option("--folder", metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
-@click.option("--resume", metavar="FOLDER", help="Resume the run of this folder.")
-@click.option("--export", metavar="FOLDER", help="Where the best weights go. [default: weights, in the folder of the run]")
+@click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")
+@click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
+@click.option(
+    "--export", type=PATH, metavar="FOLDER", help="Where the best weights go. [default: weights, in the folder of the run]"
+)
 @click.option("--device", metavar="DEVICE", help="cpu, cuda or cuda:N. [default: a GPU if there is one]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
@@ -109,6 +119,8 @@ def command(
     settings["head_weights"] = _numbers(settings["head_weights"])
     if settings["lr_end"] is None:
         settings["lr_end"] = settings["lr"] / 2
+    if export is not None and Path(export).exists() and not Path(export).is_dir():
+        raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
     shows = not quiet and not as_json
     told: dict[str, Any] = {"device": device, "progress": shows, "export": export, "report": _note}
     where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import secrets
 from pathlib import Path
 
 import click
 
+from stoker.cli.paths import PATH
 from stoker.cli.progress import progress
 from stoker.printable import printable
 
 
 @click.command("verify", short_help="Read every byte of a store against its hash.")
-@click.argument("path", metavar="STORE|BUNDLE|TFA.yaml")
+@click.argument("path", type=PATH, metavar="STORE|BUNDLE|TFA.yaml")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 def command(path: str, as_json: bool) -> None:
     """Read every byte of STORE and compare it with the hash taken when it was written.
@@ -62,7 +62,6 @@ def _verify_training(path: Path, *, as_json: bool) -> None:
     from stoker.recipes.tfa.settings import read_settings
 
     settings = read_settings(path)
-    folder = path.with_name(f".{path.stem}.verify-{secrets.token_hex(4)}")  # a name that nobody else has
     said: list[dict[str, str]] = []
 
     def say(word: str, sentence: str) -> None:
@@ -70,8 +69,7 @@ def _verify_training(path: Path, *, as_json: bool) -> None:
         if not as_json:
             click.echo(printable(f"{word:<10} {sentence}"))
 
-    try:
-        prepare_run(settings, folder, say)
-    finally:
-        files.remove_folder(folder)
+    with files.scratch_folder(Path(f"{settings.out_dir}.verify")) as scratch:
+        files.remove_folder(scratch / "run")  # of a check that was killed
+        prepare_run(settings, scratch / "run", say)
     click.echo(json.dumps({"path": str(path), "checks": said}) if as_json else f"{printable(str(path))} is ready to be trained.")

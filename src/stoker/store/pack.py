@@ -12,16 +12,17 @@ Until the commit an existing store stays as it was. A pack that is killed goes o
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from stoker.errors import SourceTooLarge
-from stoker.store.packing.options import DEFAULT_MEMORY, Missing, Options, default_threads, parse_bytes, parse_dtypes, parse_names
+from stoker.files import check_path
+from stoker.store.packing.options import DEFAULT_MEMORY, Missing, Options, parse_bytes, parse_dtypes, parse_names, parse_threads
 from stoker.store.packing.packing import Packing, quiet
 from stoker.store.packing.plan import make_plan
 from stoker.store.packing.state import Progress
@@ -56,6 +57,7 @@ def pack(
     time_format: str | None = None,
     memory: str | int = DEFAULT_MEMORY,
     threads: int | None = None,
+    replace: bool = False,
     progress: Progress = quiet,
 ) -> Store:
     """Pack files, a pattern, a folder or a table in memory into a store at `path`, and open it.
@@ -66,8 +68,10 @@ def pack(
     that many steps. `missing` says what becomes of missing values: `keep` them as NaN, stop with an `error`, fill
     forward (`ffill`), or `drop` their rows. The options from `delimiter` to `time_format` are for tables in text.
 
-    A store that is there already is replaced in one step, at the very end.
+    With `replace`, a store that is there already is replaced in one step, at the very end; without it, that is an error. A pack
+    that was killed resumes when it is called again.
     """
+    folder = check_path(path)
     default_dtype, dtypes = parse_dtypes(dtype)
     options = Options(
         series=series,
@@ -91,20 +95,21 @@ def pack(
             time_format=time_format,
         ),
         memory_bytes=parse_bytes(memory),
-        threads=threads if threads is not None else default_threads(),
+        threads=parse_threads(threads),
     )
     with _enough_memory(options):
-        return _pack(source, Path(path), options, progress)
+        return _pack(source, folder, options, progress, replace=replace)
 
 
-def _pack(source: Any, folder: Path, options: Options, progress: Progress) -> Store:
+def _pack(source: Any, folder: Path, options: Options, progress: Progress, *, replace: bool) -> Store:
     table = options.series is not None or options.time is not None
     left_out: list[Path] = []
-    found = find_sources(source, dialect=options.dialect, table=table, wide=options.wide, left_out=left_out)
-    plan = replace(make_plan(found, options), left_out=_names(left_out))
-    sources = [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)]
+    found = find_sources(source, dialect=options.dialect, table=table, wide=options.wide, left_out=left_out, limits=options.limits)
+    plan = dataclasses.replace(make_plan(found, options), left_out=_names(left_out))
+    paths = [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)]
     with _frugal_arrow(options):
-        replace_store(folder, sources, lambda: Packing(plan, folder, progress).run())
+        packing = Packing(plan, folder, progress)
+        replace_store(folder, paths, packing.run, replace=replace or packing.was_begun)
     return open_store(folder)
 
 

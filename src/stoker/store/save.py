@@ -9,25 +9,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker import files
 from stoker.store import manifest as manifests
 from stoker.store.column import Column, Texts
 from stoker.store.columnfile import ColumnFile
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
+from stoker.store.packing.debris import make_work
 from stoker.store.store import WORK_NAME, Store
 from stoker.store.target import replace_store
 
 Array = npt.NDArray[Any]
 
 
-def save_store(store: Store, folder: Path, *, note: str) -> None:
+def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) -> None:
     """Write all columns to `folder`, which becomes a store or stays as it was. `note` says where the values are from."""
-    replace_store(folder, [store.path], lambda: _write(store, folder, note))
+    replace_store(folder, [store.path], lambda: _write(store, folder, note), replace=replace)
 
 
 def _write(store: Store, folder: Path, note: str) -> Manifest:
-    files.remove_folder(folder / WORK_NAME)  # of a pack or a save that was killed
-    files.make_folder(folder / WORK_NAME)
+    make_work(folder)
     uniform = store.uniform_length is not None
     source = store.manifest
     return Manifest(

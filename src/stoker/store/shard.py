@@ -42,6 +42,17 @@ def name_of(dtype: str, shape: Sequence[int], blocks: Sequence[str]) -> str:
 
 def map_shard(folder: Path, shard: Shard, what: str) -> Array:
     """Map a shard read-only after checking that it is a plain file of the right size and header. Reads no values."""
+    fd = open_shard(folder, shard, what)
+    try:
+        with files.naming(folder / shard.file):  # a process may not be allowed the address space
+            mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    finally:
+        os.close(fd)
+    return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)
+
+
+def open_shard(folder: Path, shard: Shard, what: str) -> int:
+    """Open a shard, checked as `map_shard` says, and return its descriptor."""
     path = folder / shard.file
     try:
         fd = files.open_inside(folder, shard.file)
@@ -55,11 +66,20 @@ def map_shard(folder: Path, shard: Shard, what: str) -> Array:
             )
         if os.pread(fd, HEADER_BYTES, 0) != header(shard.dtype, shard.shape):
             raise StoreDamaged(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
-        with files.naming(path):  # a process may not be allowed the address space
-            mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def ends_of(folder: Path, shard: Shard, what: str) -> tuple[int, int]:
+    """The first and the last value of a shard of offsets, without mapping it."""
+    fd = open_shard(folder, shard, what)
+    try:
+        first, last = (os.pread(fd, 8, HEADER_BYTES + 8 * i) for i in (0, shard.shape[0] - 1))
     finally:
         os.close(fd)
-    return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)
+    return int.from_bytes(first, "little", signed=True), int.from_bytes(last, "little", signed=True)
 
 
 def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) -> Iterator[int]:

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
+from stoker.files import check_path
 from stoker.store import manifest as manifests
 from stoker.store.column import Column, Texts
 from stoker.store.manifest import ColumnEntry, Manifest, Text
-from stoker.store.shard import map_shard
+from stoker.store.shard import ends_of, map_shard, open_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -198,11 +199,15 @@ class Store:
                 return i
         raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
 
-    def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory") -> Store:
-        """Write the store to a folder as it is, all or nothing, and open it there. `note` says where the values are from."""
+    def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory", replace: bool = False) -> Store:
+        """Write the store to a folder as it is, all or nothing, and open it there.
+
+        `note` says where the values are from. With `replace`, a store that is there already is replaced in one step, at the very
+        end; without it, that is an error.
+        """
         from stoker.store.save import save_store
 
-        save_store(self, Path(path), note=note)
+        save_store(self, check_path(path), note=note, replace=replace)
         return open_store(path)
 
     def to_arrow(self) -> pa.Table:
@@ -228,7 +233,7 @@ class Store:
 
 def open_store(path: str | os.PathLike[str]) -> Store:
     """Open a packed store: checks the manifest and the size of every shard, reads no values."""
-    folder = Path(path)
+    folder = check_path(path)
     while True:
         stamp = manifest_stamp(folder)
         try:
@@ -285,11 +290,8 @@ def _map(folder: Path, manifest: Manifest) -> Store:
             values[entry.name] = map_shard(folder, entry.values, f"column {entry.name!r}")
     offsets = None
     if manifest.offsets is not None:
-        offsets = map_shard(folder, manifest.offsets, "the offsets of the series")
-        if offsets.item(0) != 0 or offsets.item(-1) != manifest.num_steps:
-            raise StoreDamaged(
-                f"{folder}: the offsets run from {offsets[0]:,} to {offsets[-1]:,}, but 0 to {manifest.num_steps:,} are expected."
-            )
+        offsets = map_shard(folder, manifest.offsets, _OFFSETS)
+        _check_offsets(folder, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
     return Store(
         columns,
         values,
@@ -300,6 +302,36 @@ def _map(folder: Path, manifest: Manifest) -> Store:
         manifest=manifest,
         path=folder,
     )
+
+
+_OFFSETS = "the offsets of the series"
+
+
+def _check_offsets(folder: Path, ends: tuple[int, int], num_steps: int) -> None:
+    if ends != (0, num_steps):
+        raise StoreDamaged(f"{folder}: the offsets run from {ends[0]:,} to {ends[1]:,}, but 0 to {num_steps:,} are expected.")
+
+
+def _check_text_offsets(folder: Path, ends: tuple[int, int], num_bytes: int, name: str) -> None:
+    if ends != (0, num_bytes):
+        raise StoreDamaged(f"{folder}: the text offsets of column {name!r} do not cover its texts. Pack the store again.")
+
+
+def check_staged(folder: Path, data: bytes) -> None:
+    """Refuse manifest bytes that `open_store` would refuse in this folder: all its rules, but nothing is mapped.
+
+    A writer calls it before it commits: `stoker.open` must not be the first to find out that a limit was passed.
+    """
+    manifest = manifests.load(data, str(folder / MANIFEST_NAME))
+    for column in manifest.columns:
+        if column.values is not None:
+            os.close(open_shard(folder, column.values, f"column {column.name!r}"))
+        if column.texts is not None:
+            os.close(open_shard(folder, column.texts.utf8, f"texts of column {column.name!r}"))
+            ends = ends_of(folder, column.texts.offsets, f"offsets of the texts of column {column.name!r}")
+            _check_text_offsets(folder, ends, column.texts.utf8.shape[0], column.name)
+    if manifest.offsets is not None:
+        _check_offsets(folder, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
 
 
 def _column(folder: Path, entry: ColumnEntry) -> Column:
@@ -320,6 +352,5 @@ def _column(folder: Path, entry: ColumnEntry) -> Column:
 def _map_texts(folder: Path, text: Text, name: str) -> Texts:
     utf8 = map_shard(folder, text.utf8, f"texts of column {name!r}")
     offsets = map_shard(folder, text.offsets, f"offsets of the texts of column {name!r}")
-    if offsets.item(0) != 0 or offsets.item(-1) != len(utf8):
-        raise StoreDamaged(f"{folder}: the text offsets of column {name!r} do not cover its texts. Pack the store again.")
+    _check_text_offsets(folder, (offsets.item(0), offsets.item(-1)), len(utf8), name)
     return Texts(utf8, offsets)

@@ -92,7 +92,7 @@ def test_long_series_go_to_the_disk_in_pieces(tmp_path: Path, monkeypatch: pytes
 
 def test_an_older_store_is_replaced(bars: Store, tmp_path: Path) -> None:
     pack(market(7), tmp_path / "out")
-    store = write_features(str(tmp_path / "bars"), SPEC, tmp_path / "out")
+    store = write_features(str(tmp_path / "bars"), SPEC, tmp_path / "out", replace=True)
     assert store.digest == write_features(bars, SPEC, tmp_path / "other").digest
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(
         path.name for path in (tmp_path / "other").iterdir()
@@ -158,9 +158,9 @@ def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(quick_pat
     old = pack({"x": [1.0]}, out).digest
     for k in range(disk.operations):
         with FaultyFiles(error_at=(k, code)), contextlib.suppress(DiskError):
-            write_features(bars, spec, out)
+            write_features(bars, spec, out, replace=True)
         assert content(out) in (old, new)
-        pack({"x": [1.0]}, out)
+        pack({"x": [1.0]}, out, replace=True)
 
 
 def test_bars_that_cannot_be_read_leave_nothing(tmp_path: Path) -> None:

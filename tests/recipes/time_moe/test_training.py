@@ -100,7 +100,7 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     store = stoker.Store.from_arrays(x=[np.sin(np.arange(200.0))])
     store.save(tmp_path / "x.stoker")
     train(tmp_path / "x.stoker", folder=tmp_path / "run", **QUICK, max_seconds=1e-9, save_every=1)
-    stoker.Store.from_arrays(x=[np.cos(np.arange(200.0))]).save(tmp_path / "x.stoker")
+    stoker.Store.from_arrays(x=[np.cos(np.arange(200.0))]).save(tmp_path / "x.stoker", replace=True)
     with pytest.raises(stoker.FeedError, match="the state is of other data"):
         resume(tmp_path / "run", device="cpu", max_seconds=None)
 
@@ -187,7 +187,7 @@ def test_windows_of_the_authors_need_finite_points(tmp_path: Path, normalize: st
         "pack the data again with --missing ffill or drop."
     )
     assert not (tmp_path / "run").exists()
-    stoker.pack(tmp_path / "two.csv", tmp_path / "two.stoker", wide=True, missing="ffill")
+    stoker.pack(tmp_path / "two.csv", tmp_path / "two.stoker", wide=True, missing="ffill", replace=True)
     assert math.isfinite(train(tmp_path / "two.stoker", **given).result.metrics["loss"])
 
 

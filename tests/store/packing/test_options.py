@@ -21,7 +21,8 @@ from stoker.store.packing.options import DTYPE_NAMES, Options, default_threads, 
         ({"missing": "fill"}, "--missing is 'fill'; expected one of keep, error, ffill, drop"),
         ({"columns": ()}, "--columns names no column"),
         ({"memory_bytes": 1 << 20}, r"--memory is 1 MB, but a pack needs at least \d+ MB"),
-        ({"threads": 0}, "--threads is 0, but at least 1 is needed"),
+        ({"threads": 0}, "threads is 0, but at least 1 is needed"),
+        ({"threads": 10**6}, "threads is 1,000,000, but at most 1,024 can be used"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:

@@ -32,7 +32,7 @@ class Csv:
 
     def pack(self, content: str | bytes, **options: Any) -> Store:
         self.path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return pack(self.path, self.folder / "out", **options)
+        return pack(self.path, self.folder / "out", replace=True, **options)
 
 
 def chunks_of(source: CsvSource, schema: pa.Schema | None, start: Place | None = None) -> list[Chunk]:

@@ -192,11 +192,10 @@ def test_huge_values_and_elements_are_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_little_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_text, "PIECE_BYTES", 1000)
-    text = cursor(json.dumps(list(range(100_000))))
+    text = JsonText(_Dribble(json.dumps(list(range(100_000))).encode(), 1 << 20), "doc.json", piece_bytes=1000)
     held = []
     pull = text._pull
-    monkeypatch.setattr(text, "_pull", lambda num_bytes=1000: (pull(num_bytes), held.append(len(text._held)))[0])
+    monkeypatch.setattr(text, "_pull", lambda: (pull(), held.append(len(text._held)))[0])
     text.enter()
     assert elements_of(text, max_bytes=5000) == list(range(100_000))
     assert max(held) < 20_000

@@ -104,7 +104,7 @@ def test_lists_of_python_may_have_gaps(tmp_path: Path) -> None:
     assert [column.label for column in store.schema.values()] == ["float64", "category", "timestamp[s]"]
     assert [column.missing for column in store.schema.values()] == [1, 1, 1]
     assert list(store.texts("w")) == ["a\x00"]
-    assert pack({"x": [[1, None], [2]]}, tmp_path / "out").schema["x"].missing == 1
+    assert pack({"x": [[1, None], [2]]}, tmp_path / "out", replace=True).schema["x"].missing == 1
 
 
 def test_nan_of_numpy_keeps_its_bits(tmp_path: Path) -> None:
@@ -121,7 +121,11 @@ def test_an_index_with_a_name_is_data(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1, 2]}, index=pd.Index(["a", "b"], name="id"))
     assert list(pack(frame, tmp_path / "out").schema) == ["id", "x"]
     levels = pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["k", "t"])
-    assert list(pack(pd.DataFrame({"x": [1, 2]}, index=levels), tmp_path / "out", series="k").schema) == ["k", "t", "x"]
+    assert list(pack(pd.DataFrame({"x": [1, 2]}, index=levels), tmp_path / "out", replace=True, series="k").schema) == [
+        "k",
+        "t",
+        "x",
+    ]
 
 
 def test_row_numbers_are_not_data(tmp_path: Path) -> None:
@@ -132,7 +136,7 @@ def test_row_numbers_are_not_data(tmp_path: Path) -> None:
 def test_an_index_of_times_is_data_even_without_a_name(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1, 2]}, index=pd.date_range("2020", periods=2))
     assert list(pack(frame, tmp_path / "out").schema) == ["index", "x"]
-    assert list(pack(pd.DataFrame({"x": [1]}, index=["a"]), tmp_path / "out").schema) == ["index", "x"]
+    assert list(pack(pd.DataFrame({"x": [1]}, index=["a"]), tmp_path / "out", replace=True).schema) == ["index", "x"]
 
 
 def test_an_index_named_like_a_column_is_refused(tmp_path: Path) -> None:
@@ -211,7 +215,7 @@ def test_lists_and_arrays_of_polars_are_series(tmp_path: Path) -> None:
     frame = pl.DataFrame({"l": [[1.0], [2.0, 3.0]]})
     assert pack(frame, tmp_path / "out").lengths.tolist() == [1, 2]
     frame = pl.DataFrame({"a": pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int32, 2))})
-    assert pack(frame, tmp_path / "out").column("a").tolist() == [1, 2, 3, 4]
+    assert pack(frame, tmp_path / "out", replace=True).column("a").tolist() == [1, 2, 3, 4]
 
 
 # What is no table
@@ -255,7 +259,7 @@ def test_a_key_of_integers_beyond_int64_is_kept(tmp_path: Path) -> None:
     store = pack({"k": np.array([2**64 - 1, 1], dtype="u8"), "x": [1, 2]}, tmp_path / "out", series="k")
     assert store.column("k").tolist() == [1, 2**64 - 1]
     with pytest.raises(BadValue, match="the key 'k' is missing in row 2 of <Table>"):
-        pack(pa.table({"k": [1, None], "x": [1, 2]}), tmp_path / "out", series="k")
+        pack(pa.table({"k": [1, None], "x": [1, 2]}), tmp_path / "out", replace=True, series="k")
 
 
 # Stores
@@ -264,7 +268,7 @@ def test_a_key_of_integers_beyond_int64_is_kept(tmp_path: Path) -> None:
 def test_a_store_is_packed_again_bit_for_bit(tmp_path: Path) -> None:
     first = pack(pa.table({**COLUMNS, "t": pa.array([1, 2, 3, None], pa.timestamp("us", "UTC"))}), tmp_path / "a", series="k")
     for given in (first, tmp_path / "a", str(tmp_path / "a")):
-        again = pack(given, tmp_path / "b", series="k")
+        again = pack(given, tmp_path / "b", replace=True, series="k")
         for name in ("k", "x", "t"):
             assert again.column(name).tobytes() == first.column(name).tobytes()
         assert [again.texts("w")[i] for i in again.column("w")] == [first.texts("w")[i] for i in first.column("w")]

@@ -28,7 +28,7 @@ def source(folder: Path, table: pa.Table, **options: Any) -> ParquetSource:
 
 def packed(folder: Path, table: dict[str, Any], **options: Any) -> Store:
     pq.write_table(pa.table(table), folder / "a.parquet")
-    return pack(folder / "a.parquet", folder / "out", **options)
+    return pack(folder / "a.parquet", folder / "out", replace=True, **options)
 
 
 def chunks_of(source: ParquetSource, schema: pa.Schema | None = None, start: Place | None = None, size: int = 64) -> list[Chunk]:

@@ -176,7 +176,7 @@ def test_reading_goes_on_from_any_line(line: int, size: int) -> None:
 def test_a_line_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "MAX_LINE_BYTES", 1000)
     assert cut(b"x" * 900 + b"\n", 10)
-    with pytest.raises(SourceTooLarge, match=r"file has a line of more than 0 MB at byte 4\. Check the file"):
+    with pytest.raises(SourceTooLarge, match=r"file has a line of more than 1.0 kB at byte 4\. Check the file"):
         cut(b"a,b\n" + b"x" * 5000 + b"\n", 10)
     with pytest.raises(SourceTooLarge, match=r"or a quote that is never closed"):
         cut(b'a,"b\n' + b"x\n" * 5000, 10)

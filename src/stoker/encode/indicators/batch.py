@@ -18,8 +18,7 @@ from stoker.encode.indicators.compiling import compile_spec
 from stoker.encode.indicators.engine import Engine
 from stoker.encode.indicators.frame import FeatureFrame
 from stoker.encode.indicators.spec import parse_spec
-from stoker.errors import OptionError
-from stoker.store.packing.options import default_threads
+from stoker.store.packing.options import parse_threads
 
 Array = npt.NDArray[Any]
 Share = tuple[int, int]
@@ -82,10 +81,9 @@ def shares(offsets: Array) -> Iterator[Share]:
 
 def in_threads(work: Callable[[Share], None], tasks: Iterator[Share], *, threads: int | None) -> None:
     """Do all tasks, some at a time; the first error ends them."""
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads is {threads}, but at least 1 is needed.")
+    threads = parse_threads(threads)
     listed = list(tasks)
-    count = min(len(listed), threads if threads is not None else default_threads())
+    count = min(len(listed), threads)
     if count <= 1:
         for task in listed:
             work(task)

@@ -28,7 +28,8 @@ from stoker.errors import OptionError, StoreDamaged
 from stoker.store import manifest as manifests
 from stoker.store.columnfile import ColumnFile
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, NonFinite, Shard
-from stoker.store.packing.options import default_threads
+from stoker.store.packing.debris import make_work
+from stoker.store.packing.options import parse_threads
 from stoker.store.shard import map_shard
 from stoker.store.store import WORK_NAME, Store, open_store
 from stoker.store.tally import Tally
@@ -53,29 +54,31 @@ def write_features(
     name: str = "features",
     compat: str | None = None,
     threads: int | None = None,
+    replace: bool = False,
     progress: Progress = _quiet,
 ) -> Store:
     """Write the store `path`: that of the bars, and a float32 column `name` as wide as the spec has features.
 
-    Memory is bounded whatever the length of the series. A note of the store says what the numbers of a row are.
+    Memory is bounded whatever the length of the series. A note of the store says what the numbers of a row are. With `replace`, a
+    store that is at `path` already is replaced; without it, that is an error.
     """
+    folder, num_threads = files.check_path(path), parse_threads(threads)
     store = bars if isinstance(bars, Store) else open_store(bars)
     wanted = parse_spec(spec, compat=compat)
     if store.path is None or store.manifest is None:
         raise OptionError(f"{store.name} is in memory: pack it first, stoker.pack(store, path).")
     if name in store.schema:
         raise OptionError(f"{store.name} has a column {name!r} already. Choose another name for the features.")
-    manifest, source, table, folder = store.manifest, store.path, read_bars(store, wanted), Path(path)
+    manifest, source, table = store.manifest, store.path, read_bars(store, wanted)
 
     def write() -> Manifest:
-        files.remove_folder(folder / WORK_NAME)  # of a pack or a run that was killed
-        files.make_folder(folder / WORK_NAME)
+        make_work(folder)
         _copy_shards(source, manifest, folder)
-        column = _write_column(table, wanted, folder, name, threads or default_threads(), progress)
+        column = _write_column(table, wanted, folder, name, num_threads, progress)
         columns, notes = [*manifest.columns, column], [*manifest.notes, _note(name, wanted)]
         return msgspec.structs.replace(manifest, columns=columns, notes=notes)
 
-    replace_store(folder, [source], write)
+    replace_store(folder, [source], write, replace=replace)
     return open_store(folder)
 
 

@@ -23,6 +23,7 @@ from stoker.store.packing.options import DEFAULT_MEMORY, Missing
 from stoker.store.packing.packing import quiet
 from stoker.store.packing.state import Progress
 from stoker.store.store import Store
+from stoker.store.target import check_target
 
 Array = npt.NDArray[Any]
 
@@ -88,37 +89,38 @@ def pack_sequences(
     missing: Missing = "keep",
     memory: str | int = DEFAULT_MEMORY,
     threads: int | None = None,
+    replace: bool = False,
     progress: Progress = quiet,
 ) -> Store:
     """Pack files or a table of any size into a store at `path`, one series a key, in the order of the keys; memory is bounded.
 
     It is `stoker.pack(…, series=key)`; with `contexts` (keys, or a file with a column of the key's name) the store has exactly
-    these series: those without rows are empty, and rows of other keys are left out, which a note tells.
+    these series: those without rows are empty, and rows of other keys are left out, which a note tells. With `replace`, a store
+    that is at `path` already is replaced; without it, that is an error.
     """
-    target = Path(path)
+    target = files.check_path(path)
 
-    def pack_to(folder: Path) -> Store:
+    def pack_to(folder: Path, *, replace: bool) -> Store:
         with _naming_the_key():
             return pack(
                 source, folder, series=key, time=time, sort=sort, columns=columns, dtype=dtype, missing=missing,
-                memory=memory, threads=threads, progress=progress,
+                memory=memory, threads=threads, replace=replace, progress=progress,
             )  # fmt: skip
 
     if contexts is None:
-        return pack_to(target)
+        return pack_to(target, replace=replace)
     from stoker.encode.sequences.chosen import choose_series
     from stoker.encode.sequences.listed import find_listed
 
     listed = _listed(contexts, key)
     find_listed(listed, listed)  # so that a context that is there twice is found at once
     pa.default_memory_pool().release_unused()  # what that took, or it would come on top of what the pack takes
-    packed = pack_to(target.with_name(f".{target.name}.all-keys"))  # which refuses a folder that is no store
-    try:
+    check_target(target, replace=replace)  # before a long pack
+    with files.scratch_folder(files.beside(target, ".{}.all-keys")) as scratch:
+        packed = pack_to(scratch / "store", replace=True)  # what a killed run left there is of this function's own making
         chosen = choose_series(packed, listed)
         pa.default_memory_pool().release_unused()
-        return chosen.save(target)
-    finally:
-        files.remove_folder(Path(packed.name))
+        return chosen.save(target, replace=replace)
 
 
 @contextlib.contextmanager

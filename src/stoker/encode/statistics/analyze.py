@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter, methodcaller
@@ -28,7 +28,7 @@ from stoker.encode.statistics.tables import settled_schema, sources_of
 from stoker.encode.statistics.texts import TYPES, TextForm, dates_of, numbers_of
 from stoker.errors import OptionError, SourceChanged, SourceInvalid
 from stoker.store.packing.field import plain_type
-from stoker.store.packing.options import Options, default_threads, parse_names
+from stoker.store.packing.options import Options, parse_names, parse_threads
 from stoker.store.packing.plan import Plan, make_plan
 from stoker.store.packing.readahead import read_ahead
 from stoker.store.sources.dialect import Dialect
@@ -62,9 +62,7 @@ def analyze(
     """
     limits = Limits(exact=exact, categories=categories)
     limits.check()
-    threads = default_threads() if threads is None else threads
-    if threads < 1:
-        raise OptionError(f"threads is {threads}, but at least 1 is needed.")
+    threads = parse_threads(threads)
     sources = sources_of(source, dialect or Dialect())
     names, asked = parse_names(columns), dict(kinds or {})
     if names is not None and not names:
@@ -125,16 +123,18 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | N
     found, subjects = _gatherers(_read_schema(plan.schema, read), asked, limits, where, key)
     gatherers = list(found.values())
     num_rows = 0
-    with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.threads) as readers:
+    with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.num_readers) as readers:
         for source in plan.sources:
             tasks = source.read(plan.schema, start=Place(), chunk_bytes=options.chunk_bytes)
-            for chunk in read_ahead(tasks, readers, depth=options.threads + 1):
-                table = _read_texts(chunk.table, read)
-                compiled((num_rows + table.num_rows) * len(gatherers))
-                spread(lambda gatherer, table=table: gatherer.add(table.column(gatherer.name)), gatherers)  # type: ignore[misc]
-                if subjects is not None:
-                    subjects.add(table)
-                num_rows += table.num_rows
+            ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
+            with closing(ahead) as chunks:
+                for chunk in chunks:
+                    table = _read_texts(chunk.table, read)
+                    compiled((num_rows + table.num_rows) * len(gatherers))
+                    spread(lambda gatherer, table=table: gatherer.add(table.column(gatherer.name)), gatherers)  # type: ignore[misc]
+                    if subjects is not None:
+                        subjects.add(table)
+                    num_rows += table.num_rows
         columns = spread(ColumnGatherer.column, gatherers)
     return _result(num_rows, limits, columns, subjects)
 

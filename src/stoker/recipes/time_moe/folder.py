@@ -341,4 +341,4 @@ def _packed(path: Path) -> stoker.Store:
             raise OptionError(f"{target} is a store, but not of {path}, which would be packed there. Rename one of them.")
         if manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns and sources[0].num_bytes == path.stat().st_size:
             return store
-    return stoker.pack(path, target, wide=path.suffix.lower() in TABLES)
+    return stoker.pack(path, target, wide=path.suffix.lower() in TABLES, replace=manifest.is_file())

@@ -14,7 +14,7 @@ from stoker import files
 from stoker.errors import BadValue, DiskFull, SourceChanged, SourceEmpty, StokerError
 from stoker.store.manifest import Manifest, SourceEntry
 from stoker.store.packing import journal as journals
-from stoker.store.packing.debris import remove_debris
+from stoker.store.packing.debris import make_work, remove_debris
 from stoker.store.packing.disorder import explain_disorder
 from stoker.store.packing.identity import fingerprint, hash_source, stat_source
 from stoker.store.packing.journal import Journal
@@ -47,6 +47,11 @@ class Packing:
             fingerprint=fingerprint(plan, list(self._stats.values())) if on_disk else None,
         )
 
+    @property
+    def was_begun(self) -> bool:
+        """Whether this very pack was killed in this folder before, and would resume."""
+        return self._job.fingerprint is not None and journals.load(self._job.work, self._job.fingerprint) is not None
+
     def run(self) -> Manifest:
         """Read, merge and seal. Types that turn out too narrow are settled by reading everything, once."""
         job = self._job
@@ -68,7 +73,7 @@ class Packing:
                 raise BadValue(f"{name} {error.key!r} comes twice, but each row is a whole series. Make the key unique.") from None
 
     def _attempt(self, job: Job, journal: Journal | None) -> Manifest:
-        pool = ThreadPoolExecutor(job.plan.options.threads + 1, thread_name_prefix="stoker-reader")
+        pool = ThreadPoolExecutor(job.plan.options.num_readers + 1, thread_name_prefix="stoker-reader")
         hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
         stopping = threading.Event()
         try:
@@ -76,8 +81,7 @@ class Packing:
                 state = State.restore(journal, job, writer) if journal is not None else None
                 if state is None:
                     remove_debris(job.folder)
-                    files.remove_folder(job.work)
-                    files.make_folder(job.work)
+                    make_work(job.folder)
                     state = State(job, writer)
                 hashes = [hasher.submit(hash_source, source, stopping) for source in job.plan.sources]
                 state.read(pool)

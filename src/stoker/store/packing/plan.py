@@ -9,17 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid, SourceTooLarge
-from stoker.store.manifest import MAX_COLUMNS
+from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
 from stoker.store.packing.field import Field, asked_type, is_list, is_number, make_field, plain_type, unify_types
 from stoker.store.packing.options import Options
 from stoker.store.packing.wide import select_columns, widen
 from stoker.store.sources.source import Place, Source
 
 Grouping = Literal["key", "file", "row", "wide"]
+
+_ENTRY_BYTES = 100  # what a source or a column takes in a manifest beside its name, at least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,10 +217,14 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
             series.append(make_field(name, kind, level="series", asked=options.dtypes.get(name), where=where))
         else:
             step.append(make_field(name, kind, level="step", asked=_asked(name, kind, options), where=where))
-    if len(step) + len(series) > MAX_COLUMNS:
+    # The names of the series are a column too: those of the key, or of the files.
+    total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
+    if total > MAX_COLUMNS:
         raise SourceTooLarge(
-            f"{where} has {len(schema)} columns, but a store has at most {MAX_COLUMNS}. Use --columns, or --wide for a series each."
+            f"{where} has {len(schema):,} columns, which make {total:,} with the names of the series, but a store has at most "
+            f"{MAX_COLUMNS:,}. Use --columns, or --wide for a series each."
         )
+    _refuse_large_manifest(sources, schema)
     if not step:
         beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
         raise OptionError(f"{where} {beside}.")
@@ -243,6 +250,18 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
     )
 
 
+def _refuse_large_manifest(sources: Sequence[Source], schema: pa.Schema) -> None:
+    """Before anything is read: a manifest has a line for every source and column (the commit checks the whole of it again)."""
+    sources_bytes = sum(len(msgspec.json.encode(source.name)) + _ENTRY_BYTES for source in sources)
+    columns_bytes = sum(len(msgspec.json.encode(name)) + _ENTRY_BYTES for name in schema.names)
+    if sources_bytes + columns_bytes > MAX_BYTES:
+        what = f"{len(sources):,} sources" if sources_bytes > columns_bytes else f"the names of {len(schema):,} columns"
+        raise SourceTooLarge(
+            f"{what} need a manifest of {sources_bytes + columns_bytes:,} bytes, but a store has at most {MAX_BYTES:,}. "
+            "Pack fewer at a time, or join files."
+        )
+
+
 def _asked(name: str, kind: pa.DataType, options: Options) -> str | None:
     """The type the user wants for a column: named, or the default where it is a number and not the time."""
     if name in options.dtypes or name == options.time:
@@ -264,6 +283,7 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
 def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()) -> Plan:
     """Each numeric column of each source is a series of one column named value."""
     wide = widen(sources, schemas, options)
+    _refuse_large_manifest(wide.sources, pa.schema([]))
     return Plan(
         sources=wide.sources,
         options=options,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
 
-def read_ahead(tasks: Iterable[Callable[[], T]], pool: ThreadPoolExecutor, *, depth: int) -> Iterator[T]:
+def read_ahead(
+    tasks: Iterable[Callable[[], T]], pool: ThreadPoolExecutor, *, depth: int, max_bytes: int | None = None
+) -> Generator[T, None, None]:
     """Run tasks on the pool, at most `depth` ahead of the consumer, and yield their results in the order of the tasks.
+
+    Tasks that say what they hold (`num_bytes`) are begun only while those ahead of the consumer hold at most `max_bytes` together,
+    or alone: a file of long lines must not have one in memory for each thread. Close the generator when it is left early, or
+    such tasks wait on.
 
     Getting the next task may itself be slow (Parquet decodes there), so that happens on the pool as well, one at a
     time. An error comes in the place of the result it belongs to.
@@ -19,6 +25,15 @@ def read_ahead(tasks: Iterable[Callable[[], T]], pool: ThreadPoolExecutor, *, de
     iterator = iter(tasks)
     lock = threading.Lock()
     taken = 0
+    held: dict[int, int] = {}  # bytes of the tasks that are begun and not yet consumed, by their number
+    change = threading.Condition()
+    ended = False
+
+    def wait_for_room(number: int, num_bytes: int) -> None:
+        """Later tasks wait for earlier ones, which the consumer always reaches."""
+        with change:
+            change.wait_for(lambda: ended or not any(held.values()) or sum(held.values()) + num_bytes <= (max_bytes or 0))
+            held[number] = num_bytes
 
     def work() -> tuple[int, Callable[[], T]]:
         """The number of a task, and a function that gives its result, raises its error, or says that there is none."""
@@ -29,6 +44,8 @@ def read_ahead(tasks: Iterable[Callable[[], T]], pool: ThreadPoolExecutor, *, de
                 task = next(iterator)
             except BaseException as error:  # StopIteration too: it ends the loop below in its place
                 return number, _raising(error)
+            if max_bytes is not None:
+                wait_for_room(number, getattr(task, "num_bytes", 0))
         try:
             result = task()
         except BaseException as error:
@@ -49,9 +66,16 @@ def read_ahead(tasks: Iterable[Callable[[], T]], pool: ThreadPoolExecutor, *, de
                 result = arrived.pop(wanted)()
             except StopIteration:
                 return
-            wanted += 1
             yield result
+            del result
+            with change:
+                held.pop(wanted, None)
+                change.notify_all()
+            wanted += 1
     finally:
+        with change:
+            ended = True
+            change.notify_all()
         for future in running:
             future.cancel()
 

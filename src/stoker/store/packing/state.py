@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from stoker import files
 from stoker.store.packing import journal as journals
@@ -66,6 +68,7 @@ class State:
         self._merged = 0
         self._merge: MergeMark | None = None
         self._since_journal = 0
+        self._since_release = 0
         self._copied = False
         self.source_rows: list[int] = []
         self.category_files: dict[str, TextFile] = {}
@@ -94,15 +97,18 @@ class State:
             source = sources[number]
             tasks = source.read(self._plan.schemas[number], start=self._place, chunk_bytes=options.chunk_bytes)
             rows_before = sum(self.source_rows)
-            for chunk in read_ahead(tasks, pool, depth=options.threads + 1):
-                block = self.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
-                self.sorter.add(block)
-                self._place = chunk.end
-                self._since_journal += block.num_bytes
-                if self._since_journal >= JOURNAL_BYTES:
-                    self._journal_reading()
-                share = done + source.num_bytes * _share(source, chunk.end)
-                self._job.progress("reading", share / total, rows_before + chunk.end.row)
+            ahead = read_ahead(tasks, pool, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
+            with closing(ahead) as chunks:
+                for chunk in chunks:
+                    block = self.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
+                    self.sorter.add(block)
+                    self._place = chunk.end
+                    self._since_journal += block.num_bytes
+                    self._release(block.num_bytes)
+                    if self._since_journal >= JOURNAL_BYTES:
+                        self._journal_reading()
+                    share = done + source.num_bytes * _share(source, chunk.end)
+                    self._job.progress("reading", share / total, rows_before + chunk.end.row)
             if self._place.row == 0 and self._plan.grouping in ("file", "wide"):
                 self.sorter.add(self.shaper.empty(number))
             self.source_rows.append(self._place.row)
@@ -111,6 +117,13 @@ class State:
         self.sorter.finish()
         self._all_read = True
         self._journal()
+
+    def _release(self, num_bytes: int) -> None:
+        """Have allocators give back what they keep for later: with several threads that comes to more than the rows themselves."""
+        self._since_release += num_bytes
+        if self._since_release >= self._plan.options.run_bytes:
+            self._since_release = 0
+            pa.default_memory_pool().release_unused()
 
     def _journal_reading(self) -> None:
         """A journal between two chunks: rows that wait to be sorted are written out as a run first."""
@@ -217,6 +230,7 @@ class State:
         state._source, state._place = journal.source, Place(journal.row, journal.position)
         state._all_read, state._merged, state._merge = journal.read, journal.merged, journal.merge
         state._since_journal = 0
+        state._since_release = 0
         state._copied = journal.read and journal.merged == 1 and len(journal.runs) == 1
         state.source_rows = list(journal.source_rows)
         state.layout = _layout(plan)

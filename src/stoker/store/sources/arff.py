@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from stoker.errors import SourceInvalid
+from stoker.errors import SourceInvalid, SourceTooLarge
 from stoker.store.sources.arff_header import Attribute, HeaderFault, parse_header, split_fields, unquote
 from stoker.store.sources.line_source import LineSource, RowFault
 from stoker.store.sources.number_text import MISSING, BadNumber, Floats, number_lists, parse_numbers
 
 _MOMENT = pa.timestamp("s")
 _DIMENSION_BREAK = b"\\n"
+MAX_DIMENSIONS = 4096
 
 
 class ArffSource(LineSource):
@@ -60,7 +61,7 @@ class ArffSource(LineSource):
                 f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
                 "attribute and a class. Pass --series or --time to read it as a table."
             )
-        if multivariate and any(inner.kind != "number" for inner in attributes[0].inner):
+        if multivariate and any(inner.kind != "number" for inner in attributes[0].inner or ()):
             raise SourceInvalid(f"{self.path} has a relational attribute with parts that are not numeric, which cannot be read.")
 
     @property
@@ -72,17 +73,24 @@ class ArffSource(LineSource):
         return self._header[1]
 
     def _fields(self, rows: list[bytes]) -> list[list[bytes]]:
-        """The fields of each line, as many as there are attributes."""
+        """The fields of each line, as many as there are attributes; of a set of series without relation, all numbers as one."""
         expected = len(self._attributes)
         cut = []
         for i, row in enumerate(rows):
             if row.startswith(b"{"):
                 raise RowFault(i, "sparse data ('{index value, …}') cannot be read; save it in dense form")
-            fields = split_fields(row)
+            plain = b"'" not in row and b'"' not in row
+            found = row.count(b",") + 1
+            if plain and found == expected and not self.as_table and self._attributes[0].kind == "number":
+                numbers, _, label = row.rpartition(b",")  # a field each would take far more memory than the line
+                cut.append([numbers, label.strip()])
+                continue
+            fields = split_fields(row, expected)
             if fields is None:
                 raise RowFault(i, "a quote is not closed")
             if len(fields) != expected:
-                raise RowFault(i, f"{len(fields):,} fields found, {expected:,} expected by '@attribute'")
+                shown = f"{len(fields):,}" if len(fields) < expected else f"{found:,}" if plain else f"more than {expected:,}"
+                raise RowFault(i, f"{shown} fields found, {expected:,} expected by '@attribute'")
             cut.append(fields)
         return cut
 
@@ -100,17 +108,20 @@ class ArffSource(LineSource):
     @cached_property
     def _num_dimensions(self) -> int:
         """Not declared anywhere, so the first case tells it."""
-        fields = split_fields(self._first_line[1]) if self._first_line is not None else None
-        return len(_dimensions(fields[0])) if fields else 1
+        fields = split_fields(self._first_line[1], len(self._attributes)) if self._first_line is not None else None
+        found = fields[0].count(_DIMENSION_BREAK) + 1 if fields else 1
+        most = min(MAX_DIMENSIONS, self.limits.columns)
+        if found > most:
+            raise SourceTooLarge(f"{self.path} has {found:,} dimensions; at most {most:,} can be read.")
+        return found
 
     def _multivariate(self, rows: list[list[bytes]]) -> pa.Table:
-        expected, length = self._num_dimensions, len(self._attributes[0].inner)
+        expected, length = self._num_dimensions, len(self._attributes[0].inner or ())
         dimensions: list[list[Floats]] = [[] for _ in range(expected)]
         for i, row in enumerate(rows):
-            parts = _dimensions(row[0])
-            if len(parts) != expected:
-                raise RowFault(i, f"{len(parts):,} dimensions found, {expected:,} expected as in the first case")
-            for d, part in enumerate(parts):
+            if (found := row[0].count(_DIMENSION_BREAK) + 1) != expected:
+                raise RowFault(i, f"{found:,} dimensions found, {expected:,} expected as in the first case")
+            for d, part in enumerate(_dimensions(row[0])):
                 values = _numbers(i, part)
                 if len(values) != length:
                     raise RowFault(i, f"dimension {d} has {len(values):,} values, {length:,} expected by '@attribute'")

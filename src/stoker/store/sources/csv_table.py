@@ -25,8 +25,9 @@ import pyarrow.csv as pa_csv
 from stoker.errors import BadValue, SourceEmpty, SourceInvalid, SourceTooLarge
 from stoker.store.sources import dialect as dialects
 from stoker.store.sources.dialect import Dialect
-from stoker.store.sources.source import Chunk, Place, Source, Task, Unfit
+from stoker.store.sources.source import Chunk, Place, Source, Task, Unfit, Weighed
 from stoker.store.sources.text import Block, is_compressed, line_blocks, open_text
+from stoker.units import readable_bytes
 
 SAMPLE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 64 << 20
@@ -70,16 +71,23 @@ class CsvSource(Source):
         lines = self._with_whole_header(lines)
         start = sum(len(line) for line in skipped)
         shown = [self._decoded(line).rstrip("\r\n") for line in lines[:50] if line.strip()]
+        self._refuse_columns(max(shown[0].count(mark) for mark in (self._given.delimiter or dialects.DELIMITERS)) + 1, MAX_FIELDS)
         try:
             settled = dialects.settle(self._given, shown)
             fields = dialects.fields_of(shown[0], settled)
         except csv.Error as error:
             raise SourceInvalid(f"{self.path} has a first line that is not one of names or values: {error}.") from None
-        if len(fields) > MAX_FIELDS:
-            raise SourceTooLarge(f"{self.path} has {len(fields):,} columns; at most {MAX_FIELDS:,} can be read.")
+        self._refuse_columns(len(fields), min(self.limits.columns, MAX_FIELDS))
         if not settled.header:
             return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
         return _Layout(settled, fields, start + len(lines[0]))
+
+    def _refuse_columns(self, found: int, most: int) -> None:
+        if found > most:
+            raise SourceTooLarge(
+                f"{self.path} has {found:,} columns; at most {most:,} can be read. "
+                f"{'Give more --memory.' if most < MAX_FIELDS else 'Split the file.'}"
+            )
 
     def _with_whole_header(self, lines: list[bytes]) -> list[bytes]:
         """The lines with the first one whole: a name in quotes may have a line break in it."""
@@ -105,13 +113,15 @@ class CsvSource(Source):
         """The first part of the text, long enough to hold the header, and whether that is all of it."""
         file = open_text(self.path, self._given.encoding)
         head = b""
-        while data := file.read(max(SAMPLE_BYTES, len(head))):
+        while data := file.read(SAMPLE_BYTES):
             head += data
             if head.count(b"\n") > self._given.skip + 1 and len(head) >= SAMPLE_BYTES:
                 return head, False
-            if len(head) > MAX_HEADER_BYTES:
+            most = max(min(MAX_HEADER_BYTES, self.limits.line_bytes), SAMPLE_BYTES)
+            if len(head) > most:
                 raise SourceTooLarge(
-                    f"{self.path} has a first line of more than {MAX_HEADER_BYTES >> 20} MB. Is it a table in text?"
+                    f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a table in text? "
+                    "If it is, give more --memory."
                 )
         return head, True
 
@@ -127,12 +137,20 @@ class CsvSource(Source):
         first = start.position or self._layout.data_start
         for block in self._blocks(first, max(chunk_bytes // _INFLATION, 1 << 16)):
             rows_behind: Future[int] = Future()
-            yield partial(self._chunk, block, schema, rows_before, rows_behind)
+            yield Weighed(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
             rows_before = rows_behind
 
     def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
         text, quote, escape = open_text(self.path, self._given.encoding), self._given.quote, self._given.escape or ""
-        return line_blocks(text, start=start, block_bytes=block_bytes, path=self.path, quote=quote.encode(), escape=escape.encode())
+        return line_blocks(
+            text,
+            start=start,
+            block_bytes=block_bytes,
+            path=self.path,
+            quote=quote.encode(),
+            escape=escape.encode(),
+            max_line_bytes=self.limits.line_bytes,
+        )
 
     def _chunk(self, block: Block, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
         try:

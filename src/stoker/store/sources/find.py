@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
+from stoker.files import check_path
 from stoker.store.sources.dialect import Dialect
-from stoker.store.sources.source import Source
+from stoker.store.sources.source import MOST, Limits, Source
 from stoker.store.sources.timemoe_meta import META, is_time_moe
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
@@ -20,7 +21,13 @@ _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
 
 
 def find_sources(
-    given: Any, *, dialect: Dialect, table: bool = False, wide: bool = False, left_out: list[Path] | None = None
+    given: Any,
+    *,
+    dialect: Dialect,
+    table: bool = False,
+    wide: bool = False,
+    left_out: list[Path] | None = None,
+    limits: Limits = MOST,
 ) -> list[Source]:
     """Resolve a path, a pattern, a folder, a list of those, or a table in memory.
 
@@ -41,7 +48,10 @@ def find_sources(
     if left_out is not None:
         left_out.extend(path for path in sorted({one.absolute() for one in others}) if path not in named)
     parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
-    return [_source(path, _name(path, parent), dialect, table, wide) for path in paths]
+    sources = [_source(path, _name(path, parent), dialect, table, wide, limits) for path in paths]
+    for source in sources:
+        source.limits = limits
+    return sources
 
 
 def _name(path: Path, parent: Path) -> str:
@@ -53,7 +63,7 @@ def _name(path: Path, parent: Path) -> str:
 
 
 def _resolve(given: str, left_out: list[Path]) -> list[Path]:
-    path = Path(given)
+    path = check_path(given)
     if path.is_dir():
         return _walk(path, left_out)
     if path.exists():
@@ -145,7 +155,7 @@ def _suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) -> Source:
+def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: Limits) -> Source:
     """The reader for a path. Imports are here, so that only those of the formats at hand are loaded."""
     if path.is_dir():
         return _dataset(path, name)
@@ -164,7 +174,7 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool) ->
 
         return ArrowSource(path, name)
     if suffix in (".csv", ".tsv", ".txt"):
-        return _delimited(path, name, suffix, dialect, table)
+        return _delimited(path, name, suffix, dialect, table, limits)
     if suffix in (".jsonl", ".ndjson"):
         from stoker.store.sources.jsonl import JsonLinesSource
 
@@ -204,12 +214,12 @@ def _refuse_unreadable(path: Path) -> None:
         raise SourceInvalid(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
 
 
-def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool) -> Source:
+def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: Limits) -> Source:
     """A table in text; but a `.tsv` without header that begins with a label is a UCR set, unless rows are meant as steps."""
     from stoker.store.sources.csv_table import CsvSource
     from stoker.store.sources.ucr import UcrSource, is_ucr
 
-    if suffix == ".tsv" and not table and dialect == Dialect() and is_ucr(path):
+    if suffix == ".tsv" and not table and dialect == Dialect() and is_ucr(path, limits):
         return UcrSource(path, name)
     return CsvSource(path, name, dialect)
 

@@ -20,16 +20,17 @@ from typing import NoReturn
 
 import pyarrow as pa
 
-from stoker.errors import SourceEmpty, SourceInvalid
-from stoker.store.sources.json_rows import JsonRows, RowTexts
+from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.store.sources.json_rows import JsonRows, RowTexts, rows_of
 from stoker.store.sources.json_text import PIECE_BYTES, Elements, JsonText
 from stoker.store.sources.jsonl import FIRST_BYTES, LIST_COLUMN
-from stoker.store.sources.source import Chunk, Place, Source, Task
+from stoker.store.sources.source import Chunk, Place, Source, Task, Weighed
 from stoker.store.sources.text import open_text
 
 NUMBER_COLUMN = "value"
 MAX_COLUMNS = 4096
 _INFLATION = 2
+_FIRST_ROWS = 100_000  # from which types are guessed: elements of two bytes are many to a megabyte
 _NOTHING = Elements(b"", 0)
 
 
@@ -57,7 +58,7 @@ class JsonSource(Source):
 
     @cached_property
     def _layout(self) -> _Layout:
-        with JsonText(open_text(self.path), self.label) as text:
+        with JsonText(open_text(self.path), self.label, limits=self.limits) as text:
             first = text.peek()
             if first == b"[":
                 return _Layout({self._kind_of_array(text): 0}, whole=True)
@@ -89,8 +90,11 @@ class JsonSource(Source):
                     "long lists (in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
                 )
             starts[name] = text.position
-            if len(starts) > MAX_COLUMNS:
-                raise SourceInvalid(f"{self.path} is an object of more than {MAX_COLUMNS:,} keys. Expected a table of columns.")
+            if len(starts) > min(MAX_COLUMNS, self.limits.columns):
+                raise SourceTooLarge(
+                    f"{self.path} is an object of more than {len(starts) - 1:,} keys; expected a table of columns. "
+                    "If it is one, give more --memory, or make it an array of objects."
+                )
             text.enter()
             if text.peek() == b"{":
                 raise SourceInvalid(f"{self.path} has a list of objects under the key {name!r}. Make that list a file of its own.")
@@ -113,7 +117,7 @@ class JsonSource(Source):
         fields: list[pa.Field] = []
         for column in self._layout.starts:
             with self._open(column) as text:
-                elements = text.take(max_bytes=FIRST_BYTES)
+                elements = text.take(max_bytes=FIRST_BYTES, max_count=_FIRST_ROWS)
             if elements is None:
                 fields.append(pa.field(column, pa.null()))
             else:
@@ -122,23 +126,25 @@ class JsonSource(Source):
             raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
         return pa.schema(fields)
 
-    def _open(self, column: str | None) -> JsonText:
-        return JsonText(open_text(self.path), self.label, start=self._layout.starts[column], entered=True)
+    def _open(self, column: str | None, piece_bytes: int = PIECE_BYTES) -> JsonText:
+        start = self._layout.starts[column]
+        return JsonText(open_text(self.path), self.label, start=start, entered=True, limits=self.limits, piece_bytes=piece_bytes)
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
         text_bytes = max(chunk_bytes // _INFLATION, 1)
         if self._layout.whole:
-            return self._read_array(next(iter(self._layout.starts)), schema, start.row, text_bytes)
+            most = rows_of(chunk_bytes, len(self._first))
+            return self._read_array(next(iter(self._layout.starts)), schema, start.row, text_bytes, most)
         return self._read_columns(schema, start.row, text_bytes)
 
-    def _read_array(self, column: str | None, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
+    def _read_array(self, column: str | None, schema: pa.Schema | None, row: int, text_bytes: int, max_rows: int) -> Iterator[Task]:
         known = self._first.names
         with self._open(column) as text:
             self._skip(text, row)
-            while (elements := text.take(max_bytes=text_bytes)) is not None:
+            while (elements := text.take(max_bytes=text_bytes, max_count=max_rows)) is not None:
                 texts = _texts(elements, row, column)
                 row += elements.count
-                yield partial(self._array_chunk, texts, schema, known)
+                yield Weighed(partial(self._array_chunk, texts, schema, known), len(texts.lines))
             text.finish()
 
     def _array_chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str]) -> Chunk:
@@ -149,7 +155,9 @@ class JsonSource(Source):
         """Cursors side by side: the first column decides how many rows a chunk has."""
         names = self._first.names if schema is None else schema.names
         with ExitStack() as stack:
-            cursors = {str(name): stack.enter_context(self._open(name)) for name in self._layout.starts}
+            # All cursors are open at a time, so each holds its share of what one may.
+            piece = max(1 << 10, PIECE_BYTES // len(self._layout.starts))
+            cursors = {str(name): stack.enter_context(self._open(name, piece)) for name in self._layout.starts}
             for text in cursors.values():
                 self._skip(text, row)
             share = max(text_bytes // len(cursors), 1)

@@ -11,17 +11,18 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from stoker.errors import BadValue, SourceInvalid
+from stoker.errors import BadValue, SourceInvalid, SourceTooLarge
 from stoker.store.sources import json_values
+from stoker.store.sources.json_text import keys_of
 from stoker.store.sources.source import Source, Unfit
 
 MAX_DEPTH = 64
@@ -54,16 +55,36 @@ class JsonRows:
 
     def types(self, texts: RowTexts) -> pa.Schema:
         """The types that these rows suggest. A column of mixed types gets the first: it is an error only if it is asked for."""
-        table = _parse(texts, None)
-        if table is None:
-            types: dict[str, pa.DataType] = self._row_by_row(texts, json_values.Guess())
-        else:
-            types = {field.name: _parsed_type(field.type) for field in table.schema}
+        num_keys = self._count_keys(texts)
+        types: dict[str, pa.DataType] = {}
+        # A parser makes a column of every key, as long as all rows: rows that each have keys of their own are read some at a time.
+        for part in _in_parts(texts, max(1, self._source.limits.line_bytes // 2 // max(num_keys, 1))):
+            types = json_values.merge_types(types, self._types_of(part))
         moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
         if moments:
             with contextlib.suppress(BadValue):  # a column of mixed lists: it stays what it is
                 types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
         return pa.schema([(name, _large(kind)) for name, kind in types.items()])
+
+    def _types_of(self, texts: RowTexts) -> dict[str, pa.DataType]:
+        table = _parse(texts, None, others="infer")
+        if table is None:
+            return self._row_by_row(texts, json_values.Guess())
+        return {field.name: _parsed_type(field.type) for field in table.schema}
+
+    def _count_keys(self, texts: RowTexts) -> int:
+        """How many different keys there are, at any depth; too many are an error."""
+        most = self._source.limits.columns
+        found: set[bytes] = set()
+        for key in keys_of(texts.lines):
+            found.add(key)
+            if len(found) > most:
+                raise SourceTooLarge(
+                    f"{self._source.label} has more than {most:,} different keys in its rows {texts.rows_before + 1:,} to "
+                    f"{texts.rows_before + texts.count:,}, where columns are expected. Is one of them a value? "
+                    "If not, give more --memory."
+                )
+        return len(found)
 
     def suggest(self, texts: RowTexts, known: Collection[str]) -> pa.Table:
         """The known columns with the types that these rows suggest; other keys are an error."""
@@ -84,10 +105,11 @@ class JsonRows:
         return pa.table(arrays, schema=pa.schema([pa.field(name, kind) for name, kind in types.items()]))
 
     def _columns(self, texts: RowTexts, types: Types, known: Collection[str] | None) -> dict[str, pa.Array]:
-        table = _parse(texts, types)
+        complete = known is not None and set(known) <= set(types)
+        table = _parse(texts, types, others="error" if complete else "ignore")
         if table is None:
             return self._row_by_row(texts, json_values.Build(types, known))
-        if known is not None and not set(table.column_names) <= set(known):
+        if known is not None and not complete and texts.column is None and _has_others(texts, known):
             self._row_by_row(texts, json_values.Build(types, known))
         columns = {name: table.column(name).combine_chunks() for name in types}
         if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
@@ -137,8 +159,33 @@ def _parsed_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 
-def _parse(texts: RowTexts, types: Types | None) -> pa.Table | None:
-    """Arrow's reading of the rows, or None where it cannot be trusted or finds a fault."""
+def rows_of(chunk_bytes: int, num_columns: int) -> int:
+    """How many rows make a chunk of this size, whatever they are: a key that a row lacks takes as much as one that it has."""
+    return max(1, chunk_bytes // (8 * max(num_columns, 1)))
+
+
+def _in_parts(texts: RowTexts, max_rows: int) -> Iterator[RowTexts]:
+    """The same rows, at most `max_rows` at a time."""
+    if texts.count <= max_rows:
+        yield texts
+        return
+    lines = texts.lines.split(b"\n")
+    for start in range(0, len(lines), max_rows):
+        part = lines[start : start + max_rows]
+        yield RowTexts(b"\n".join(part), len(part), texts.rows_before + start, texts.column)
+
+
+def _has_others(texts: RowTexts, known: Collection[str]) -> bool:
+    """Whether rows have keys that are not known, where not all of the known ones are parsed."""
+    found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
+    return any(json.loads(b'"%b"' % key) not in known for key in found)  # a key may be written in several ways
+
+
+def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ignore", "error"]) -> pa.Table | None:
+    """Arrow's reading of the rows, or None where it cannot be trusted or finds a fault.
+
+    `others` says what becomes of keys without a type. To infer theirs makes a column of each, so these must have been counted.
+    """
     lines = texts.lines
     if texts.column is None and lines.count(b"\n{") + lines.startswith(b"{") != texts.count:
         return None
@@ -152,7 +199,10 @@ def _parse(texts: RowTexts, types: Types | None) -> pa.Table | None:
         table = pa_json.read_json(
             pa.BufferReader(lines),
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
-            parse_options=pa_json.ParseOptions(explicit_schema=None if explicit is None else pa.schema(explicit)),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=None if explicit is None else pa.schema(explicit),
+                unexpected_field_behavior=others,
+            ),
         )
         if texts.column is not None:
             if table.num_rows != 1 or table.column_names != [texts.column]:

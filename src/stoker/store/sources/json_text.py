@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -17,7 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import SourceInvalid, SourceTooLarge
+from stoker.store.sources.source import MOST, Limits
 from stoker.store.sources.text import MAX_LINE_BYTES, Readable
+from stoker.units import readable_bytes
 
 PIECE_BYTES = 256 << 10
 MAX_VALUE_BYTES = 16 << 20
@@ -33,6 +36,27 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
     return found
+
+
+def keys_of(text: bytes, *, top_level: bool = False) -> Iterator[bytes]:
+    """The keys of all objects in some JSON, as they are written, some of them more than once; or those of the outermost objects.
+
+    They are found by their colons alone, in linear time: a parser that makes a column of each must not be given too many.
+    """
+    plain = _ESCAPE.sub(b"xx", text) if b"\\" in text else text
+    codes = np.frombuffer(plain, dtype=np.uint8)
+    quotes = np.flatnonzero(codes == ord('"'))
+    colons = np.flatnonzero(codes == ord(":"))
+    before = np.searchsorted(quotes, colons)
+    outside = (before % 2 == 0) & (before > 0)
+    if top_level:
+        marks = np.flatnonzero(_STEPS[codes] != 0)
+        marks = marks[np.searchsorted(quotes, marks) % 2 == 0]
+        depths = np.concatenate([[0], np.cumsum(_STEPS[codes[marks]], dtype=np.int64)])
+        outside &= depths[np.searchsorted(marks, colons)] == 1
+    behind = before[outside]
+    for begin, end in zip((quotes[behind - 2] + 1).tolist(), quotes[behind - 1].tolist(), strict=True):
+        yield text[begin:end]
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=unique)
@@ -55,12 +79,25 @@ class Elements:
 class JsonText:
     """A cursor over a JSON document, from byte `start` on; `entered` says that an array begins there, to step into.
 
-    `label` names the document in messages. The file is closed with the cursor.
+    `label` names the document in messages. Of the text, about `piece_bytes` are held at a time, and more only for one value or
+    element that is larger, up to `limits`. The file is closed with the cursor.
     """
 
-    def __init__(self, file: Readable, label: str, *, start: int = 0, entered: bool = False) -> None:
+    def __init__(
+        self,
+        file: Readable,
+        label: str,
+        *,
+        start: int = 0,
+        entered: bool = False,
+        limits: Limits = MOST,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
         self._file = file
         self._label = label
+        self._max_value = min(limits.line_bytes, MAX_VALUE_BYTES)
+        self._max_element = min(limits.line_bytes, MAX_LINE_BYTES)
+        self._piece_bytes = piece_bytes
         self._held = b""
         self._at_end = False
         self.position = 0
@@ -93,9 +130,9 @@ class JsonText:
         self._held = self._held[num_bytes:]
         self.position += num_bytes
 
-    def _pull(self, num_bytes: int = PIECE_BYTES) -> bytes:
-        """Hold one piece more; nothing at the end of the document."""
-        piece = b"" if self._at_end else self._file.read(num_bytes)
+    def _pull(self) -> bytes:
+        """Hold one piece more, as large as what is held: that keeps a huge value linear. Nothing at the end of the document."""
+        piece = b"" if self._at_end else self._file.read(max(self._piece_bytes, len(self._held)))
         self._at_end = not piece
         self._held += piece
         return piece
@@ -140,11 +177,12 @@ class JsonText:
             if end + _NUMBER_TAIL < len(text) or self._at_end:
                 self._drop(len(text[:end].encode()))
                 return value
-            if len(self._held) > MAX_VALUE_BYTES:
+            if len(self._held) > self._max_value:
                 raise SourceTooLarge(
-                    f"{self._label} has a value of more than {MAX_VALUE_BYTES >> 20} MB at byte {self.position + 1:,}."
+                    f"{self._label} has a value of more than {readable_bytes(self._max_value)} at byte {self.position + 1:,}. "
+                    "Check the file, or give more --memory."
                 )
-            self._pull(max(PIECE_BYTES, len(self._held)))
+            self._pull()
 
     def _decoded(self) -> str:
         """What is held as text; a character that is cut by the end of it is left out."""
@@ -196,16 +234,15 @@ class JsonText:
     def _look_on(self) -> None:
         """Scan the next piece of what is held, or of what follows."""
         scan = self._scan
-        if scan.seen == len(self._held) and not self._pull(
-            max(PIECE_BYTES, len(self._held))
-        ):  # doubling keeps a huge element linear
+        if scan.seen == len(self._held) and not self._pull():
             total = self.position + len(self._held)
             raise SourceInvalid(
                 f"{self._label} ends inside an array, after {total:,} bytes: it is cut off. Fetch or make it again."
             )
-        if not scan.commas.size and scan.seen > MAX_LINE_BYTES:
+        if not scan.commas.size and scan.seen > self._max_element:
             raise SourceTooLarge(
-                f"{self._label} has an element of more than {MAX_LINE_BYTES >> 20} MB at byte {self.position + 1:,}."
+                f"{self._label} has an element of more than {readable_bytes(self._max_element)} at byte {self.position + 1:,}. "
+                "Check the file, or give more --memory."
             )
         fault = scan.look(self._held[scan.seen : scan.seen + PIECE_BYTES])
         if fault >= 0:

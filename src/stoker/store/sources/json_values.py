@@ -77,9 +77,7 @@ class Guess(RowReader):
         self._types: dict[str, pa.DataType] = {}
 
     def add(self, row: Any) -> None:
-        for name, value in _object(row).items():
-            before = self._types.get(name, pa.null())
-            self._types[name] = _merged(before, _type_of(value)) or before
+        self._types = merge_types(self._types, {name: _type_of(value) for name, value in _object(row).items()})
 
     def finish(self) -> dict[str, Any]:
         return dict(self._types)
@@ -193,6 +191,14 @@ def _type_of(value: Any) -> pa.DataType:
     if isinstance(value, int):
         return pa.int64() if -(2**63) <= value < 2**63 else pa.float64()
     return pa.null() if value is None else pa.float64() if isinstance(value, float) else pa.string()
+
+
+def merge_types(types: dict[str, pa.DataType], others: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """The types that hold the values of both; where there is none, the former. Changes `types`."""
+    for name, other in others.items():
+        before = types.get(name, pa.null())
+        types[name] = _merged(before, other) or before
+    return types
 
 
 def _merged(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

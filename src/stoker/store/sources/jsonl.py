@@ -6,7 +6,7 @@ Keys that a row lacks are null. Keys that come up only behind the first block ar
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from stoker.errors import SourceEmpty
-from stoker.store.sources.json_rows import JsonRows, RowTexts
-from stoker.store.sources.source import Chunk, Place, Source, Task
+from stoker.store.sources.json_rows import JsonRows, RowTexts, rows_of
+from stoker.store.sources.source import Chunk, Place, Source, Task, Weighed
 from stoker.store.sources.text import Block, is_compressed, line_blocks, open_text
 
 FIRST_BYTES = 1 << 20
@@ -68,24 +68,30 @@ class JsonLinesSource(Source):
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
         known = self._first.names
-        with closing(self._texts(start, max(chunk_bytes // _INFLATION, 1))) as blocks:
+        most = rows_of(chunk_bytes, len(known))
+        with closing(self._texts(start, max(chunk_bytes // _INFLATION, 1), most)) as blocks:
             for texts, begin, end in blocks:
-                yield partial(self._chunk, texts, schema, known, begin, end)
+                yield Weighed(partial(self._chunk, texts, schema, known, begin, end), len(texts.lines))
 
-    def _texts(self, start: Place, block_bytes: int) -> Generator[tuple[RowTexts, Place, Place], None, None]:
+    def _texts(
+        self, start: Place, block_bytes: int, max_rows: int | None = None
+    ) -> Generator[tuple[RowTexts, Place, Place], None, None]:
         column = self._column
         row = start.row
         with closing(self._blocks(start.position, block_bytes)) as blocks:
             for block in blocks:
-                lines = [text for line in block.data.split(b"\n") if (text := line.strip())]
-                if lines:
-                    texts = RowTexts(b"\n".join(lines), len(lines), row, column)
-                    yield texts, Place(row, block.begin), Place(row + len(lines), block.end)
-                    row += len(lines)
+                for part in _parts(block, max_rows):
+                    lines = [text for line in part.data.split(b"\n") if (text := line.strip())]
+                    if lines:
+                        texts = RowTexts(b"\n".join(lines), len(lines), row, column)
+                        yield texts, Place(row, part.begin), Place(row + len(lines), part.end)
+                        row += len(lines)
 
     def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
         with closing(open_text(self.path)) as text:
-            yield from line_blocks(text, start=start, block_bytes=block_bytes, path=self.path)
+            yield from line_blocks(
+                text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
+            )
 
     def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: Place, end: Place) -> Chunk:
         table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
@@ -96,3 +102,23 @@ class JsonLinesSource(Source):
         with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
             found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in blocks)
             return next((one for one in found if one is not None), None)
+
+
+def _parts(block: Block, max_lines: int | None) -> Iterator[Block]:
+    """The block in parts of at most `max_lines` lines: short rows of a wide table take more memory than their text."""
+    if max_lines is None or block.data.count(b"\n") < max_lines:
+        yield block
+        return
+    begin = count = 0
+    for end in _line_ends(block.data):
+        count += 1
+        if count == max_lines or end == len(block.data):
+            yield Block(block.data[begin:end], block.begin + begin, block.begin + end)
+            begin, count = end, 0
+
+
+def _line_ends(data: bytes) -> Iterator[int]:
+    end = 0
+    while end < len(data):
+        end = (data.find(b"\n", end) + 1) or len(data)
+        yield end

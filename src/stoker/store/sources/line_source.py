@@ -15,13 +15,14 @@ from typing import NoReturn
 import pyarrow as pa
 
 from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
-from stoker.store.sources.source import Chunk, Place, Source, Task
+from stoker.store.sources.source import Chunk, Place, Source, Task, Weighed
 from stoker.store.sources.text import Block, is_compressed, line_blocks, open_text
+from stoker.units import readable_bytes
 
-MAX_HEADER_BYTES = 64 << 20
+MAX_HEADER_BYTES = 64 << 20  # what is kept of it has limits of its own
 _HEADER_BLOCK = 64 << 10
-_INFLATION = 2
-"""Text and the table made of it are in memory together."""
+_INFLATION = 16
+"""Lines and their parts are objects of Python while they are parsed: short rows take many times their text."""
 
 
 class RowFault(Exception):
@@ -73,7 +74,7 @@ class LineSource(Source):
             for block in blocks:
                 count = len(self._rows(block))
                 if count:
-                    yield partial(self._chunk, block, schema, row)
+                    yield Weighed(partial(self._chunk, block, schema, row), len(block.data))
                 row += count
 
     def _chunk(self, block: Block, schema: pa.Schema | None, row: int) -> Chunk:
@@ -97,7 +98,9 @@ class LineSource(Source):
 
     def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
         with closing(open_text(self.path)) as text:
-            yield from line_blocks(text, start=start, block_bytes=block_bytes, path=self.path)
+            yield from line_blocks(
+                text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
+            )
 
     def _line_number(self, position: int) -> int:
         """The number of the line that begins at `position`, counted again: errors may be slow."""
@@ -122,7 +125,7 @@ class LineSource(Source):
                         yield number, text.decode("utf-8", "replace"), position
                 if position > MAX_HEADER_BYTES:
                     raise SourceTooLarge(
-                        f"{self.path} has a header of more than {MAX_HEADER_BYTES >> 20} MB. Is it what its name says?"
+                        f"{self.path} has a header of more than {readable_bytes(MAX_HEADER_BYTES)}. Is it what its name says?"
                     )
         if number == 0:
             raise SourceEmpty(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")

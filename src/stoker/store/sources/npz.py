@@ -67,8 +67,10 @@ class NpzSource(Source):
         with self._archive() as archive:
             members = archive.infolist()
             self._check_directory(len(members))
-            if len(members) > MAX_MEMBERS:
-                raise SourceTooLarge(f"{self.path} holds {len(members):,} arrays; at most {MAX_MEMBERS:,} can be read.")
+            most = min(MAX_MEMBERS, self.limits.columns)
+            if len(members) > most:
+                more = " Give more --memory." if most < MAX_MEMBERS else ""
+                raise SourceTooLarge(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
             for member in members:
                 column = member.filename.removesuffix(".npy")
                 if column == member.filename or member.compress_type not in _METHODS or member.flag_bits & 1:

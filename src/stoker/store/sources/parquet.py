@@ -9,11 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stoker.errors import SourceInvalid
+from stoker.errors import SourceInvalid, SourceTooLarge
 from stoker.store.sources.source import Chunk, Place, Source, Task, decoding
+from stoker.units import readable_bytes
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
+_PAGE_SHARE = 2  # a page of every column is held while a row group is read, so a column takes more than one of text
 _BUFFER_BYTES = 1 << 18  # a column is read in parts of this size, not a row group at a time
 
 
@@ -29,8 +31,21 @@ class ParquetSource(Source):
 
     @cached_property
     def _metadata(self) -> pq.FileMetaData:
+        self._refuse_footer()
         with decoding(self.path, "Parquet"):
             return pq.read_metadata(self.path)
+
+    def _refuse_footer(self) -> None:
+        """The footer describes every column of every row group, and takes many times its size when it is decoded."""
+        with self.path.open("rb") as file:
+            file.seek(max(0, self.num_bytes - 8))
+            found = int.from_bytes(file.read(4), "little")
+        most = self.limits.line_bytes
+        if most < found <= self.num_bytes:
+            raise SourceTooLarge(
+                f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
+                "Give more --memory, or write the file with fewer columns or larger row groups."
+            )
 
     @property
     def num_rows(self) -> int:
@@ -51,6 +66,11 @@ class ParquetSource(Source):
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
         names = self.schema().names if schema is None else schema.names
+        if len(names) > (most := self.limits.columns // _PAGE_SHARE):
+            raise SourceTooLarge(
+                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this --memory. "
+                "Give more, or name fewer with --columns."
+            )
         with decoding(self.path, "Parquet"):
             # Texts come as dictionaries: they are few, repeated, and far smaller that way.
             texts = [field.name for field in self.schema() if field.name in names and pa.types.is_string(field.type)]
@@ -59,7 +79,7 @@ class ParquetSource(Source):
                 page_checksum_verification=True,
                 read_dictionary=texts,
                 pre_buffer=False,
-                buffer_size=_BUFFER_BYTES,
+                buffer_size=min(_BUFFER_BYTES, max(8 * chunk_bytes // max(len(names), 1), 4 << 10)),
             )
         row = 0
         for group in range(self._metadata.num_row_groups):

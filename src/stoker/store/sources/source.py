@@ -37,6 +37,34 @@ class Chunk:
 Task = Callable[[], Chunk]
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A task that holds text of a line longer than a block, and says how much: few of these may wait at a time."""
+
+    task: Task
+    num_bytes: int
+
+    def __call__(self) -> Chunk:
+        return self.task()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What no part of a file may exceed, so that a small or damaged file cannot take more memory than a pack was given.
+
+    They follow from the memory of the pack alone: `Options.limits`. What they stand for was measured (docs/packing.md).
+    """
+
+    line_bytes: int = 128 << 20
+    """Bytes of one line, header or value: it is held several times over while it is decoded."""
+    columns: int = 65_536
+    """Columns of a table in text, or different keys of JSON."""
+
+
+MOST = Limits()
+"""The limits where memory is plenty."""
+
+
 class Source(ABC):
     """One file or table. `name` goes into the manifest, so it is short and the same on every machine."""
 
@@ -48,6 +76,7 @@ class Source(ABC):
     """How far positions go, for progress; None where that is not known beforehand."""
     typed: bool = True
     """False for text formats: their types are only inferred, so int64 may give way to float64."""
+    limits: Limits = MOST
 
     @abstractmethod
     def schema(self) -> pa.Schema:

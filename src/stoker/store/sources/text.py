@@ -18,6 +18,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.units import readable_bytes
 
 MAX_LINE_BYTES = 128 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
@@ -159,27 +160,37 @@ class _Decoder:
 
 
 def line_blocks(
-    file: Readable, *, start: int, block_bytes: int, path: Path, quote: bytes = b"", escape: bytes = b""
+    file: Readable,
+    *,
+    start: int,
+    block_bytes: int,
+    path: Path,
+    quote: bytes = b"",
+    escape: bytes = b"",
+    max_line_bytes: int | None = None,
 ) -> Iterator[Block]:
     """Cut a text into blocks of whole lines of about `block_bytes`, from position `start` (the begin of a line) on.
 
-    With `quote`, a line break between two quotes is part of a value and never cuts; a quote behind `escape` is none.
+    A line of more than `max_line_bytes` is an error. With `quote`, a line break between two quotes is part of a value and never
+    cuts; a quote behind `escape` is none.
     """
     _skip(file, start)
+    most = min(max_line_bytes or MAX_LINE_BYTES, MAX_LINE_BYTES)
     position = start
     rest = b""
     while True:
         # Doubling keeps a huge line linear, up to the one byte that is too much.
-        data = file.read(max(block_bytes, min(len(rest), MAX_LINE_BYTES + 1 - len(rest))))
+        data = file.read(max(block_bytes, min(len(rest), most + 1 - len(rest))))
         rest += data
         if not rest:
             return
         cut = _last_line_end(_without_escapes(rest, escape) if escape else rest, quote) if data else len(rest)
         if cut == 0:
-            if len(rest) > MAX_LINE_BYTES:
+            if len(rest) > most:
                 raise SourceTooLarge(
-                    f"{path} has a line of more than {MAX_LINE_BYTES >> 20} MB at byte {position:,}"
-                    f"{' (or a quote that is never closed)' if quote in rest and quote else ''}. Check the file and its --quote."
+                    f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}"
+                    f"{' (or a quote that is never closed)' if quote in rest and quote else ''}. "
+                    "Check the file and its --quote, or give more --memory."
                 )
             continue
         yield Block(rest[:cut], position, position + cut)

@@ -70,7 +70,7 @@ class TimeMoeSource(Source):
     @cached_property
     def meta(self) -> Meta:
         """What `meta.json` says beside the sequences."""
-        return read_meta(self.path)
+        return read_meta(self.path, self.limits)
 
     @property
     def num_positions(self) -> int:  # type: ignore[override]
@@ -98,7 +98,7 @@ class TimeMoeSource(Source):
         return described
 
     def _open_scales(self) -> JsonText:
-        return JsonText(open_text(self._meta_path), self.label, start=self.meta.scales_at, entered=True)
+        return JsonText(open_text(self._meta_path), self.label, start=self.meta.scales_at, entered=True, limits=self.limits)
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else schema

@@ -14,6 +14,7 @@ import numpy as np
 from stoker.errors import SourceInvalid
 from stoker.store.sources.folder import inside
 from stoker.store.sources.json_text import JsonText
+from stoker.store.sources.source import MOST, Limits
 from stoker.store.sources.text import open_text
 
 META = "meta.json"
@@ -54,10 +55,10 @@ def is_time_moe(folder: Path) -> bool:
     return (folder / META).is_file() and any(path.is_file() for path in folder.glob("*.bin"))
 
 
-def read_meta(folder: Path) -> Meta:
+def read_meta(folder: Path, limits: Limits = MOST) -> Meta:
     """Read and check everything but the sequences."""
     path = folder / META
-    with JsonText(open_text(path), str(path)) as text:
+    with JsonText(open_text(path), str(path), limits=limits) as text:
         found = _members(text, path)
     missing = [name for name in _KEYS if name not in found]
     if missing:

@@ -21,9 +21,12 @@ from stoker.store.sources.line_source import LineSource, RowFault
 from stoker.store.sources.number_text import BadNumber, Floats, number_lists, parse_numbers
 
 MAX_DIMENSIONS = 4096
+MAX_CLASSES = 65_536
 _FLAGS = ("timestamps", "missing", "univariate", "equallength", "targetlabel")
 _COUNTS = ("dimensions", "serieslength")
 _NOTES = ("problemname", "dimension", "classlabel")
+_PAIR_SHARE = 32
+"""A pair of time and value takes hundreds of bytes as objects of Python, so a line may have fewer of them than of numbers."""
 _PAIR = re.compile(rb"\(([^(),]*),([^(),]*)\)")
 _MOMENT = pa.timestamp("us")
 
@@ -71,7 +74,7 @@ class TsSource(LineSource):
         classes: frozenset[str] | None = None
         with closing(self._header_lines()) as lines:
             for number, line, end in lines:
-                tag, *words = line.split()
+                tag, *words = line.split(None, MAX_CLASSES + 2)
                 name = tag[1:].lower()
                 if not tag.startswith("@"):
                     self.refuse_line(number, f"expected a tag like '@problemName' before '@data', found {line[:40]!r}")
@@ -84,6 +87,8 @@ class TsSource(LineSource):
                         self.refuse_line(number, f"{tag} needs a whole number, found {' '.join(words)[:40]!r}")
                     counts[name] = int(words[0])
                 elif name == "classlabel":
+                    if len(words) > MAX_CLASSES + 1:
+                        self.refuse_line(number, f"{tag} lists more than {MAX_CLASSES:,} classes")
                     classes = frozenset(words[1:]) if self._flag(number, tag, words[:1]) else None
                 elif name not in _NOTES:
                     self.refuse_line(number, f"the tag {tag[:40]!r} is not known")
@@ -96,8 +101,9 @@ class TsSource(LineSource):
 
     def _checked(self, header: _Header) -> _Header:
         dimensions = header.counts.get("dimensions", 1)
-        if not 1 <= dimensions <= MAX_DIMENSIONS:
-            raise SourceInvalid(f"{self.path} declares {dimensions:,} dimensions; 1 to {MAX_DIMENSIONS:,} can be read.")
+        most = min(MAX_DIMENSIONS, self.limits.columns)
+        if not 1 <= dimensions <= most:
+            raise SourceInvalid(f"{self.path} declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
         if header.flags.get("univariate", False) and dimensions > 1:
             raise SourceInvalid(
                 f"{self.path} declares @univariate true and @dimensions {dimensions}. Which is right? Fix the header."
@@ -169,9 +175,19 @@ class TsSource(LineSource):
                 raise ValueError("expected a label behind ':', found none")
         text = label.strip().decode("utf-8", "strict")
         if self._header.flags.get("timestamps", False):
+            most = self.limits.line_bytes // _PAIR_SHARE
+            if (found := row.count(b"(")) > most:
+                raise ValueError(f"{found:,} pairs of time and value found; at most {most:,} can be read, more with more --memory")
             times, dimensions = _pairs(row)
             return _Case(dimensions, times, text)
+        self._refuse_dimensions(row.count(b":") + 1)
         return _Case([parse_numbers(part) for part in row.split(b":")], [], text)
+
+    def _refuse_dimensions(self, found: int) -> None:
+        """Before a line is cut into as many parts."""
+        declared = self._header.counts.get("dimensions", min(MAX_DIMENSIONS, self.limits.columns))
+        if found > declared:
+            raise ValueError(f"{found:,} dimensions found, at most {declared:,} expected")
 
     def _check(self, case: _Case) -> None:
         if len(case.dimensions) != self._num_dimensions:

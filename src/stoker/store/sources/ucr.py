@@ -14,6 +14,7 @@ import pyarrow as pa
 from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
 from stoker.store.sources.line_source import LineSource, RowFault
 from stoker.store.sources.number_text import BadNumber, number_lists, parse_numbers
+from stoker.store.sources.source import MOST, Limits
 
 
 class UcrSource(LineSource):
@@ -65,10 +66,12 @@ def is_ucr_row(row: bytes) -> bool:
         return False
 
 
-def is_ucr(path: Path) -> bool:
+def is_ucr(path: Path, limits: Limits = MOST) -> bool:
     """Whether the first line of a `.tsv` file is in UCR's form, and not the header or a row of a table."""
+    source = UcrSource(path, path.name)
+    source.limits = limits
     try:
-        first = UcrSource(path, path.name)._first_line
+        first = source._first_line
     except (SourceEmpty, SourceInvalid, SourceTooLarge):
         return False
     return first is not None and is_ucr_row(first[1])

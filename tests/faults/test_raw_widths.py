@@ -1,0 +1,226 @@
+"""Files that are small and take much memory once they are parsed: ever new keys, endless lines, dimensions without number.
+
+Each is packed within `--memory 192MB`, or refused in one short line, and so quickly that the parser never sees it whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.faults.conftest import READERS
+
+from stoker.errors import MAX_MESSAGE, StokerError
+from stoker.store.pack import pack
+from stoker.store.packing.options import MIN_MEMORY_BYTES, Options
+from stoker.store.sources.source import Limits
+from stoker.testing import Zygote
+
+FORMATS = [f"stoker.store.sources.{name}" for name in ("jsonl", "json_document", "arff", "ts", "ucr", "npz")]
+BASE_BYTES = 72 << 20
+"""What an interpreter takes that has imported all that a pack needs, before it packs."""
+
+
+@pytest.fixture(scope="module")
+def narrow_zygote() -> Iterator[Zygote]:
+    imports = ["pandas", "pyarrow.pandas_compat", *READERS, *FORMATS, "tests.faults.test_raw_widths"]
+    with mock.patch.dict(os.environ, {"ARROW_DEFAULT_MEMORY_POOL": "system"}), Zygote(imports=imports) as zygote:
+        yield zygote
+
+
+def memory(field: str) -> int:
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(found[1]) << 10 if found else 0
+
+
+def pack_and_measure(source: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Pack with the least memory there is; the error, and by how much the process grew at most."""
+    before, error = memory("VmRSS"), None
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+    try:
+        pack(source, store, memory=MIN_MEMORY_BYTES, threads=2, **options)
+    except StokerError as caught:
+        error = caught
+    name = None if error is None else type(error).__name__
+    return {"error": name, "message": str(error), "grown": memory("VmHWM") - before}
+
+
+def pack_without_limits(source: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
+    with mock.patch.object(Options, "limits", Limits(line_bytes=1 << 30, columns=1 << 30)):
+        return pack_and_measure(source, store, options)
+
+
+def rows(text: str, count: int) -> str:
+    return "".join(text.replace("#", f"{i:06}") for i in range(count))
+
+
+def write(text: Callable[[], str]) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(text())
+
+
+def hole(start: str, num_bytes: int) -> Callable[[Path], Any]:
+    """A text that goes on with zeros, which take no space on the disk."""
+
+    def make(path: Path) -> None:
+        path.write_text(start)
+        os.truncate(path, num_bytes)
+
+    return make
+
+
+def wide_parquet(path: Path) -> None:
+    table = pa.table({f"c{i}": [1.0] for i in range(25_000)})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_statistics=False)
+
+
+def wide_npz(path: Path) -> None:
+    np.savez_compressed(path, **{f"c{i}": np.zeros(1) for i in range(2000)})
+
+
+ARFF = "@relation r\n@attribute a numeric\n@attribute c {x}\n@data\n"
+TS = "@problemName p\n@univariate false\n@classLabel true a\n@data\n"
+PAIRS = "@problemName p\n@timeStamps true\n@classLabel false\n@data\n"
+KEYS = "{" + ",".join(f'"k{i}":0.5' for i in range(1400)) + "}\n"
+
+BOMBS: dict[str, tuple[str, Callable[[Path], Any], dict[str, Any], str | None]] = {
+    "ever new keys": ("a.jsonl", write(lambda: rows('{"key#":1}\n', 80_000)), {}, "different keys"),
+    "ever new keys in a document": ("a.json", write(lambda: "[" + rows('{"key#":1},', 80_000)[:-1] + "]"), {}, "different keys"),
+    "ever new keys within": ("a.jsonl", write(lambda: rows('{"a":{"key#":1}}\n', 90_000)), {}, "different keys"),
+    "ever new keys in the end": (
+        "a.jsonl",
+        write(lambda: '{"a":1,"b":2}\n' * 90_000 + rows('{"key#":1}\n', 90_000)),
+        {},
+        "has the key",
+    ),
+    "ever new keys beside those asked for": (
+        "a.jsonl",
+        write(lambda: '{"a":1,"b":2}\n' * 90_000 + rows('{"key#":1}\n', 90_000)),
+        {"columns": "a"},
+        "has the key 'key000000'",
+    ),
+    "a row of many keys": ("a.jsonl", write(lambda: "{" + rows('"key#":1,', 90_000) + '"z":1}\n'), {}, "different keys"),
+    "a long row of keys": ("a.jsonl", write(lambda: "{" + rows('"key#":1,', 250_000) + '"z":1}\n'), {}, "a line of more than"),
+    "keys of a document": ("a.json", write(lambda: "{" + rows('"key#":[1],', 1_700) + '"z":[1]}'), {}, "more than 1,536 keys"),
+    "deep keys": ("a.jsonl", write(lambda: rows('{"a":' * 50 + '{"k#":1}' + "}" * 50 + "\n", 4000)), {}, "different keys"),
+    "deep lists": ("a.jsonl", write(lambda: '{"a":' + "[" * 100_000 + "]" * 100_000 + "}\n"), {}, "nested too deeply"),
+    "few keys of many": ("a.jsonl", write(lambda: KEYS + '{"k7":1.5}\n' * 400), {}, None),
+    "few keys of many in a document": ("a.json", write(lambda: "[" + KEYS + ',{"k7":1.5}' * 400 + "]"), {}, None),
+    "long lists": ("a.jsonl", write(lambda: ('{"a":[' + "1," * 900_000 + "1]}\n") * 4), {}, None),
+    "many short numbers": ("a.json", write(lambda: "[" + "1," * 1_500_000 + "1]"), {}, None),
+    "a line of a gigabyte": ("a.csv", hole("a,b\n1,", 1 << 30), {}, "line of more than"),
+    "a first line of a gigabyte": ("a.csv", hole("", 1 << 30), {}, "line of more than"),
+    "a later line of a gigabyte": ("a.csv", hole("a,b\n" + "1,2\n" * 400_000, 1 << 30), {}, "a line of more than"),
+    "a quote that is never closed": ("a.csv", write(lambda: 'a,b\n1,"' + "x\n" * 2_000_000), {}, "a quote that is never closed"),
+    "many columns": ("a.csv", write(lambda: rows("c#,", 65_000) + "z\n" + "1," * 65_000 + "1\n"), {}, "65,001 columns"),
+    "columns of parquet": ("a.parquet", wide_parquet, {}, "a footer of"),
+    "arrays of an archive": ("a.npz", wide_npz, {}, "2,000 arrays"),
+    "nominal values": (
+        "a.arff",
+        write(lambda: ARFF.replace("{x}", "{" + rows("v#,", 200_000) + "x}") + "1,x\n"),
+        {},
+        "65,536 values",
+    ),
+    "nominal values in one line": (
+        "a.arff",
+        write(lambda: ARFF.replace("{x}", "{" + rows("v#,", 900_000) + "x}") + "1,x\n"),
+        {},
+        "a line",
+    ),
+    "values of a line": ("a.arff", write(lambda: ARFF + "1,x\n" + "1," * 800_000 + "x\n"), {}, "800,001 fields found, 2 expected"),
+    "quoted values of a line": ("a.arff", write(lambda: ARFF + "1,x\n" + "'1'," * 400_000 + "x\n"), {}, "more than 2 fields"),
+    "attributes": (
+        "a.arff",
+        write(lambda: "@relation r\n" + rows("@attribute a# numeric\n", 270_000) + "@data\n1\n"),
+        {},
+        "262,144 attrib",
+    ),
+    "attributes of a relation": (
+        "a.arff",
+        write(lambda: "@relation r\n@attribute b relational\n" + rows("@attribute a# numeric\n", 270_000) + "@end b\n@data\n'1'\n"),
+        {},
+        "262,144 attributes",
+    ),
+    "dimensions of a relation": (
+        "a.arff",
+        write(lambda: "@relation r\n@attribute b relational\n@attribute a numeric\n@end b\n@data\n'" + r"1\n" * 500_000 + "1'\n"),
+        {},
+        "500,001 dimensions",
+    ),
+    "dimensions": ("a.ts", write(lambda: TS + "1:" * 500_000 + "a\n"), {}, "500,000 dimensions"),
+    "dimensions of a later case": ("a.ts", write(lambda: TS + "1:2:a\n" + "1:" * 500_000 + "a\n"), {}, "500,000 dimensions"),
+    "classes": ("a.ts", write(lambda: TS.replace("true a", "true " + rows("c# ", 200_000)) + "1:a\n"), {}, "65,536 classes"),
+    "values of a case": ("a.ts", write(lambda: TS + "1," * 900_000 + "1:a\n"), {}, None),
+    "pairs of a case": (
+        "a.ts",
+        write(lambda: PAIRS + "(1,2)," * 300_000),
+        {},
+        "pairs",
+    ),
+    "values of UCR": ("a.tsv", write(lambda: "1" + "\t1" * 900_000 + "\n"), {}, None),
+    "short rows of UCR": ("a.tsv", write(lambda: "1\t1\n" * 150_000), {}, None),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_file_takes_no_more_than_the_memory_given(narrow_zygote: Zygote, tmp_path: Path, name: str) -> None:
+    file, make, options, message = BOMBS[name]
+    make(tmp_path / file)
+    assert (tmp_path / file).stat().st_blocks * 512 < 20 << 20
+    outcome = narrow_zygote.run(
+        pack_and_measure, source=tmp_path / file, store=tmp_path / "store", options=options, memory_bytes=1 << 30, seconds=280
+    )
+    found = outcome.check()
+    print(name, found)
+    assert found["grown"] < MIN_MEMORY_BYTES - BASE_BYTES
+    assert (found["error"] is None) == (message is None)
+    assert message is None or message in found["message"]
+    assert len(found["message"]) <= MAX_MESSAGE
+    assert (found["error"] is None) == (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("name", ["many columns"])
+def test_negative_control_without_limits_a_small_file_takes_more(narrow_zygote: Zygote, tmp_path: Path, name: str) -> None:
+    file, make, options, _ = BOMBS[name]
+    make(tmp_path / file)
+    outcome = narrow_zygote.run(
+        without_counts, source=tmp_path / file, store=tmp_path / "store", options=options, memory_bytes=4 << 30, seconds=280
+    )
+    print(name, outcome)
+    assert outcome.exit != 0 or outcome.value["grown"] > MIN_MEMORY_BYTES - BASE_BYTES
+
+
+def without_counts(source: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
+    """With the limits that do not depend on the memory lifted too."""
+    sources = "stoker.store.sources"
+    with (
+        mock.patch(f"{sources}.ts.MAX_DIMENSIONS", 1 << 30),
+        mock.patch(f"{sources}.arff_header.MAX_ATTRIBUTES", 1 << 30),
+        mock.patch(f"{sources}.csv_table.MAX_FIELDS", 1 << 30),
+    ):
+        return pack_without_limits(source, store, options)
+
+
+def test_negative_control_ever_new_keys_take_all_memory(narrow_zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(rows('{"key#":1}\n', 6_000))
+    outcome = narrow_zygote.run(
+        pack_without_limits, source=tmp_path / "a.jsonl", store=tmp_path / "store", options={}, memory_bytes=1 << 30, seconds=280
+    )
+    print(outcome)
+    assert outcome.signal in (None, signal.SIGABRT)
+    assert outcome.exit != 0 or outcome.value["grown"] > MIN_MEMORY_BYTES - BASE_BYTES
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16, 1024])
+def test_limits_follow_from_the_memory_alone(threads: int) -> None:
+    """So that a file is packed or refused whatever the number of threads."""
+    assert Options(memory_bytes=256 << 20, threads=threads).limits == Options(memory_bytes=256 << 20).limits
+    assert Options(memory_bytes=256 << 20, threads=threads).num_readers <= 64
