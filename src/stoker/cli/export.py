@@ -147,7 +147,7 @@ def _export_checkpoint(folder: Path, path: str, *, latest: bool, onnx: bool, ove
             f"{path} holds {foreign[0]!r} already. Give a new folder, or --overwrite for a checkpoint and nothing else."
         )
     loaded = load_model(folder, latest=latest)
-    save_weights(loaded.model, path)
+    save_weights(loaded.model, path, overwrite=overwrite)
     if as_json:
         click.echo(json.dumps({"path": path, "step": loaded.step, "parameters": loaded.model.size.num_parameters}))
         return

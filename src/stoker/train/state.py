@@ -219,7 +219,7 @@ class _Joining:
                 _invalid(path, "pairs of key and value", repr(pair)[:40])
             key = self.decode(pair[0], path, depth + 1)
             if (type(key) is not str and type(key) is not int) or key in made:
-                _invalid(path, "keys that differ, and are text or whole numbers", repr(key)[:40])
+                _invalid(path, "keys that differ, and are strings or integers", repr(key)[:40])
             made[key] = self.decode(pair[1], _join(path, key), depth + 1)
         return made
 
@@ -253,4 +253,5 @@ def _bytes(text: str, path: str) -> bytes:
 
 
 def _invalid(path: str, expected: str, found: str) -> NoReturn:
-    raise CheckpointInvalid(f"{path or 'the state itself'}: expected {expected}, found {found}.")
+    line = " ".join(found.split())  # a tensor is printed in several lines
+    raise CheckpointInvalid(f"{path or 'the state itself'}: expected {expected}, found {line}.")
