@@ -340,7 +340,12 @@ def make_folder(path: Path) -> bool:
         return False
     with naming(path):
         make_folder(path.parent)
-        disk.mkdir(path)
+        try:
+            disk.mkdir(path)
+        except FileExistsError:
+            if path.is_dir():
+                return False  # another process was quicker
+            raise
         disk.sync_folder(path.parent)
     return True
 

@@ -88,8 +88,8 @@ def _foreign(folder: Path) -> Iterator[str]:
     except ManifestInvalid:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME}
     # What a process that was killed at its begin leaves: a lock file, and a work folder with nothing in it but a mark under way.
-    begun = {".lock"} if _is_lock(folder / ".lock") else set()
-    names = {entry.name for entry in folder.iterdir()} - begun
+    names = {entry.name for entry in folder.iterdir()}
+    names -= {".lock"} if _is_lock(folder / ".lock") else set()
     if MARK_NAME in in_work or _names_stoker(folder / MANIFEST_NAME):
         yield from (name for name in names - ours if not files.SHARD_NAME.fullmatch(name))
     else:
@@ -106,10 +106,12 @@ def _names_stoker(manifest: Path) -> bool:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file could be a lock of ours: it is empty, or holds the number of a process."""
+    """Whether a file could be a lock of ours: it is empty, holds the number of a process, or is gone with that process."""
     try:
         with os.fdopen(files.open_plain(path, StoreDamaged), "rb") as file:
             found = file.read(32)
+    except FileNotFoundError:
+        return True
     except (OSError, StoreDamaged):
         return False
     return not found or (len(found) < 20 and found.isdigit())
