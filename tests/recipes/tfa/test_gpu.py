@@ -69,6 +69,7 @@ def test_outputs_and_gradients_are_those_of_the_plain_formulation() -> None:
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-4 * max(scale, 1e-3), msg=name)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch.compile warns of what torch itself does
 @pytest.mark.parametrize(("kind", "compiled"), [("windows", False), ("runs", False), ("banded", False), ("runs", True)], ids=str)
 def test_steps_as_a_graph_have_the_losses_of_a_cpu(kind: str, compiled: bool) -> None:
     rng = np.random.default_rng(0)
