@@ -69,6 +69,15 @@ def test_steps_of_a_busy_machine_do_not_hide_the_period() -> None:
     assert slow.every == 25
 
 
+def test_slow_steps_in_a_row_have_no_period_of_one() -> None:
+    """A neighbour that came and went: they hold their part of the window, not all of the time between the first and the last."""
+    slow = slow_of([0.01] * 30 + [0.02] * 4 + [0.01] * 30)
+    assert slow is not None
+    assert slow.share == pytest.approx(4 * 0.01 / 0.68)
+    assert slow.every == 16
+    assert slow.mean == pytest.approx(0.68 / 64)
+
+
 # ---- windows that go on ----
 
 
