@@ -150,6 +150,21 @@ def low_temporary_file_into_place() -> Any:
 
 
 @idiom
+def temporary_file_into_a_new_folder() -> Any:
+    """As fsspec commits, and so Lightning."""
+    os.makedirs("runs/checkpoints")
+    names = []
+    for number in range(2):
+        descriptor, name = tempfile.mkstemp(dir=os.environ["TMPDIR"])
+        os.write(descriptor, b"new")
+        os.close(descriptor)
+        names.append(name)
+        shutil.move(name, f"runs/checkpoints/{number}.ckpt") if number else os.link(name, f"runs/checkpoints/{number}.ckpt")
+    os.remove(names[0])
+    return Path("runs/checkpoints/1.ckpt").read_bytes(), Path("runs/checkpoints/0.ckpt").read_bytes(), tree()
+
+
+@idiom
 def temporary_folder() -> Any:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         Path(folder, "a").write_text("1")
@@ -649,7 +664,6 @@ def run_inside(tmp_path: Path, run: Idiom, monkeypatch: pytest.MonkeyPatch) -> t
     make_home(home := tmp_path / "home")
     before = state(home)
     monkeypatch.chdir(home)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     scratch = Scratch(tmp_path / "scratch")
     scratch.install()
     try:
@@ -660,8 +674,10 @@ def run_inside(tmp_path: Path, run: Idiom, monkeypatch: pytest.MonkeyPatch) -> t
 
 
 @pytest.fixture(autouse=True)
-def same_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Temporary files have the same names each time."""
+def same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary files have the same names each time, and a folder of their own."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: iter(f"{number:08}" for number in range(100)))
 
 

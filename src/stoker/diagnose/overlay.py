@@ -353,7 +353,7 @@ class Overlay:
         """`os.rename` and `os.replace`."""
         name, goal = self.name(src, src_dir_fd, follow=False), self.name(dst, dst_dir_fd, follow=False)
         self._reals.clear()
-        if name is None or goal is None or not (self._is_hidden(name) or self._is_hidden(goal) or self._has_own_below(name)):
+        if name is None or goal is None or (self._both_on_disk(name, goal) and not self._has_own_below(name)):
             if self._has_links and name is not None and goal is not None:
                 src, dst, src_dir_fd, dst_dir_fd = name, goal, None, None
             _OS["rename"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
@@ -363,6 +363,12 @@ class Overlay:
         self._check_move(name, goal, src, dst)
         if name != goal:
             self._move_folder(name, goal) if self._is_folder(name) else self._move_file(name, goal)
+
+    def _both_on_disk(self, name: str, goal: str) -> bool:
+        """Whether a file that gets another name gets it on disk: in caches and the like, or among what libraries wrote."""
+        if name in self._moved or goal in self._moved:
+            return False
+        return (self._passes(name) and self._passes(goal)) or (self._is_own(name) and self._is_own(goal))
 
     def _has_own_below(self, name: str) -> bool:
         return any(is_below(one, name) for one in [*self._moved, *self.made])
@@ -392,7 +398,7 @@ class Overlay:
         if taken is not None and is_below(taken, self._folder):
             _OS["unlink"](taken)
         ours = place == name and (self._passes(name) or self._is_own(name))  # really there, by the program or its libraries
-        if self._passes(goal) or (ours and self._is_own(goal)):  # others may look for it
+        if self._passes(goal) or (ours and self._both_on_disk(name, goal)):  # others may look for it
             self._move_really(place, goal, keep=not ours and not is_below(place, self._folder))
         elif ours:
             self._moved[goal] = self._new_place(goal)
@@ -491,7 +497,7 @@ class Overlay:
     ) -> None:
         """`os.link`."""
         name, goal = self.name(src, src_dir_fd, follow=False), self.name(dst, dst_dir_fd, follow=False)
-        if name is None or goal is None or not (self._is_hidden(name) or self._is_hidden(goal)):
+        if name is None or goal is None or self._both_on_disk(name, goal):
             _OS["link"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
             return
         if self._place(name) is None:
@@ -505,7 +511,7 @@ class Overlay:
         if self._is_folder(name):
             raise _error(errno.EPERM, src, dst)
         place = self._own(name) if self._is_hidden(name) else name
-        hidden = self._is_hidden(goal)
+        hidden = not self._passes(goal)
         target = self._new_place(goal) if hidden else goal
         try:
             _OS["link"](place, target, follow_symlinks=follow_symlinks)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from stoker.clock import now_ns
 
@@ -23,10 +22,10 @@ WORTH_SEEING = 0.05
 """Of all time: windows go on for rare steps that hold more."""
 HOLDS = 0.15
 """Of all time: rare steps that hold more are the verdict."""
+SPANNED = 0.3
+"""Of a window, from the first of its slow steps to the last: at least a third where they come at equal distances."""
 PERIODS = 3
 """From one rare step to the next, that are waited for."""
-SPREAD = 1 / 3
-"""Of a window: slow steps closer together than this from first to last are one disturbance, and have no period."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,9 +41,9 @@ class Slow:
     others: float
     """Of one of the others."""
     every: float | None
-    """Steps from one to the next; None where they have no period."""
+    """Steps from one to the next; None where there is only one."""
     mean: float
-    """Seconds of a step: over whole periods where there are some, else over all steps."""
+    """Seconds of a step: over whole periods where there is one, else over all steps."""
 
 
 def slow_of(seconds: Sequence[float]) -> Slow | None:
@@ -54,9 +53,9 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
     if not at or len(at) > OFTEN * len(seconds):
         return None
     others = statistics.fmean(one for one in seconds if one <= limit)
-    # Whole periods: behind the first slow step, up to the last one. Slow steps in a row would make up such a period by themselves.
-    is_periodic = at[-1] - at[0] > SPREAD * len(seconds)
-    whole = seconds[at[0] + 1 : at[-1] + 1] if is_periodic else seconds
+    # Whole periods: behind the first slow step, up to the last one; but slow steps in a row are a burst, and have no period.
+    periodic = at[-1] - at[0] >= SPANNED * len(seconds)
+    whole = seconds[at[0] + 1 : at[-1] + 1] if periodic else seconds
     mean = statistics.fmean(whole)
     longer = sum(one - others for one in whole if one > limit)
     return Slow(
@@ -64,7 +63,7 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
         share=longer / sum(whole),
         seconds=statistics.fmean(seconds[number] for number in at),
         others=others,
-        every=statistics.fmean(after - before for before, after in pairwise(at)) if is_periodic else None,
+        every=(at[-1] - at[0]) / (len(at) - 1) if periodic else len(seconds) / len(at) if len(at) > 1 else None,
         mean=mean,
     )
 
