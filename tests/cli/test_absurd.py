@@ -146,6 +146,7 @@ NO_PATHS = {
     "KEY",
     "COL",
     "A,B,…",
+    "W,W,…",
     "TYPE",
     "N",
     "TEXT",

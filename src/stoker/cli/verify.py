@@ -69,7 +69,7 @@ def _verify_training(path: Path, *, as_json: bool) -> None:
         if not as_json:
             click.echo(printable(f"{word:<10} {sentence}"))
 
-    with files.scratch_folder(Path(f"{settings.out_dir}.verify")) as scratch:
+    with files.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
         files.remove_folder(scratch / "run")  # of a check that was killed
         prepare_run(settings, scratch / "run", say)
     click.echo(json.dumps({"path": str(path), "checks": said}) if as_json else f"{printable(str(path))} is ready to be trained.")
