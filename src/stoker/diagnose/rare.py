@@ -72,7 +72,7 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
 
 
 def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
-    """The slow steps of several windows: as the one has them in which they took most time, but with no more of the time than in all of them.
+    """The slow steps of several windows: those of the one in which they took most time, but with no more of it than in all windows.
 
     A neighbour that came and went makes slow steps in one window, and a machine that changes its speed makes a slow window.
     """
