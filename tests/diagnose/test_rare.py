@@ -17,7 +17,7 @@ from stoker.diagnose.boundaries import Boundaries, Times
 from stoker.diagnose.conclude import conclude
 from stoker.diagnose.ledger import Ledger
 from stoker.diagnose.measurements import Measurements, Place, Rare, Stretch
-from stoker.diagnose.rare import HOLDS, PERIODS, Periods, slow_of
+from stoker.diagnose.rare import HOLDS, PERIODS, Periods, slow_of, slow_of_windows
 from stoker.diagnose.rule import LARGEST_TAIL, doubt, holding, verdict_of
 from stoker.diagnose.sampler import Sampler
 from stoker.diagnose.scripts import measure_script
@@ -76,6 +76,29 @@ def test_slow_steps_in_a_row_have_no_period_of_one() -> None:
     assert slow.share == pytest.approx(4 * 0.01 / 0.68)
     assert slow.every == 16
     assert slow.mean == pytest.approx(0.68 / 64)
+
+
+def test_slow_steps_of_one_window_have_no_more_of_the_time_than_in_all() -> None:
+    noisy = [0.01, 0.02, 0.01, 0.01] * 5
+    alone = slow_of(noisy)
+    assert alone is not None
+    assert alone.share > HOLDS
+    together = slow_of_windows([noisy, *[[0.01] * 40] * 4])
+    assert together is not None
+    assert together.share < 0.03
+    assert together.mean == pytest.approx((0.25 + 1.6) / 180)
+
+
+def test_all_windows_of_a_periodic_program_agree() -> None:
+    seconds = steps_with(25, 4.0, number=120)
+    noise = [0.02, 0.01, 0.01, 0.01, 0.01] * 4
+    slow = slow_of_windows([noise, seconds[:100], seconds[22:25], seconds[20:25], [0.01] * 10])
+    assert slow == slow_of(seconds[:100])
+
+
+def test_a_window_at_another_speed_has_no_slow_steps() -> None:
+    assert slow_of_windows([[0.01] * 30, [0.016] * 20, [0.01] * 20]) is None
+    assert slow_of([0.01] * 30 + [0.016] * 20 + [0.01] * 20) is not None, "negative control"
 
 
 # ---- windows that go on ----

@@ -31,7 +31,7 @@ from stoker.diagnose.measurements import (
     Work,
 )
 from stoker.diagnose.profile import Profile
-from stoker.diagnose.rare import HOLDS, WORTH_SEEING, Slow, slow_of
+from stoker.diagnose.rare import HOLDS, WORTH_SEEING, Slow, slow_of_windows
 from stoker.diagnose.sampler import MOSTLY, Line
 from stoker.diagnose.watched import Source, Sources
 from stoker.diagnose.words import percent
@@ -157,7 +157,7 @@ class Ledger:
         )
 
     def slow_steps(self, *, bursts: bool) -> Slow | None:
-        """The slow ones of T, from the window that has most of them; None where there are none.
+        """The slow ones of T that hold some of its time; None where there are none.
 
         Where batches come in bursts, because worker processes make them, waiting for one is left out.
         """
@@ -168,9 +168,10 @@ class Ledger:
         for end in reversed(self.ends.get(id(self.loop), [])):  # steps as well, but what is special about them is told elsewhere
             if end.stretch < len(pieces) and pieces[end.stretch]:
                 pieces[end.stretch].insert(end.at - (starts or [0])[end.stretch], statistics.median(pieces[end.stretch]))
-        found = [slow for piece in pieces if (slow := slow_of(piece)) is not None and slow.share >= WORTH_SEEING]
-        best = max(found, key=lambda one: len(one.at), default=None)
-        if best is None or not waits:
+        best = slow_of_windows([piece for piece in pieces if piece])
+        if best is None or best.share < WORTH_SEEING:
+            return None
+        if not waits:
             return best
         waited = statistics.fmean(one.phases_ns[NEXT] for one in self.loop) / 1e9
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)

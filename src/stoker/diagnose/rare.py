@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stoker.clock import now_ns
 
@@ -22,6 +22,8 @@ WORTH_SEEING = 0.05
 """Of all time: windows go on for rare steps that hold more."""
 HOLDS = 0.15
 """Of all time: rare steps that hold more are the verdict."""
+LEAST_OF_A_LEVEL = 8
+"""Steps of a window whose median says how fast the machine was."""
 SPANNED = 0.3
 """Of a window, from the first of its slow steps to the last: at least a third where they come at equal distances."""
 PERIODS = 3
@@ -54,7 +56,8 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
         return None
     others = statistics.fmean(one for one in seconds if one <= limit)
     # Whole periods: behind the first slow step, up to the last one; but slow steps in a row are a burst, and have no period.
-    periodic = at[-1] - at[0] >= SPANNED * len(seconds)
+    span = at[-1] - at[0]
+    periodic = span >= SPANNED * len(seconds) and OFTEN * span >= len(at) - 1
     whole = seconds[at[0] + 1 : at[-1] + 1] if periodic else seconds
     mean = statistics.fmean(whole)
     longer = sum(one - others for one in whole if one > limit)
@@ -63,9 +66,32 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
         share=longer / sum(whole),
         seconds=statistics.fmean(seconds[number] for number in at),
         others=others,
-        every=(at[-1] - at[0]) / (len(at) - 1) if periodic else len(seconds) / len(at) if len(at) > 1 else None,
+        every=span / (len(at) - 1) if periodic else len(seconds) / len(at) if len(at) > 1 else None,
         mean=mean,
     )
+
+
+def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
+    """The slow steps of several windows: those of the one in which they took most time, but with no more of it than in all windows.
+
+    A neighbour that came and went makes slow steps in one window, and a machine that changes its speed makes a slow window.
+    """
+    best = max((slow for window in windows if (slow := slow_of(window))), key=_longer, default=None)
+    if best is None:
+        return None
+    usual = statistics.median(one for window in windows for one in window)
+    levels = [statistics.median(window) if len(window) >= LEAST_OF_A_LEVEL else usual for window in windows]
+    scaled = [one * usual / level for window, level in zip(windows, levels, strict=True) for one in window if level > 0]
+    longer = [one - best.others for one in scaled if one > max(SLOW * usual, (best.others + best.seconds) / 2)]
+    share = sum(longer) / sum(scaled)
+    if share >= best.share:
+        return best
+    return replace(best, share=share, mean=statistics.fmean(one for window in windows for one in window))
+
+
+def _longer(slow: Slow) -> float:
+    """Seconds that slow steps of a window took longer than others."""
+    return len(slow.at) * (slow.seconds - slow.others)
 
 
 def _limit(seconds: Sequence[float]) -> float:
