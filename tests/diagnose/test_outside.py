@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from stoker.diagnose import outside as listening
 from stoker.diagnose.outside import MAX_LENGTH, Outside
 
 PROGRAM = """
@@ -96,3 +98,17 @@ def test_negative_control_who_does_not_listen_hears_nothing(outside: Outside, do
     outside.remove()
     do("system", "true")
     assert outside.notes() == []
+
+
+def test_listening_again_and_again_leaves_one_hook_that_calls_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps audit hooks for good: one each made every later open and setenv of the process slower."""
+    hooks: list[object] = []
+    monkeypatch.setattr(sys, "addaudithook", hooks.append)
+    monkeypatch.setattr(listening, "_is_hooked", False)
+    before = list(listening._listeners)
+    for _ in range(5):
+        one = Outside(lambda path: False)
+        one.install()
+        one.remove()
+    assert len(hooks) == 1
+    assert listening._listeners == before

@@ -26,6 +26,24 @@ MAX_NAMED = 3
 MAX_LENGTH = 60
 
 
+_listeners: list[Callable[[str, tuple[Any, ...]], None]] = []
+_is_hooked = False
+
+
+def _listen(hear: Callable[[str, tuple[Any, ...]], None]) -> None:
+    """Python calls audit hooks for good, so there is one for all that listen: a hook each would slow the process down ever more."""
+    global _is_hooked
+    _listeners.append(hear)
+    if not _is_hooked:
+        _is_hooked = True
+        sys.addaudithook(_heard)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    for hear in _listeners:
+        hear(event, arguments)
+
+
 class Outside:
     """What was done outside, each once."""
 
@@ -40,12 +58,14 @@ class Outside:
         self._pid = os.getpid()
 
     def install(self) -> None:
-        """Begin to listen; Python has no way to take a listener away."""
+        """Begin to listen."""
         self._listens = True
-        sys.addaudithook(self._hear)
+        _listen(self._hear)
 
     def remove(self) -> None:
         """Listen no more."""
+        if self._listens:
+            _listeners.remove(self._hear)
         self._listens = False
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -60,7 +80,7 @@ class Outside:
             return
         if not self._listens or os.getpid() != self._pid:
             return
-        frame = _causing(sys._getframe(1), event)
+        frame = _causing(sys._getframe(2), event)
         what = _what(event, arguments)
         if frame is not None and what is not None and (event in STARTS or self._protects(arguments[0])):
             place = place_of(frame)
