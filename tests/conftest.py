@@ -59,23 +59,28 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-@pytest.fixture
-def seed(request: pytest.FixtureRequest) -> int:
-    """A seed of this test's own, the same in every run; pytest shows the line that replays it when the test fails."""
+@pytest.fixture(autouse=True)
+def seed_of_test(request: pytest.FixtureRequest) -> int:
+    """A seed of this test's own, the same in every run, given to all global generators.
+
+    Pytest shows the line that replays it when the test fails. Tests ask for `seed` or `rng`; a parameter named `seed` hides
+    that fixture and not this one.
+    """
     given: int | None = request.config.getoption("--seed")
     if given is None:
         given = secrets.randbits(32) if request.config.getoption("--explore") else zlib.crc32(request.node.nodeid.encode())
     print(f"replay with: pytest '{request.node.nodeid}' --seed {given}")
+    random.seed(given)
+    np.random.seed(given)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(given)
     return given
 
 
-@pytest.fixture(autouse=True)
-def seed_global_generators(seed: int) -> None:
-    """What a test draws without a generator of its own, such as the weights of a new model, is fixed as well."""
-    random.seed(seed)
-    np.random.seed(seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+@pytest.fixture
+def seed(seed_of_test: int) -> int:
+    """The seed of this test."""
+    return seed_of_test
 
 
 @pytest.fixture

@@ -252,25 +252,29 @@ class Stop(Exception):
     """The end of a process, for tests that stay in one."""
 
 
-def stopping_at(step: int | None, folder: Path) -> Callable[[nn.Module, Any], torch.Tensor]:
-    """A loss that ends the run in a step of the training, counted from 0; measured steps come before run.json is there."""
+def stop_at_call(model: nn.Module, call: int | None, stop: Callable[[], None], counts: Callable[[], bool] = lambda: True) -> None:
+    """Let the n-th forward pass, counted from 0, call `stop`. Not the loss: what that closes over is part of what a run is."""
     count = 0
 
-    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    def hook(*_: Any) -> None:
         nonlocal count
-        if (folder / "run.json").exists():
+        if counts():
             count += 1
-            if count - 1 == step:
-                raise Stop
-        return nn.functional.mse_loss(model(batch[0]), batch[1])
+            if count - 1 == call:
+                stop()
 
-    return loss
+    model.register_forward_pre_hook(hook)
+
+
+def raise_stop() -> None:
+    raise Stop
 
 
 def run_in(folder: Path, *, stop_at: int | None = None, resume: bool = False, **options: Any) -> tuple[Setup, nn.Module]:
     model = network(dropout=0.2)
     torch.manual_seed(3)
-    trainer = trainer_of(model, stopping_at(stop_at, folder), folder=folder, save_every=100, **options)
+    stop_at_call(model, stop_at, raise_stop, counts=(folder / "run.json").exists)  # measured steps come before that file
+    trainer = trainer_of(model, folder=folder, save_every=100, **options)
     result = trainer.fit(pairs(), epochs=80, resume=resume)
     return result.setup, model
 
@@ -379,19 +383,11 @@ class Killed(BaseException):
 
 
 def train(folder: str | None, *, kill_at: int | None = None, kill: Callable[[], None], resume: bool = False, **options: Any) -> Any:
-    """A run that ends at the n-th call of its loss: while setups are measured, or later."""
+    """A run that ends at the n-th call of its model, counted from 1: while setups are measured, or later."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
-    mean_loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
-    count = 0
-
-    def loss(model: nn.Module, batch: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == kill_at:
-            kill()
-        return mean_loss(model, batch)
-
+    loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+    stop_at_call(model, None if kill_at is None else kill_at - 1, kill)
     feed = stoker.Feed(make_store(), stoker.Windows(8, horizon=1), batch_size=16, order=stoker.Shuffle(7))
     trainer = trainer_of(model, loss, folder=folder, save_every=60, clip=1.0, **options)
     result = trainer.fit(feed, epochs=30, resume=resume)
@@ -412,7 +408,7 @@ def train_in_child(**options: Any) -> Any:
 
 
 MOMENTS = (1, 2, 30, 59, 60, 61, 100, 200, 300, 330)
-"""Calls of the loss at which a run is killed: its first step, before and after the first checkpoint (60), and its last step."""
+"""Calls of the model at which a run is killed: its first step, before and after the first checkpoint (60), and its last step."""
 
 
 @pytest.fixture
@@ -421,11 +417,12 @@ def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stoker.train.run.find_commit", lambda folder: None)
 
 
-def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(quick_runs: None, tmp_path: Path) -> None:
-    """Ten times, and ended at ten moments: the same weights. Here by an exception; by kill -9 in the slow test below."""
+@pytest.mark.parametrize("moments", [MOMENTS[::4], pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=len)
+def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(quick_runs: None, tmp_path: Path, moments: tuple[int, ...]) -> None:
+    """Several times, and ended at several moments: the same weights. By an exception; by kill -9 in the slow test below."""
     with hog():
-        found = [train_here() for _ in range(10)]
-        for moment in MOMENTS:
+        found = [train_here() for _ in moments]
+        for moment in moments:
             with pytest.raises(Killed):
                 train_here(tmp_path / f"ended-{moment}", kill_at=moment)
             found.append(train_here(tmp_path / f"ended-{moment}", resume=True))

@@ -43,6 +43,7 @@ _LAZY = {
     "Wandb": "stoker.train.writers.wandb:Wandb",
     "Writer": "stoker.train.writers.writer:Writer",
     "check_picture": "stoker.train.plot:check_picture",
+    "Exported": "stoker.train.export:Exported",
     "export_model": "stoker.train.export:export_model",
     "load_trained": "stoker.train.weights:load_trained",
     "save_picture": "stoker.train.plot:save_picture",
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from stoker.train.choice import Setup as Setup
     from stoker.train.choice import Trial as Trial
     from stoker.train.ema import Ema as Ema
+    from stoker.train.export import Exported as Exported
     from stoker.train.export import export_model as export_model
     from stoker.train.loss import supervised as supervised
     from stoker.train.metrics.accuracy import Accuracy as Accuracy

@@ -343,6 +343,7 @@ class Trainer:
     def _copied_setup(self, given: Setup | str | Path) -> tuple[Setup, str]:
         setup = given if isinstance(given, Setup) else recorded_setup(Path(given))
         where = "setup=" if isinstance(given, Setup) else str(given)
+        self._check_possible(setup, where)
         for name, value in contents.asked_setup(self).items():
             if getattr(setup, name) != value:
                 raise OptionError(

@@ -242,7 +242,7 @@ def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
     left_out = "caf\\udce9.bak, notes.md, model.pkl, notes.md, more.jsonl"
     assert store.manifest.notes == [f"left out 5 other files or folders ({left_out})"]
     assert open_store(data / "out.stoker").manifest == store.manifest, "a name that is not Unicode does no harm"
-    again = pack(data, data / "out.stoker")
+    again = pack(data, data / "out.stoker", replace=True)
     assert again.manifest is not None
     assert again.manifest.notes == store.manifest.notes, "stores are results, and not among them"
 

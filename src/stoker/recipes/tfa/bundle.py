@@ -46,7 +46,7 @@ from stoker.recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, leng
 from stoker.recipes.tfa.settings import Settings, read_settings
 from stoker.recipes.tfa.stationary import levels_of
 from stoker.recipes.tfa.threads import using
-from stoker.train.export import Exported
+from stoker.train import Exported
 
 Array = npt.NDArray[Any]
 
