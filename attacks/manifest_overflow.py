@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 from attempt import main
+from tests.harness import seal_manifest, tiny_store
 
 from stoker.store.store import MANIFEST_NAME, open_store
-from stoker.testing import seal_manifest, tiny_store
 
 Change = Callable[[dict[str, Any]], None]
 

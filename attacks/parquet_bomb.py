@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from attempt import Survived, main
 
-from stoker.store.pack import pack
+from stoker.store.pack.api import pack
 
 UNFOLDED_BYTES = 400_000_000
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 from attempt import main
+from tests.harness import tiny_store
 
-from stoker.store.pack import pack
+from stoker.store.pack.api import pack
 from stoker.store.store import open_store
-from stoker.testing import tiny_store
 
 
 class Payload:

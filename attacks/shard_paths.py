@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 from attempt import main
+from tests.harness import seal_manifest, tiny_store
 
 from stoker.store.store import MANIFEST_NAME, open_store
-from stoker.testing import seal_manifest, tiny_store
 
 SECRET = b"\x93NUMPY a private file that lies outside of the store"
 

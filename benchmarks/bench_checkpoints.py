@@ -21,8 +21,8 @@ from torch import nn
 
 import stoker
 from benchmarks import record
-from stoker.train.checkpoints import Checkpoints
-from stoker.train.fit import Fit
+from stoker.train.checkpoint import Checkpoints
+from stoker.train.loop import Fit
 
 QUESTION = "What share of a training of 10 million weights goes into a checkpoint every 100 updates?"
 

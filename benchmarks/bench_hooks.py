@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from benchmarks.record import arguments, ratio, save, spread
-from stoker.clock import now_ns
-from stoker.diagnose.plan import TRUE, Plan
+from stoker._clock import now_ns
+from stoker.diagnose.loaders import Source, Watched
 from stoker.diagnose.session import Session
-from stoker.diagnose.watched import Source, Watched
+from stoker.diagnose.steps import TRUE, Plan
 
 QUESTION = "What does it cost a step that the diagnosis looks at it?"
 STEPS, WARM = 128, 4

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from stoker.files import write_file
+from stoker._disk import write_file
 from stoker.store import manifest as manifests
-from stoker.store.columnfile import ColumnFile
 from stoker.store.manifest import ColumnEntry, Manifest, NonFinite
+from stoker.store.shards import ColumnFile
 
 QUESTION = "What does opening a store of 48 million series cost, next to one of ten?"
 

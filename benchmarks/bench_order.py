@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks import record
-from stoker.order.blocks import BlockShuffle
-from stoker.order.lengths import Lengths
-from stoker.order.order import Order, Shuffle
-from stoker.order.sequences import Sequences
+from stoker.sampling.block_shuffle import BlockShuffle
+from stoker.sampling.orders import Order, Shuffle
+from stoker.sampling.views import Lengths, Sequences
 
 QUESTION = "What does an index of 132 million samples cost, in time and in state, and how soon is the first batch there?"
 
@@ -30,7 +29,7 @@ CHILD = """
 import json, resource, sys, time
 import numpy as np, torch
 import stoker
-from stoker.store.column import Column
+from stoker.store.shards import Column
 from stoker.store.store import Store
 folder, num_series, view, order, state = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], json.loads(sys.argv[5])
 view = {"sequences": stoker.Sequences(64), "segments": stoker.Segments(64), "windows": stoker.Windows(4)}[view]

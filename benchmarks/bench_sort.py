@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from benchmarks import record
-from stoker.store.packing.block import stable_order
+from stoker.store.pack.blocks import stable_order
 
 QUESTION = "How much faster is a stable order of integer keys by 16-bit digits than np.argsort(kind='stable')?"
 

@@ -23,11 +23,10 @@ import pandas as pd
 from benchmarks import record
 from benchmarks.before import mostlyai_statistics as before
 from stoker.encode import analyze
-from stoker.encode.statistics.digit_ranges import DigitRanges
-from stoker.encode.statistics.keys import float_keys, whole_keys
-from stoker.encode.statistics.limits import EXACT
-from stoker.encode.statistics.quantiles import closest_positions
-from stoker.encode.statistics.runs import Run
+from stoker.encode.statistics.columns import float_keys, whole_keys
+from stoker.encode.statistics.kinds import EXACT
+from stoker.encode.statistics.numbers import DigitRanges
+from stoker.encode.statistics.quantiles import Run, closest_positions
 
 QUESTION = "What does it cost to analyse a column, and 50 columns of a million rows, next to the way of mostlyai-engine?"
 

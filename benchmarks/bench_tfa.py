@@ -111,8 +111,8 @@ def stages(folder: Path, extra: tuple[str, ...]) -> dict[str, Any]:
 
     from stoker.recipes.tfa import audit, pipeline, scoring
     from stoker.recipes.tfa.data import prepare
+    from stoker.recipes.tfa.pipeline import using
     from stoker.recipes.tfa.settings import read_settings
-    from stoker.recipes.tfa.threads import using
 
     settings = read_settings(folder / "tfa.yaml", assignments=extra[1:])
     found: dict[str, Any] = {}

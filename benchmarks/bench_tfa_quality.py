@@ -28,8 +28,7 @@ from benchmarks import record
 from benchmarks.before import tfa_loop
 from benchmarks.bench_indicators import spec_of_55
 from benchmarks.markets import Signal, draw_labels, market
-from stoker.recipes.tfa.build import build_model
-from stoker.recipes.tfa.stationary import Levels, levels_of, ratios
+from stoker.recipes.tfa.model import Levels, build_model, levels_of, ratios
 
 QUESTION = "How much CPU time does a TFA model need to come within 0.01 AUC of what can be known at all?"
 Array = npt.NDArray[Any]

@@ -15,7 +15,7 @@ from torch import nn
 
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from stoker.recipes.tfa.build import build_model
+from stoker.recipes.tfa.model import build_model
 
 QUESTION = (
     "What does a training step of the TFA model cost on a CPU, as its authors write it, without what nobody reads, and banded?"

@@ -36,8 +36,8 @@ from benchmarks.verdicts.measure import step_seconds
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.neighbour import noisy_neighbours
 from benchmarks.verdicts.table import PROGRAMS, Program
-from stoker.diagnose.conclude import conclude
 from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.verdict import conclude
 
 QUESTION = "Of programs with one known cause, how many does `stoker diagnose` name right?"
 SMALL = ("data-mlp", "host-mlp", "optimizer-tabular", "compute-mlp", "memory-mlp", "dispatch-mlp", "few-steps-data-mlp")

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from benchmarks.record import arguments, interleave, ratio, save, spread
-from stoker.clock import now_ns
-from stoker.diagnose.stopwatch import Watch, watch
+from stoker._clock import now_ns
+from stoker.diagnose.watch import Watch, watch
 
 QUESTION = "What does it cost to watch a loader all the time?"
 STEP_NS = 1_000_000

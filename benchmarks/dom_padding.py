@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.kernel import kernel
-from stoker.memory import prefetch
+from stoker._kernels import kernel, prefetch
 
 Array = npt.NDArray[Any]
 

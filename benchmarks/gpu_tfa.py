@@ -25,7 +25,8 @@ from torch.profiler import ProfilerActivity, profile
 import stoker
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from stoker.recipes.tfa import attention, attention_kernel
+from stoker.recipes.tfa import attention_kernel
+from stoker.recipes.tfa import model as attention
 from stoker.recipes.tfa.model import Tfa
 
 QUESTION = (

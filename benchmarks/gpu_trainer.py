@@ -21,7 +21,7 @@ from torch import nn
 import stoker
 from benchmarks import record
 from benchmarks.before import tfa_loop
-from stoker.devices import sync_debug_mode
+from stoker._text import sync_debug_mode
 
 QUESTION = "What does a step cost on a GPU: a plain loop, the trainer's eager step, and the whole step as a CUDA graph?"
 DEVICE = "cuda"

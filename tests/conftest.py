@@ -22,8 +22,7 @@ from pathlib import Path
 import hypothesis
 import numpy as np
 import pytest
-
-from stoker.testing import Zygote
+from tests.harness import Zygote
 
 # A shared machine may stall any example, so time limits are pytest's; a failure prints the line that replays it.
 hypothesis.settings.register_profile("fixed", deadline=None, print_blob=True, derandomize=True)

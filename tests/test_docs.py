@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import stoker
-from stoker.order.lengths import Lengths
+from stoker.sampling.views import Lengths
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -49,7 +49,7 @@ def test_links_and_what_is_named_exist(document: Path) -> None:
 
 
 def test_negative_control_what_is_not_there_is_found() -> None:
-    text = "[a](nowhere.md) [b](encoding/digits.md#cost) `benchmarks/nothing.py` `src/stoker/kernel.py` "
+    text = "[a](nowhere.md) [b](encoding/digits.md#cost) `benchmarks/nothing.py` `src/stoker/_kernels.py` "
     text += "`tests/test_docs.py::test_links_and_what_is_named_exist` `tests/test_docs.py::test_of_tomorrow` `tests/none.py`"
     found = missing(ROOT / "docs" / "promises.md", text)
     assert found == ["nowhere.md", "benchmarks/nothing.py", "tests/test_docs.py::test_of_tomorrow", "tests/none.py::"]

@@ -147,7 +147,7 @@ def findings(law: Callable[[ast.Module], Iterator[Finding]], *, spare: set[str])
 
 
 def test_data_never_becomes_code() -> None:
-    """The one pickle is the cache of compiled kernels, which is code and no data: tests/test_kernel.py."""
+    """The one pickle is the cache of compiled kernels, which is code and no data: tests/test_kernels_kernel.py."""
     [only] = findings(code_from_data, spare=set())
     assert re.fullmatch(r"kernel\.py:\d+: import numba\.core\.serialize", only)
 

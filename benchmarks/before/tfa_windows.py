@@ -12,7 +12,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.recipes.tfa.before import Array, Sample, SeqWindows
+from benchmarks.before.tfa_loop import Array, Sample, SeqWindows
 
 __all__ = ["Array", "EfficientSeqWindows", "Sample", "SeqWindows", "WindowDataset", "loader"]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import stoker
-from stoker.order.lengths import Lengths
+from stoker.sampling.views import Lengths
 
 HERE = Path(__file__).parent
 

@@ -12,6 +12,7 @@ goes along with a trainer in `stoker.train`, whole workloads in `stoker.recipes`
 
 from typing import TYPE_CHECKING
 
+from stoker._lazy import lazy
 from stoker.errors import (
     BadValue,
     BatchesInvalid,
@@ -41,7 +42,6 @@ from stoker.errors import (
     TimeDisorder,
     TrainError,
 )
-from stoker.lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -93,23 +93,23 @@ __all__ = [
 ]
 
 _LAZY = {
-    "BlockShuffle": "stoker.order.blocks:BlockShuffle",
-    "ByLength": "stoker.order.bylength:ByLength",
-    "EarlyStopping": "stoker.train.stopping:EarlyStopping",
+    "BlockShuffle": "stoker.sampling.block_shuffle:BlockShuffle",
+    "ByLength": "stoker.sampling.orders:ByLength",
+    "EarlyStopping": "stoker.train.schedule:EarlyStopping",
     "Feed": "stoker.feed.feed:Feed",
-    "Segments": "stoker.order.windows:Segments",
-    "Sequences": "stoker.order.sequences:Sequences",
-    "Sequential": "stoker.order.order:Sequential",
-    "Shuffle": "stoker.order.order:Shuffle",
+    "Segments": "stoker.sampling.views:Segments",
+    "Sequences": "stoker.sampling.views:Sequences",
+    "Sequential": "stoker.sampling.orders:Sequential",
+    "Shuffle": "stoker.sampling.orders:Shuffle",
     "Store": "stoker.store.store:Store",
     "Trainer": "stoker.train.trainer:Trainer",
-    "Weighted": "stoker.order.weighted:Weighted",
-    "Windows": "stoker.order.windows:Windows",
-    "check": "stoker.feed.audit:check",
+    "Weighted": "stoker.sampling.orders:Weighted",
+    "Windows": "stoker.sampling.views:Windows",
+    "check": "stoker.auditing.check:check",
     "inspect": "stoker.store.inspect:inspect",
     "open": "stoker.store.store:open_store",
-    "pack": "stoker.store.pack:pack",
-    "verify": "stoker.store.verify:verify",
+    "pack": "stoker.store.pack.api:pack",
+    "verify": "stoker.store.inspect:verify",
 }
 
 _MODULES = ("diagnose", "encode", "recipes", "split", "testing", "train")
@@ -121,20 +121,16 @@ if TYPE_CHECKING:
     from stoker import split as split
     from stoker import testing as testing
     from stoker import train as train
-    from stoker.feed.audit import check
+    from stoker.auditing.check import check
     from stoker.feed.feed import Feed
-    from stoker.order.blocks import BlockShuffle
-    from stoker.order.bylength import ByLength
-    from stoker.order.order import Sequential, Shuffle
-    from stoker.order.sequences import Sequences
-    from stoker.order.weighted import Weighted
-    from stoker.order.windows import Segments, Windows
-    from stoker.store.inspect import inspect
-    from stoker.store.pack import pack
+    from stoker.sampling.block_shuffle import BlockShuffle
+    from stoker.sampling.orders import ByLength, Sequential, Shuffle, Weighted
+    from stoker.sampling.views import Segments, Sequences, Windows
+    from stoker.store.inspect import inspect, verify
+    from stoker.store.pack.api import pack
     from stoker.store.store import Store
     from stoker.store.store import open_store as open
-    from stoker.store.verify import verify
-    from stoker.train.stopping import EarlyStopping
+    from stoker.train.schedule import EarlyStopping
     from stoker.train.trainer import Trainer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

@@ -16,7 +16,7 @@ SOURCE = Path(stoker.__file__).parents[1]
 SLOW = """
 import sys, time
 from stoker.store.packing import state
-from stoker.store.packing.run import Run
+from stoker.store.pack.runs import Run
 state.JOURNAL_BYTES = 1 << 20
 write = Run._write
 def slowly(self, *arguments):

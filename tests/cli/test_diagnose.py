@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.cli.calling import Done, call, stoker_command
 from tests.diagnose.findings import ALL, on_gpu, with_texts, without_verdict
-from tests.diagnose.test_show import IN_A_PIPE
+from tests.diagnose.test_render_show import IN_A_PIPE
 
-from stoker.diagnose.finding import Finding
+from stoker.diagnose.measurements import Finding
 from stoker.errors import TrainError
 
 Stoker = Callable[..., Done]
@@ -62,7 +62,7 @@ def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnos
         tell("trying \x1b[31mfused")
         return with_texts(finding, "tried")
 
-    monkeypatch.setattr("stoker.diagnose.trying.try_next", try_next)
+    monkeypatch.setattr("stoker.diagnose.compare.try_next", try_next)
     done = stoker("diagnose", "-m", "train", "--try", "--", "a")
     assert asked == [(("train", ("a",)), {"module": True, "quiet": True})]
     assert done.err == "stoker: trying \\x1b[31mfused\n"

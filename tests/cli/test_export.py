@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from tests.cli.calling import Done
 from tests.cli.trainings import make_folder
 
-from stoker.train.checkpoints import Checkpoint
-from stoker.train.weights import load_weights
+from stoker.train.checkpoint import Checkpoint
+from stoker.train.export import load_weights
 
 Stoker = Callable[..., Done]
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.cli.calling import Done
+from tests.harness import tiny_store
 
+from stoker._text import readable_bytes
 from stoker.cli.inspect import MAX_SOURCES
-from stoker.store.pack import pack
-from stoker.testing import tiny_store
-from stoker.units import readable_bytes
+from stoker.store.pack.api import pack
 
 Stoker = Callable[..., Done]
 

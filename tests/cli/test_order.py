@@ -14,11 +14,10 @@ from tests.cli.calling import Done
 
 from stoker.cli.order import parse_view
 from stoker.feed.feed import Feed
-from stoker.order import quality
-from stoker.order.blocks import BlockShuffle
-from stoker.order.sequences import Sequences
-from stoker.order.windows import Segments, Windows
-from stoker.store.pack import pack
+from stoker.sampling import quality
+from stoker.sampling.block_shuffle import BlockShuffle
+from stoker.sampling.views import Segments, Sequences, Windows
+from stoker.store.pack.api import pack
 
 Stoker = Callable[..., Done]
 NUM_EVENTS = 6000

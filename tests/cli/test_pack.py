@@ -13,8 +13,8 @@ from tests.cli.calling import Done, call, stoker_command
 
 from stoker.cli.pack import command
 from stoker.errors import OptionError
-from stoker.store import pack as packs
-from stoker.store.pack import pack
+from stoker.store.pack import api as packs
+from stoker.store.pack.api import pack
 from stoker.store.store import open_store
 
 Stoker = Callable[..., Done]

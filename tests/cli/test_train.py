@@ -13,8 +13,8 @@ from tests.cli.calling import Done
 from tests.cli.trainings import make_folder
 
 from stoker.cli import train as train_command
-from stoker.train.checkpoints import Checkpoint, Checkpoints
-from stoker.train.config import read_config
+from stoker.experiment.parse import read_config
+from stoker.train.checkpoint import Checkpoint, Checkpoints
 
 Stoker = Callable[..., Done]
 
@@ -228,9 +228,9 @@ def test_the_fields_are_shown(stoker: Stoker) -> None:
 
 
 def test_only_the_first_rank_prints(stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stoker.cli import assembly
+    from stoker.experiment import build
 
-    monkeypatch.setattr(assembly, "find_ranks", lambda: assembly.Process(rank=1, world_size=2, local_rank=1))
+    monkeypatch.setattr(build, "find_ranks", lambda: build.Process(rank=1, world_size=2, local_rank=1))
     assert stoker("train", "c.yaml").out == ""
     assert train_command.CONFIG_NAME not in [path.name for path in (folder / "runs" / "c").iterdir()]
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 from tests.cli.calling import Done, call
 from tests.cli.trainings import make_folder
-from tests.train.config.files import SMALL, read
+from tests.experiment.files import SMALL, read
 
 from stoker.cli.train import _within_memory
 from stoker.errors import ConfigInvalid, OptionError
-from stoker.train.config import checking
-from stoker.train.config.overrides import known_paths
-from stoker.train.config.training import Config
+from stoker.experiment import parse
+from stoker.experiment.config import Config
+from stoker.experiment.parse import known_paths
 
 Stoker = Callable[..., Done]
 
@@ -143,7 +143,7 @@ def test_a_value_of_any_key_is_read_or_refused_in_one_line(tmp_path: Path, path:
 def test_a_model_that_does_not_fit_into_memory_is_one_line(folder: Path) -> None:
     code = (
         "import resource, sys\nfrom stoker.cli.main import main\n"
-        "import torch, stoker.cli.assembly\n"
+        "import torch, stoker.experiment.build\n"
         "resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))\nmain(sys.argv[1:])\n"
     )
     command = [sys.executable, "-c", code, "train", "c.yaml", "--quiet", "--set", "data.batch_size=2147483647"]
@@ -162,7 +162,7 @@ def test_torch_says_in_several_ways_that_memory_is_not_enough() -> None:
 def test_negative_control_without_the_bounds_of_the_schema_a_value_ends_in_a_traceback(
     stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checking, "_texts", lambda value: iter(()))
+    monkeypatch.setattr(parse, "_texts", lambda value: iter(()))
     monkeypatch.setattr("stoker.store.store.check_path", Path)  # which refuses such a path as well
     with pytest.raises(ValueError, match="null byte"):
         stoker("train", "c.yaml", "--quiet", "--set", 'store="a\\0b"')

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.cli.calling import call, stoker_command
-from tests.cli.test_signals import start, wait_for
+from tests.cli.test_main_signals import start, wait_for
 from tests.cli.test_train import latest
 from tests.cli.trainings import make_folder
 

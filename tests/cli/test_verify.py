@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cli.calling import Done
 
-from stoker.store.pack import pack
+from stoker.store.pack.api import pack
 
 Stoker = Callable[..., Done]
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.diagnose import boundaries, function, ledger, making, session, steps, watched, workers
+from stoker.diagnose import hooks, loaders, profilers, recorder, scripts, session, steps, stretches
 from stoker.diagnose.measurements import Machine
-from stoker.diagnose.stretches import loader
-from stoker.diagnose.tries import inside
 
 MS = 1_000_000
 MACHINE = Machine(cores=2, threads=1, memcpy_bytes=1e9, matmul_flops={"fp32": 1e9}, dispatch_seconds=1e-6)
@@ -29,7 +27,7 @@ class Clock:
 def install_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """All of a diagnosis looks at this clock, on a machine that is known."""
     clock = Clock()
-    for module in (boundaries, function, inside, loader, making, session, steps, watched, workers):
+    for module in (hooks, scripts, session, stretches, profilers, session, steps, loaders, loaders):
         monkeypatch.setattr(module, "now_ns", clock)
-    monkeypatch.setattr(ledger, "measure_machine", lambda device: MACHINE)
+    monkeypatch.setattr(recorder, "measure_machine", lambda device: MACHINE)
     return clock

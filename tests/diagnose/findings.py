@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 
-from stoker.diagnose.finding import Cause, Finding, Step, Tried
 from stoker.diagnose.measurements import (
     Blame,
+    Cause,
+    Finding,
     Loader,
     Machine,
     Measurements,
@@ -19,8 +20,10 @@ from stoker.diagnose.measurements import (
     Place,
     Rank,
     Reads,
+    Step,
     Stretch,
     Sync,
+    Tried,
     WhatIf,
     Work,
 )

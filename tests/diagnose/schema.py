@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from msgspec import inspect
 
-from stoker.diagnose.finding import Cause, Finding, Step, Tried
 from stoker.diagnose.measurements import (
     Blame,
+    Cause,
+    Finding,
     Loader,
     Machine,
     Measurements,
@@ -15,8 +16,10 @@ from stoker.diagnose.measurements import (
     Rank,
     Rare,
     Reads,
+    Step,
     Stretch,
     Sync,
+    Tried,
     WhatIf,
     Work,
 )

@@ -8,9 +8,8 @@ import pytest
 from tests.diagnose.measured import MS, around, on_cpu
 
 from stoker.diagnose.advice import waiting_threads
-from stoker.diagnose.conclude import conclude
-from stoker.diagnose.finding import Step
-from stoker.diagnose.measurements import WhatIf
+from stoker.diagnose.measurements import Step, WhatIf
+from stoker.diagnose.verdict import conclude
 
 
 @pytest.mark.parametrize(

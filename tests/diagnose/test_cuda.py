@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.diagnose.boundaries import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, Boundaries
 from stoker.diagnose.cuda import CALIBRATION_CYCLES, Asleep, Marks, Waits, cycles_a_second
+from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, Boundaries
 
 
 class Device:

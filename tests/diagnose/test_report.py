@@ -10,9 +10,9 @@ import pytest
 from tests.diagnose.findings import ALL, on_cpu, on_gpu, texts_of, with_texts, without_verdict
 from tests.diagnose.markup import PAYLOADS, POLICY, Markup
 
+from stoker._text import printable
 from stoker.diagnose.report import TEMPLATE, check_path, make_environment, render, write_report
 from stoker.errors import OptionError
-from stoker.printable import printable
 
 URL = re.compile(r"https?:|javascript:|data:(?!$)|//|url\(|@import", re.IGNORECASE)
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stoker.diagnose.plan import TRUE
-from stoker.diagnose.steps import Steps
-from stoker.diagnose.stretches.loop import other_threads
-from stoker.diagnose.training import Training
+from stoker.diagnose.steps import TRUE, Steps, Training
+from stoker.diagnose.stretches import other_threads
 
 
 @pytest.fixture(autouse=True)

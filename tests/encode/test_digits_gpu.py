@@ -10,7 +10,7 @@ import torch
 from tests.encode.digits_twin import WINDOWS, hard_numbers, mixed_numbers, money
 
 from stoker.encode import join_digits, split_digits
-from stoker.encode.digits.tensor import CHUNK
+from stoker.encode.digit_tensors import CHUNK
 from stoker.errors import BadValue
 
 pytestmark = pytest.mark.gpu

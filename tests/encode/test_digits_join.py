@@ -12,8 +12,7 @@ import pytest
 from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
-from stoker.encode.digits.limbs import BLOCK
-from stoker.encode.digits.window import Window
+from stoker.encode.digit_kernels import BLOCK, Window
 from stoker.errors import BadValue, OptionError
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from stoker.testing import Zygote
+from tests.harness import Zygote
 
 READERS = [f"stoker.store.sources.{name}" for name in ("memory", "parquet", "arrow_ipc", "csv_table")]
 

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import xxhash
-
-from stoker.testing import seal_manifest
+from tests.harness import seal_manifest
 
 Rng = np.random.Generator
 

@@ -6,10 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from tests.harness import FaultyFiles, Operation, Snapshot
 from tests.train.trees import is_same, state
 
-from stoker.testing import FaultyFiles, Operation, Snapshot
-from stoker.train.checkpoints import Checkpoints
+from stoker.train.checkpoint import Checkpoints
 
 OLD, NEW, NEXT = 20, 30, 40
 KINDS = ("first", "replacing", "best")

@@ -15,19 +15,19 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.harness import FaultyFiles, Operation
 
-from stoker import files
+from stoker import _disk
 from stoker.store import manifest as manifests
-from stoker.store.pack import pack
-from stoker.store.packing import merge as merges
-from stoker.store.packing import state as states
-from stoker.store.packing.options import Options
-from stoker.store.packing.shape import Shaper
-from stoker.store.packing.writer import Writer
-from stoker.store.sources import csv_table
+from stoker.store.formats import csv
+from stoker.store.inspect import verify
+from stoker.store.pack import merge as merges
+from stoker.store.pack import packer as states
+from stoker.store.pack.api import pack
+from stoker.store.pack.blocks import Shaper
+from stoker.store.pack.options import Options
+from stoker.store.pack.runs import Writer
 from stoker.store.store import MANIFEST_NAME, Store
-from stoker.store.verify import verify
-from stoker.testing import FaultyFiles, Operation
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
         mock.patch.object(states, "JOURNAL_BYTES", shape.journal_bytes),
         mock.patch.object(states, "FAN_IN", shape.fan_in),
         mock.patch.object(states, "merge_runs", merge),
-        mock.patch.object(csv_table, "SAMPLE_BYTES", 1 << 10),
+        mock.patch.object(csv, "SAMPLE_BYTES", 1 << 10),
         mock.patch.object(Writer, "submit", submit),
     ):
         yield
@@ -206,7 +206,7 @@ def record_operations(name: str, source: Path, store: Path) -> list[Operation]:
     """The operations of a pack, which is then removed."""
     with FaultyFiles(record=True) as disk:
         pack_shape(name, source, store)
-    files.remove_folder(store)
+    _disk.remove_folder(store)
     return disk.log
 
 

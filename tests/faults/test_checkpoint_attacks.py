@@ -15,14 +15,13 @@ import pytest
 import torch
 import xxhash
 from tests.faults.mutants import TREE_CHANGES, mutate_text, pick, pick_place, reseal
+from tests.harness import Zygote, seal_manifest
 from tests.train.trees import is_same, state
 
 from stoker.errors import CheckpointInvalid
-from stoker.testing import Zygote, seal_manifest
 from stoker.train import checkpoint
-from stoker.train.checkpoint import INDEX_NAME, read, write
-from stoker.train.checkpoints import Checkpoints
-from stoker.train.state import flatten
+from stoker.train.checkpoint import INDEX_NAME, Checkpoints, read, write
+from stoker.train.state_dict import flatten
 
 
 class Payload:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.faults.saving import found, save
+from tests.harness import corrupt, take_snapshot
+from tests.harness.corruption import CORRUPTIONS
 from tests.train.trees import is_same, state
 
 from stoker.errors import CheckpointInvalid
-from stoker.testing import corrupt, take_snapshot
-from stoker.testing.corruption import CORRUPTIONS
 from stoker.train import checkpoint
-from stoker.train.checkpoints import Checkpoints
+from stoker.train.checkpoint import Checkpoints
 
 FILES = ["checkpoint.json", "model.safetensors", "optimizer.safetensors"]
 OLD, NEW = "step-000000001", "step-000000002"

@@ -15,13 +15,13 @@ from unittest import mock
 import pytest
 import torch
 from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, record_save
+from tests.harness import FaultyFiles, take_snapshot
 from tests.train.trees import state
 
-from stoker import files
+from stoker import _disk
 from stoker.errors import CheckpointError, CheckpointInvalid
-from stoker.testing import FaultyFiles, take_snapshot
 from stoker.train import checkpoint
-from stoker.train.checkpoints import Checkpoints
+from stoker.train.checkpoint import Checkpoints
 
 
 def try_to_save(folder: Path, kind: str) -> str | None:
@@ -64,7 +64,7 @@ def test_an_error_at_any_operation_is_told_and_leaves_the_old_or_the_new(
             assert not committing or f"step-{NEW:09d}/checkpoint.json" in committing, "debris"
         assert found(folder) in (None if kind == "first" else OLD, NEW)
         go_on(folder)
-        files.remove_folder(folder)
+        _disk.remove_folder(folder)
 
 
 def test_negative_control_a_save_that_fails_without_cleaning_leaves_debris(quick_path: Path) -> None:

@@ -21,9 +21,10 @@ from torch import nn
 
 import stoker
 from stoker.errors import CheckpointInvalid, StokerError
-from stoker.train import checkpoint, contents, rng
-from stoker.train.checkpoints import Checkpoints
-from stoker.train.weights import load_trained
+from stoker.train import checkpoint, state_dict
+from stoker.train import resume as contents
+from stoker.train.checkpoint import Checkpoints
+from stoker.train.export import load_trained
 
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
 
@@ -334,11 +335,11 @@ def test_any_value_at_any_place_ends_in_a_line_or_in_a_run(
         tree: Any = {**parts, "facts": facts}
         del tree["facts"]["model"], tree["facts"]["data"], tree["facts"]["valid"], tree["facts"]["loss"]  # refused if they differ
         found = [one for one in places(tree) if len(one) > 1][part::6]
-        *way, last = found[int(rng.integers(len(found)))]
+        *way, last = found[int(state_dict.integers(len(found)))]
         for key in way:
             tree = tree[key]
-        value = VALUES[int(rng.integers(len(VALUES)))]
-        tree[last] = torch.from_numpy(rng.standard_normal(3)) if rng.random() < 0.2 and way[0] != "facts" else value
+        value = VALUES[int(state_dict.integers(len(VALUES)))]
+        tree[last] = torch.from_numpy(state_dict.standard_normal(3)) if state_dict.random() < 0.2 and way[0] != "facts" else value
 
     for number in range(12):
         folder = forge(begun, tmp_path / str(number), put)
@@ -361,12 +362,12 @@ def test_negative_control_without_the_check_forgeries_are_accepted_or_crash(
 
 
 def test_negative_control_without_the_check_of_its_form_numpy_takes_an_index_that_is_none() -> None:
-    state = rng.capture()
+    state = state_dict.capture()
     state["numpy"]["state"]["pos"] = 10**6
     before = np.random.get_state()
     with pytest.raises(CheckpointInvalid, match=r"random\.numpy\.state\.pos is 1000000"):
-        rng.check(state)
-    rng.restore(state)  # taken as it is: the next number would be read from outside of the state
+        state_dict.check(state)
+    state_dict.restore(state)  # taken as it is: the next number would be read from outside of the state
     np.random.set_state(before)
 
 

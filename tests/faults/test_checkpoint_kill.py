@@ -13,14 +13,14 @@ from unittest import mock
 import numpy as np
 import pytest
 from tests.faults.saving import KINDS, NEW, OLD, found, go_on, prepare, record_save, save, save_and_die
+from tests.harness import FaultyFiles, Zygote, take_snapshot
 from tests.train.trees import is_same, state
 
-from stoker import files
+from stoker import _disk
+from stoker._disk import AppendFile
 from stoker.errors import CheckpointInvalid
-from stoker.files import AppendFile
-from stoker.testing import FaultyFiles, Zygote, take_snapshot
-from stoker.train import checkpoints as folders
-from stoker.train.checkpoints import Checkpoints
+from stoker.train import checkpoint as folders
+from stoker.train.checkpoint import Checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_killed_at_any_operation_the_latest_is_the_old_or_the_new(save_zygote: Z
         assert outcome.signal == signal.SIGKILL, f"operation {kill_at}: {outcome}"
         seen[found(folder)] += 1
         go_on(folder)
-        files.remove_folder(folder)
+        _disk.remove_folder(folder)
     assert set(seen) == {None if kind == "first" else OLD, NEW}
     assert all(count >= 3 for count in seen.values()), "there is work before the commit, and cleaning behind it"
 
@@ -61,7 +61,7 @@ def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Z
         save_zygote.run(save_and_die, folder=folder, kind="best", kill_at=kill_at, short_write_at=kill_at - 1)
         assert found(folder) in (OLD, NEW)
         go_on(folder)
-        files.remove_folder(folder)
+        _disk.remove_folder(folder)
 
 
 # ---- negative controls: the tests above can fail ----
@@ -70,7 +70,7 @@ def test_killed_within_any_write_the_latest_is_the_old_or_the_new(save_zygote: Z
 def name_then_write(self: Checkpoints, step: int, captured: Any, best: bool) -> None:
     """The order that does not keep the law."""
     path = self._new_path(step)
-    files.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
+    _disk.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
     folders.checkpoint.write_captured(path, captured)
 
 
@@ -80,7 +80,7 @@ def save_named_first_and_die(folder: str, kill_at: int) -> None:
 
 
 def write_in_place(path: Path, data: bytes, **_: Any) -> None:
-    files.remove_file(path)
+    _disk.remove_file(path)
     file = AppendFile.create(path)
     file.append(data[: len(data) // 2])
     file.append(data[len(data) // 2 :])
@@ -88,7 +88,7 @@ def write_in_place(path: Path, data: bytes, **_: Any) -> None:
 
 
 def save_in_place_and_die(folder: str, kill_at: int) -> None:
-    with mock.patch.object(files, "write_file", write_in_place):
+    with mock.patch.object(_disk, "write_file", write_in_place):
         save_and_die(folder, "replacing", kill_at)
 
 
@@ -97,7 +97,7 @@ def clean_then_name(self: Checkpoints, step: int, captured: Any, best: bool) -> 
     folders.checkpoint.write_captured(path, captured)
     self._line = [path.name]
     self._remove_old()
-    files.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
+    _disk.write_file(self.folder / "LATEST", f"{path.name}\n".encode())
 
 
 def save_cleaned_first_and_die(folder: str, kill_at: int) -> None:
@@ -117,7 +117,7 @@ def test_negative_control_another_order_is_found(save_zygote: Zygote, quick_path
             found(folder)
         except CheckpointInvalid:
             torn += 1
-        files.remove_folder(folder)
+        _disk.remove_folder(folder)
         kill_at += 1
     assert torn > 0
 

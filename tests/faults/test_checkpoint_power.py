@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tests.faults.saving import KINDS, NEW, OLD, found, go_on, lies_in, prepare, record_save
 from tests.faults.test_checkpoint_kill import clean_then_name, name_then_write
+from tests.harness import Operation, Snapshot, crash_states, take_snapshot
 
-from stoker.testing import Operation, Snapshot, crash_states, take_snapshot
-from stoker.train.checkpoints import Checkpoints
+from stoker.train.checkpoint import Checkpoints
 
 
 @dataclass(frozen=True)

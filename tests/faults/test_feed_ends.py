@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from tests.faults import feeding
+from tests.harness import Zygote
 
 from stoker import Feed
-from stoker.testing import Zygote
 
 
 @pytest.fixture(scope="module")

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from tests.faults import feeding
 from tests.feed.stores import write_store
+from tests.harness import Zygote, seal_manifest
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamaged
-from stoker.store import shard as shards
+from stoker.store import shards as shards
 from stoker.store.store import MANIFEST_NAME, open_store
-from stoker.testing import Zygote, seal_manifest
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.faults.feeding import make_feed
 from tests.feed.stores import every_number, write_store
 
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
-from stoker.testing.content import Content, content_of, difference
+from stoker.testing import Content, content_of, difference
 
 
 def generators() -> list[Any]:

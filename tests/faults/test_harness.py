@@ -10,19 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.harness import COLUMNS, CORRUPTIONS, FaultyFiles, Zygote, corrupt, take_snapshot, tiny_store
 
-from stoker import files
+from stoker import _disk
+from stoker._disk import AppendFile
 from stoker.errors import DiskError, DiskFull
-from stoker.files import AppendFile
-from stoker.testing import (
-    COLUMNS,
-    CORRUPTIONS,
-    FaultyFiles,
-    Zygote,
-    corrupt,
-    take_snapshot,
-    tiny_store,
-)
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(range(255, -1, -1)) * 60
@@ -33,7 +25,7 @@ NEW = bytes(range(255, -1, -1)) * 60
 
 def test_every_operation_is_counted_and_logged_in_order(tmp_path: Path) -> None:
     with FaultyFiles(record=True) as disk:
-        files.write_file(tmp_path / "file", NEW)
+        _disk.write_file(tmp_path / "file", NEW)
     assert [operation.kind for operation in disk.log] == ["create", "write", "sync", "replace", "publish", "sync_folder"]
     assert disk.operations == len(disk.log)
     assert disk.log[1].data == NEW
@@ -41,10 +33,10 @@ def test_every_operation_is_counted_and_logged_in_order(tmp_path: Path) -> None:
 
 
 def test_the_real_disk_is_back_after_the_block_even_after_an_error(tmp_path: Path) -> None:
-    real = files.disk
+    real = _disk.disk
     with pytest.raises(DiskError), FaultyFiles(error_at=(0, errno.EIO)):
-        files.write_file(tmp_path / "file", NEW)
-    assert files.disk is real
+        _disk.write_file(tmp_path / "file", NEW)
+    assert _disk.disk is real
 
 
 def test_an_operation_that_fails_has_not_happened(tmp_path: Path) -> None:
@@ -68,8 +60,8 @@ def test_a_full_disk_stays_full_for_what_needs_space_only(tmp_path: Path) -> Non
             with pytest.raises(DiskFull):
                 AppendFile.create(tmp_path / "a")
         with pytest.raises(DiskFull):
-            files.make_folder(tmp_path / "folder")
-        files.remove_file(tmp_path / "old")
+            _disk.make_folder(tmp_path / "folder")
+        _disk.remove_file(tmp_path / "old")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -83,7 +75,7 @@ def test_a_short_write_stores_half_and_says_so(tmp_path: Path) -> None:
 
 def die_at(path: str, kill_at: int) -> str:
     with FaultyFiles(kill_at=kill_at):
-        files.write_file(Path(path), NEW)
+        _disk.write_file(Path(path), NEW)
     return "alive"
 
 

@@ -16,12 +16,12 @@ import msgspec
 import numpy as np
 import pytest
 from tests.faults.mutants import mutate, places_of
+from tests.harness import Zygote, tiny_store
 
 from stoker.errors import ManifestInvalid, StoreDamaged
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest
 from stoker.store.store import open_store
-from stoker.testing import Zygote, tiny_store
 
 ITEM_BYTES = {
     **{"|b1": 1, "|u1": 1, "|i1": 1, "<u2": 2, "<i2": 2, "<f2": 2},

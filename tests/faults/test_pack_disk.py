@@ -17,17 +17,17 @@ from unittest import mock
 import numpy as np
 import pytest
 from tests.faults.shapes import content, make_source, pack_shape, record_operations, whole_content
+from tests.harness import FaultyFiles, Snapshot, Zygote, take_snapshot
 
-from stoker import files
+from stoker import _disk
+from stoker._disk import AppendFile
 from stoker.errors import DiskError, DiskFull, StokerError
-from stoker.files import AppendFile
 from stoker.store import manifest as manifests
-from stoker.store import pack as packs
-from stoker.store import target
+from stoker.store import writer
+from stoker.store.inspect import verify
 from stoker.store.manifest import Manifest
+from stoker.store.pack import api as packs
 from stoker.store.store import open_store
-from stoker.store.verify import verify
-from stoker.testing import FaultyFiles, Snapshot, Zygote, take_snapshot
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -48,7 +48,7 @@ def fail_each(name: str, source: Path, store: Path, code: int, before: Snapshot 
             assert str(store) in str(error) or str(store.parent) in str(error)
             assert code not in FULL or ("quota" in str(error) if code == errno.EDQUOT else "free" in str(error))
             yield k
-        files.remove_folder(store)
+        _disk.remove_folder(store)
         k += 1
 
 
@@ -68,7 +68,7 @@ def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name:
     expected = whole_content(store)
     log = record_operations(name, source, store)
     commit = max(i for i, operation in enumerate(log) if operation.kind == "replace")
-    files.remove_folder(store.parent)
+    _disk.remove_folder(store.parent)
     failed = 0
     for k in fail_each(name, source, store, code):
         failed += 1
@@ -77,7 +77,7 @@ def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name:
             assert whole_content(store) == expected
         else:
             assert not store.parent.exists()
-        files.remove_folder(store.parent)
+        _disk.remove_folder(store.parent)
     assert failed > len(log)
 
 
@@ -88,7 +88,7 @@ def test_an_error_at_any_operation_leaves_an_older_store_as_it_was(quick_path: P
     before, old = take_snapshot(store), whole_content(store)
     pack_shape("straight", source, store)
     new = whole_content(store)
-    files.remove_folder(store)
+    _disk.remove_folder(store)
     seen = [whole_content(store) for _ in fail_each("straight", source, store, code, before)]
     assert all(found in (old, new) for found in seen)
     first_new = seen.index(new)
@@ -125,7 +125,7 @@ def test_short_writes_at_any_operation_make_the_same_store(quick_path: Path, nam
         with FaultyFiles(short_write_at=k):
             pack_shape(name, source, store)
         assert whole_content(store) == expected
-        files.remove_folder(store)
+        _disk.remove_folder(store)
 
 
 @pytest.mark.parametrize("where", ["preadv", "open"])
@@ -138,7 +138,7 @@ def test_an_error_in_reading_back_names_the_file(quick_path: Path, where: str) -
             raise OSError(errno.EIO, "Input/output error")
         return real(*arguments)
 
-    with mock.patch(f"stoker.store.columnfile.os.{where}", fail), pytest.raises(DiskError, match=r"work/run\d+\.\w+: Input/output"):
+    with mock.patch(f"stoker.store.shards.os.{where}", fail), pytest.raises(DiskError, match=r"work/run\d+\.\w+: Input/output"):
         pack_shape("grouped", source, store)
     assert not store.exists()
 
@@ -280,7 +280,7 @@ def test_a_damaged_store_can_be_packed_again(quick_path: Path) -> None:
 
 def test_negative_control_without_cleaning_up_debris_is_found(quick_path: Path) -> None:
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
-    with mock.patch.object(target, "_clean_up"):
+    with mock.patch.object(writer, "_clean_up"):
         assert any(store.exists() for _ in fail_each("straight", source, store, errno.EIO))
 
 
@@ -290,7 +290,7 @@ def test_negative_control_a_writer_that_ignores_short_counts_makes_another_store
     large = max(range(len(log)), key=lambda k: len(log[k].data))
 
     def append(self: AppendFile, data: Any) -> None:
-        self.num_bytes += files.disk.write(self._fd, memoryview(data).cast("B"))
+        self.num_bytes += _disk.disk.write(self._fd, memoryview(data).cast("B"))
 
     with FaultyFiles(short_write_at=large), mock.patch.object(AppendFile, "append", append), pytest.raises(StokerError):
         pack_shape("straight", source, store)
@@ -300,16 +300,16 @@ def test_negative_control_shards_of_the_old_store_removed_too_early_are_missed(q
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     pack_shape("grouped", make_source("grouped", quick_path / "other"), store)
     before = take_snapshot(store)
-    files.remove_folder(store)
-    commit = target._commit
+    _disk.remove_folder(store)
+    commit = writer._commit
 
     def commit_hastily(folder: Path, manifest: Manifest) -> None:
         for name in {path.name for path in folder.glob("*.npy")} - {shard.file for shard in manifests.shards(manifest)}:
-            files.remove_file(folder / name)
+            _disk.remove_file(folder / name)
         commit(folder, manifest)
 
     lost = 0
-    with mock.patch.object(target, "_commit", commit_hastily):
+    with mock.patch.object(writer, "_commit", commit_hastily):
         for _ in fail_each("straight", source, store, errno.EIO, before):
             try:
                 open_store(store)

@@ -14,10 +14,10 @@ from tests.faults.shapes import make_source, pack_shape, whole_content
 
 from stoker.errors import ManifestInvalid, StokerError, StoreDamaged
 from stoker.store import manifest as manifests
+from stoker.store.inspect import verify
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Shard
-from stoker.store.pack import pack
+from stoker.store.pack.api import pack
 from stoker.store.store import MANIFEST_NAME, open_store
-from stoker.store.verify import verify
 
 
 def flip(path: Path, bit: int) -> None:
@@ -128,7 +128,7 @@ def test_two_flipped_bits_are_both_named(quick_path: Path) -> None:
 
 def test_negative_control_without_hashes_flipped_bits_are_missed(quick_path: Path, rng: np.random.Generator) -> None:
     pack_shape("straight", make_source("straight", quick_path / "source"), quick_path / "store")
-    with mock.patch("stoker.store.verify.damaged_blocks", return_value=[]):
+    with mock.patch("stoker.store.inspect.damaged_blocks", return_value=[]):
         assert flip_many(quick_path / "store", rng, 300)["missed"] > 100
 
 

@@ -24,17 +24,17 @@ from tests.faults.shapes import (
     record_operations,
     whole_content,
 )
+from tests.harness import FaultyFiles, Operation, Zygote, take_snapshot
 
-from stoker import files
+from stoker import _disk
+from stoker._disk import AppendFile
 from stoker.errors import ManifestInvalid, StoreNotFound
-from stoker.files import AppendFile
-from stoker.store import pack as packs
-from stoker.store import target
-from stoker.store.columnfile import ColumnFile
-from stoker.store.packing import journal as journals
-from stoker.store.packing import packing as packings
-from stoker.store.verify import verify
-from stoker.testing import FaultyFiles, Operation, Zygote, take_snapshot
+from stoker.store import writer
+from stoker.store.inspect import verify
+from stoker.store.pack import api as packs
+from stoker.store.pack import packer as journals
+from stoker.store.pack import packer as packings
+from stoker.store.shards import ColumnFile
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def prepare(zygote: Zygote, name: str, folder: Path) -> Trial:
     with counted_blocks() as count:
         pack_shape(name, source, folder / "store")
     expected = whole_content(folder / "store")
-    files.remove_folder(folder / "store")
+    _disk.remove_folder(folder / "store")
     return Trial(zygote, name, folder, source, expected, count[0], record_operations(name, source, folder / "store"))
 
 
@@ -110,7 +110,7 @@ def kill_each(trial: Trial, moments: Iterable[int]) -> Counter[tuple[str, int]]:
         trial.kill(kill_at)
         state = found(trial.store)
         seen[state, trial.restart()] += 1
-        files.remove_folder(trial.store)
+        _disk.remove_folder(trial.store)
     return seen
 
 
@@ -142,7 +142,7 @@ def test_killed_at_any_operation_a_store_that_is_replaced_is_the_old_or_the_new(
         assert alive or outcome.signal == signal.SIGKILL, outcome
         seen[found(trial.store, digest)] += 1
         trial.restart()
-        files.remove_folder(trial.store)
+        _disk.remove_folder(trial.store)
         kill_at += 1
     assert seen["old"] > trial.num_operations // 2
     assert set(seen) == {"old", "new"}
@@ -190,7 +190,7 @@ def test_killed_within_any_write_a_pack_goes_on(pack_zygote: Zygote, quick_path:
         pack_zygote.run(pack_and_die_writing, name=trial.name, source=trial.source, store=trial.store, kill_at=kill_at)
         assert found(trial.store) in ("none", "new")
         trial.restart()
-        files.remove_folder(trial.store)
+        _disk.remove_folder(trial.store)
 
 
 # ---- what a killed pack left is not believed ----
@@ -247,7 +247,7 @@ def test_a_pack_with_other_options_starts_over_and_removes_what_was_sealed(pack_
 
 def write_in_place(path: Path, data: bytes, **_: Any) -> None:
     """The writing of a file that does not keep the law."""
-    files.remove_file(path)
+    _disk.remove_file(path)
     file = AppendFile.create(path)
     file.append(data[: len(data) // 2])
     file.append(data[len(data) // 2 :])
@@ -255,7 +255,7 @@ def write_in_place(path: Path, data: bytes, **_: Any) -> None:
 
 
 def pack_in_place_and_die(name: str, source: str, store: str, kill_at: int) -> None:
-    with mock.patch.object(files, "write_file", write_in_place):
+    with mock.patch.object(_disk, "write_file", write_in_place):
         pack_and_die(name, source, store, kill_at)
 
 
@@ -268,7 +268,7 @@ def test_negative_control_a_manifest_written_in_place_is_found_torn(pack_zygote:
             found(trial.store)
         except ManifestInvalid:
             torn += 1
-        files.remove_folder(trial.store)
+        _disk.remove_folder(trial.store)
     assert torn > 0
 
 
@@ -276,7 +276,7 @@ def test_negative_control_without_cleaning_debris_is_found(pack_zygote: Zygote, 
     trial = prepare(pack_zygote, "straight", quick_path)
     trial.kill(trial.all_sealed)
     other = make_source("straight", quick_path / "other", seed=2)
-    with mock.patch.object(target, "remove_debris"), mock.patch.object(packings, "remove_debris"):
+    with mock.patch.object(writer, "remove_debris"), mock.patch.object(packings, "remove_debris"):
         pack_shape(trial.name, other, trial.store)
     with pytest.raises(AssertionError, match="debris"):
         whole_content(trial.store)
@@ -337,7 +337,7 @@ def kill_at_random(zygote: Zygote, folder: Path, seed: int, *, kills: int) -> No
         if found(trial.store) == "new":
             ended += 1
             trial.restart()
-            files.remove_folder(trial.store)
+            _disk.remove_folder(trial.store)
     for trial in trials:
         trial.restart()
     print(f"{killed} killed, {ended} came to an end")

@@ -13,13 +13,13 @@ from unittest import mock
 import numpy as np
 import pytest
 from tests.faults.shapes import counted_blocks, make_source, pack_shape, whole_content
+from tests.harness import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot
+from tests.harness.faulty import Kind
 
 from stoker.errors import DiskError
-from stoker.store import target
-from stoker.store.packing.debris import remove_debris
+from stoker.store import writer
 from stoker.store.store import MANIFEST_NAME
-from stoker.testing import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot
-from stoker.testing.faulty import Kind
+from stoker.store.writer import remove_debris
 
 KINDS = ("fresh", "replacing", "taken up again")
 
@@ -177,6 +177,6 @@ def test_a_failed_sync_of_the_commit_removes_no_shard_that_the_old_store_may_nee
 
 
 def test_negative_control_cleaning_up_without_a_sync_loses_the_old_store(quick_path: Path, rng: np.random.Generator) -> None:
-    with mock.patch.object(target, "_clean_up", remove_debris):
+    with mock.patch.object(writer, "_clean_up", remove_debris):
         recording = record_failed_commit(quick_path)
     assert recording.count(rng, 3000)["torn"] > 0

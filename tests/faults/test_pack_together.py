@@ -14,15 +14,15 @@ from unittest import mock
 import numpy as np
 import pytest
 from tests.faults.shapes import make_source, pack_shape, whole_content
+from tests.harness import FaultyFiles, Zygote
+from tests.harness.faulty import Kind
 
 from stoker.errors import StokerError, StoreDamaged, StoreLocked
 from stoker.store import store as stores
-from stoker.store.pack import pack
-from stoker.store.shard import map_shard
+from stoker.store.inspect import verify
+from stoker.store.pack.api import pack
+from stoker.store.shards import map_shard
 from stoker.store.store import Store, open_store
-from stoker.store.verify import verify
-from stoker.testing import FaultyFiles, Zygote
-from stoker.testing.faulty import Kind
 
 
 class Waiting(FaultyFiles):
@@ -131,7 +131,7 @@ def open_in_between(
     """Open while packs replace the store; the digest of what was opened, all its values compared with that."""
     map_late, packs = packing_in_between(store, sources, rng)
     # A pack opens its store as well: only the outer opening is held up.
-    with mock.patch.object(stores, "map_shard", map_late), mock.patch("stoker.store.pack.open_store"):
+    with mock.patch.object(stores, "map_shard", map_late), mock.patch("stoker.store.pack.api.open_store"):
         opened = open_it(store)
     return str(opened.digest) + str(hash(tuple(values_of(opened)))), packs[0]
 

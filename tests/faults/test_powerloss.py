@@ -8,23 +8,15 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+from tests.harness import FaultyFiles, Operation, Snapshot, crash_states, take_snapshot, tiny_store
+from tests.harness.faulty import Kind
 
-from stoker import files
+from stoker import _disk
+from stoker._disk import AppendFile
 from stoker.errors import DiskError, StoreError, StoreNotFound
-from stoker.files import AppendFile
 from stoker.store import manifest as manifests
-from stoker.store.columnfile import ColumnFile
-from stoker.store.shard import damaged_blocks
+from stoker.store.shards import ColumnFile, damaged_blocks
 from stoker.store.store import open_store
-from stoker.testing import (
-    FaultyFiles,
-    Operation,
-    Snapshot,
-    crash_states,
-    take_snapshot,
-    tiny_store,
-)
-from stoker.testing.faulty import Kind
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(range(255, -1, -1)) * 60
@@ -39,8 +31,8 @@ def record(folder: Path, act: Callable[[], Any], **options: Any) -> tuple[list[O
 
 def replaced_file(folder: Path, rng: np.random.Generator, *, after_return: bool, **options: Any) -> set[bytes | None]:
     """All that may be found in a file that held OLD and is replaced by NEW."""
-    files.write_file(folder / "file", OLD)
-    log, before = record(folder, lambda: files.write_file(folder / "file", NEW), **options)
+    _disk.write_file(folder / "file", OLD)
+    log, before = record(folder, lambda: _disk.write_file(folder / "file", NEW), **options)
     return {state.files.get("file") for state in crash_states(log, before, rng, count=2000, after_return=after_return)}
 
 
@@ -85,22 +77,22 @@ def is_later_sector_new(data: bytes) -> bool:
 
 
 def test_a_file_that_need_not_last_may_be_anything(tmp_path: Path, rng: np.random.Generator) -> None:
-    log, before = record(tmp_path, lambda: files.write_file(tmp_path / "file", NEW, durable=False))
+    log, before = record(tmp_path, lambda: _disk.write_file(tmp_path / "file", NEW, durable=False))
     found = {state.files.get("file") for state in crash_states(log, before, rng, count=500, after_return=True)}
     assert {None, b"", NEW} < found
 
 
 def test_a_new_folder_lasts_only_with_its_parent_synced(tmp_path: Path, rng: np.random.Generator) -> None:
     def make() -> None:
-        files.make_folder(tmp_path / "a" / "b")
-        files.write_file(tmp_path / "a" / "b" / "file", NEW)
+        _disk.make_folder(tmp_path / "a" / "b")
+        _disk.write_file(tmp_path / "a" / "b" / "file", NEW)
 
     for skip, expected in (((), {NEW}), (("sync_folder",), {NEW, None})):
         log, before = record(tmp_path, make, skip=skip)
         states = list(crash_states(log, before, rng, count=200, after_return=True))
         assert {state.files.get("a/b/file") for state in states} == expected
         assert all(("a" in state.folders) or not state.files for state in states)
-        files.remove_folder(tmp_path / "a")
+        _disk.remove_folder(tmp_path / "a")
 
 
 def test_a_file_moved_between_folders_is_kept_by_syncing_where_it_goes(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -110,7 +102,7 @@ def test_a_file_moved_between_folders_is_kept_by_syncing_where_it_goes(tmp_path:
         column = ColumnFile.create(tmp_path / "work" / "column", np.dtype("<i8"))
         column.append(np.arange(100))
         name = column.seal(tmp_path).file
-        files.disk.sync_folder(synced)
+        _disk.disk.sync_folder(synced)
         (tmp_path / name).unlink()
 
     for synced, always in ((tmp_path, True), (tmp_path / "work", False)):
@@ -122,10 +114,10 @@ def test_a_file_moved_between_folders_is_kept_by_syncing_where_it_goes(tmp_path:
 
 def test_a_removed_file_may_come_back_until_its_folder_is_synced(tmp_path: Path, rng: np.random.Generator) -> None:
     def remove(*, sync: bool) -> None:
-        files.write_file(tmp_path / "file", OLD)
-        files.remove_file(tmp_path / "file")
+        _disk.write_file(tmp_path / "file", OLD)
+        _disk.remove_file(tmp_path / "file")
         if sync:
-            files.disk.sync_folder(tmp_path)
+            _disk.disk.sync_folder(tmp_path)
 
     for sync, expected in ((False, {None, OLD}), (True, {None})):
         log, before = record(tmp_path, lambda sync=sync: remove(sync=sync))  # type: ignore[misc]
@@ -134,8 +126,8 @@ def test_a_removed_file_may_come_back_until_its_folder_is_synced(tmp_path: Path,
 
 def grow_cut_move_and_clean(folder: Path) -> None:
     """A protocol that uses every operation."""
-    files.make_folder(folder / "work" / "deep")
-    files.write_file(folder / "work" / "deep" / "note", b"note")
+    _disk.make_folder(folder / "work" / "deep")
+    _disk.write_file(folder / "work" / "deep" / "note", b"note")
     column = ColumnFile.create(folder / "work" / "column", np.dtype("<f4"), 3)
     column.append(np.ones((500, 3), "<f4"))
     mark = column.mark()
@@ -144,10 +136,10 @@ def grow_cut_move_and_clean(folder: Path) -> None:
     again = ColumnFile.reopen(folder / "work" / "column", np.dtype("<f4"), 3, mark)
     assert again is not None
     again.append(np.full((100, 3), 7, "<f4"))
-    files.write_file(folder / "state", b"first", durable=False)
+    _disk.write_file(folder / "state", b"first", durable=False)
     again.seal(folder)
-    files.write_file(folder / "state", b"second")
-    files.remove_folder(folder / "work")
+    _disk.write_file(folder / "state", b"second")
+    _disk.remove_folder(folder / "work")
 
 
 def test_the_replay_without_loss_is_what_is_on_disk_at_every_moment(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -196,7 +188,7 @@ def commit(folder: Path, seed: int) -> Snapshot:
     debris = {path.name for path in (folder / "store").glob("*.npy")}
     built = tiny_store(folder / "store", columns=["price", "symbol"], lengths=[900, 0, 300], seed=seed)
     for name in sorted(debris - {shard.file for shard in manifests.shards(built.manifest)}):
-        files.remove_file(folder / "store" / name)
+        _disk.remove_file(folder / "store" / name)
     return take_snapshot(folder)
 
 

@@ -75,7 +75,7 @@ npy.NpySource.__init__ = lambda self, path, name, **_: numpy.load(path, allow_pi
     "parquet_bomb": """
 import pyarrow.parquet as pq
 from stoker.store.sources import parquet
-from stoker.store.sources.source import Chunk, Place
+from stoker.store.formats.base import Chunk, Place
 def read(self, schema, *, start, chunk_bytes):
     table = pq.read_table(self.path)
     yield lambda: Chunk(table, Place(), Place(table.num_rows, table.num_rows))

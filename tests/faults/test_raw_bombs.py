@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.faults.conftest import READERS
+from tests.harness import Zygote
 
 from stoker.errors import SourceTooLarge, StokerError
-from stoker.store.pack import pack
+from stoker.store.pack.api import pack
 from stoker.store.store import open_store
-from stoker.testing import Zygote
 
 LIMIT_BYTES = 1 << 30
 BOMB_BYTES = 1_600_000_000
@@ -66,7 +66,7 @@ def pack_bomb(source: str, store: str, options: dict[str, Any]) -> dict[str, Any
     """Pack, without opening: mapping what was packed takes address space too, and that is what is scarce here."""
     error = None
     try:
-        with mock.patch("stoker.store.pack.open_store"):
+        with mock.patch("stoker.store.pack.api.open_store"):
             pack(source, store, memory="256MB", **options)
     except StokerError as caught:
         error = caught
@@ -96,7 +96,7 @@ def test_a_parquet_bomb_is_packed_within_its_memory(bomb_zygote: Zygote, parquet
 def test_a_parquet_bomb_that_cannot_fit_on_the_disk_names_both_sizes(tmp_path: Path) -> None:
     path = tmp_path / "bomb.parquet"
     pq.write_table(pa.table({"x": np.zeros(1_000_000)}), path)
-    with mock.patch("stoker.files.free_bytes", return_value=1_234_567), pytest.raises(StokerError, match=r"8,000,000.*1,234,567"):
+    with mock.patch("stoker._disk.free_bytes", return_value=1_234_567), pytest.raises(StokerError, match=r"8,000,000.*1,234,567"):
         pack(path, tmp_path / "store")
 
 

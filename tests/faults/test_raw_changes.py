@@ -16,14 +16,14 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 from tests.faults.shapes import SHAPES, content, small_limits, whole_content
+from tests.harness import Zygote
 
-from stoker import files
+from stoker import _disk
 from stoker.errors import SourceError, StoreNotFound
-from stoker.store.pack import pack
-from stoker.store.packing.packing import Packing
-from stoker.store.packing.shape import Shaper
+from stoker.store.pack.api import pack
+from stoker.store.pack.blocks import Shaper
+from stoker.store.pack.packer import Packing
 from stoker.store.store import open_store
-from stoker.testing import Zygote
 
 ROWS = 30_000
 MAPPED = ("table.arrow",)
@@ -143,10 +143,10 @@ def test_an_older_store_stays_when_the_source_changes(quick_path: Path) -> None:
 
 def test_negative_control_without_a_second_look_changed_sources_are_packed(quick_path: Path) -> None:
     missed = 0
-    with mock.patch("stoker.store.packing.packing.stat_source", return_value=None):
+    with mock.patch("stoker.store.pack.packer.stat_source", return_value=None):
         for form in ("table.parquet", "table.csv"):
             for change in ("unlink", "grow", "overwrite"):
                 write_table(quick_path / form)
                 missed += pack_while_it_changes(str(quick_path / form), change, 4)["error"] is None
-                files.remove_folder(quick_path / "store")
+                _disk.remove_folder(quick_path / "store")
     assert missed > 0

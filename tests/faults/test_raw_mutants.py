@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.harness import Zygote, corrupt
 
-from stoker import files
+from stoker import _disk
 from stoker.errors import StokerError
-from stoker.store.pack import pack
-from stoker.store.verify import verify
-from stoker.testing import Zygote, corrupt
+from stoker.store.inspect import verify
+from stoker.store.pack.api import pack
 
 MUTANTS_A_CHILD = 50
 MEMORY_BYTES = 4 << 30
@@ -111,7 +111,7 @@ def pack_mutants(form: str, seed: int, first: int) -> dict[str, Any]:
             faults.append(f"{damage}: {type(error).__name__}: {error}")
         if store.exists():
             verify(store)
-            files.remove_folder(store)
+            _disk.remove_folder(store)
     return {"ends": ends, "faults": faults}
 
 

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.faults.conftest import READERS
+from tests.harness import Zygote
 
 from stoker.errors import MAX_MESSAGE, StokerError
-from stoker.store.pack import pack
-from stoker.store.packing.options import MIN_MEMORY_BYTES, Options
-from stoker.store.sources.source import Limits
-from stoker.testing import Zygote
+from stoker.store.formats.base import Limits
+from stoker.store.pack.api import pack
+from stoker.store.pack.options import MIN_MEMORY_BYTES, Options
 
 FORMATS = [f"stoker.store.sources.{name}" for name in ("jsonl", "json_document", "arff", "ts", "ucr", "npz")]
 BASE_BYTES = 72 << 20

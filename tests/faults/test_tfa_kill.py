@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.harness import FaultyFiles, Zygote
 from tests.recipes.tfa.trainings import make_folder, settings_of
 
 from stoker.errors import OptionError
 from stoker.recipes.tfa import train, verify_bundle, write_bundle
-from stoker.testing import FaultyFiles, Zygote
 
 
 @pytest.fixture(scope="module")

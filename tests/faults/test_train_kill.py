@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.harness import Zygote
 from tests.train.runs import log_of, train_in_child
-
-from stoker.testing import Zygote
 
 EPOCHS = 20
 

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.harness import Zygote
 
 from stoker.errors import DiskFull
-from stoker.testing import (
-    Zygote,
-)
 
 
 def answer(number: int) -> dict[str, Any]:

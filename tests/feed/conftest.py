@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.feed.slots import Ring
+from stoker.feed.host import Ring
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.harness import write_shard
 
-from stoker import Store, files
+from stoker import Store, _disk
 from stoker.store import manifest as manifests
 from stoker.store.manifest import ColumnEntry, Manifest, NonFinite, SourceEntry
 from stoker.store.store import MANIFEST_NAME, open_store
-from stoker.testing import write_shard
 
 LENGTHS = (5, 0, 9, 1, 3, 0, 14, 2, 7)
 NUMBERS = "|b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8".split()
@@ -44,7 +44,7 @@ def every_number(lengths: Sequence[int] = LENGTHS, *, seed: int = 0) -> Store:
 
 def write_store(store: Store, folder: Path) -> Store:
     """The same store on disk."""
-    files.make_folder(folder)
+    _disk.make_folder(folder)
     uniform = store.uniform_length
     columns = [
         ColumnEntry(
@@ -73,5 +73,5 @@ def write_store(store: Store, folder: Path) -> Store:
         notes=[],
         sources=[SourceEntry(name="arrays", num_bytes=0, num_rows=store.num_steps, xxh3=None)],
     )
-    files.write_file(folder / MANIFEST_NAME, manifests.dump(manifest))
+    _disk.write_file(folder / MANIFEST_NAME, manifests.dump(manifest))
     return open_store(folder)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness import tiny_store
 
 from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
 from stoker.errors import FeedError, OptionError
-from stoker.store.arrays import store_from_arrays
-from stoker.testing import tiny_store
+from stoker.store.memory import store_from_arrays
 
 
 def store() -> Store:

@@ -15,10 +15,10 @@ import torch
 from benchmarks.before.timemoe_dataset import TimeMoEDataset, TimeMoEWindowDataset
 from hypothesis import given, settings
 from tests.feed.twin import assert_same_batch
+from tests.harness import tiny_store
 
 from stoker import Feed, Segments, Shuffle, Store, Windows
 from stoker.errors import OptionError
-from stoker.testing import tiny_store
 
 Array = npt.NDArray[Any]
 W = 8

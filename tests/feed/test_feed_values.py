@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from tests.feed.stores import LENGTHS, every_number, write_store
 from tests.feed.twin import Twin, assert_same_batch
+from tests.harness import tiny_store
 
 from stoker import Feed, Segments, Sequences, Sequential, Shuffle, Store, Windows
-from stoker.testing import tiny_store
 
 pytestmark = pytest.mark.usefixtures("poisoned")
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from stoker import Segments, Sequences, Store, Windows
-from stoker.testing.content import content_of, difference
+from stoker.testing import content_of, difference
 
 Array = npt.NDArray[Any]
 

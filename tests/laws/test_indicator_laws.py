@@ -16,12 +16,9 @@ from tests.encode.indicators.markets import Bars, market, troubled_markets
 from tests.encode.indicators.specs import all_operators, any_specs
 
 from stoker.encode.indicators import engine as engines
-from stoker.encode.indicators.batch import features
-from stoker.encode.indicators.compiling import compile_spec
-from stoker.encode.indicators.engine import Engine
-from stoker.encode.indicators.operators.table import OPERATORS
+from stoker.encode.indicators.engine import Engine, FeatureStream, compile_spec, features
+from stoker.encode.indicators.operators import OPERATORS
 from stoker.encode.indicators.spec import Spec, parse_spec
-from stoker.encode.indicators.stream import FeatureStream
 
 Array = npt.NDArray[Any]
 

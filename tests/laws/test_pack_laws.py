@@ -20,7 +20,7 @@ from tests.store.shrink import shrunk
 from tests.store.twin import Refused, Row, assert_equals_twin, slow_pack
 
 from stoker.errors import BadValue, SourceEmpty, TimeDisorder
-from stoker.store.pack import pack
+from stoker.store.pack.api import pack
 
 TYPES = {
     "int": pa.int64(),

@@ -12,10 +12,11 @@ from hypothesis import example, given, settings
 from safetensors.torch import load, save
 from tests.split import twin
 from tests.split.stores import plain
-from tests.split.test_by_time import lengths, views
+from tests.split.test_kinds_by_time import lengths, views
 
 from stoker import LeakFound, OptionError, Sequences, Store, Windows
-from stoker.split import Part, Scaler, chronological, grouped, moments, pos_weight, purged
+from stoker.split import Part, Scaler, chronological, grouped, pos_weight, purged
+from stoker.split import scaler as moments
 
 VIEW = Windows(6, horizon=2)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stoker.store.packing import merge, state
-from stoker.store.packing.options import Options
-from stoker.store.packing.run import Run
-from stoker.store.sources import csv_table
-from stoker.store.sources.text import line_blocks
+from stoker.store.formats import csv
+from stoker.store.formats.text import line_blocks
+from stoker.store.pack import merge, packer
+from stoker.store.pack.options import Options
+from stoker.store.pack.runs import Run
 
 
 @contextlib.contextmanager
@@ -24,10 +24,10 @@ def shrunk(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Options, "chunk_bytes", property(lambda _: chunk_bytes))
         patch.setattr(Options, "run_bytes", property(lambda _: run_bytes))
-        patch.setattr(state, "FAN_IN", fan_in)
-        patch.setattr(state, "JOURNAL_BYTES", journal_bytes)
+        patch.setattr(packer, "FAN_IN", fan_in)
+        patch.setattr(packer, "JOURNAL_BYTES", journal_bytes)
         patch.setattr(merge, "Cursor", _SmallCursor)
-        patch.setattr(csv_table, "line_blocks", partial(_small_lines, line_bytes))
+        patch.setattr(csv, "line_blocks", partial(_small_lines, line_bytes))
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from stoker.testing import TinyStore, seal_manifest
+from tests.harness import TinyStore, seal_manifest
 
 
 def edit_manifest(built: TinyStore, change: Any) -> None:

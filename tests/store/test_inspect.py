@@ -12,13 +12,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from tests.harness import tiny_store
 
 from stoker.errors import StoreNotFound
 from stoker.store import inspect as inspecting
 from stoker.store.inspect import inspect
-from stoker.store.pack import pack
+from stoker.store.pack.api import pack
 from stoker.store.store import Store
-from stoker.testing import tiny_store
 
 
 def store_of(lengths: list[int]) -> Store:

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.harness import COLUMNS, seal_manifest, tiny_store
 
 from stoker.errors import ManifestInvalid
 from stoker.store import manifest as manifests
-from stoker.testing import COLUMNS, seal_manifest, tiny_store
 
 Tree = dict[str, Any]
 WHERE = "folder/manifest.json"

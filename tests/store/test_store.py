@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
 from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
 from stoker.store import store as stores
 from stoker.store.manifest import HEADER_BYTES
 from stoker.store.store import Series, Store, open_store
-from stoker.testing import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 
 STEP_COLUMNS = [name for name in COLUMNS if name not in ("label", "symbol")]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.store.column import MISSING_TIME
+from stoker.store.shards import MISSING_TIME
 from stoker.store.store import Store
 
 Row = Mapping[str, Any]

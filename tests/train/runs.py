@@ -17,7 +17,7 @@ from torch import nn
 
 import stoker
 from stoker.train import Cosine, EarlyStopping
-from stoker.train.result import Result
+from stoker.train.loop import Result
 
 TIMES = ("time", "rate", "wait")
 """What differs between two runs that are the same."""

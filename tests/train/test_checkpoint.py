@@ -11,16 +11,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.test_state import DTYPES
+from tests.harness import FaultyFiles
+from tests.train.test_state_dict import DTYPES
 from tests.train.trees import bits, is_same, state
 
-from stoker.devices import sync_debug_mode
+from stoker._text import sync_debug_mode
 from stoker.errors import CheckpointError, CheckpointInvalid, DiskFull
-from stoker.testing import FaultyFiles
 from stoker.train import checkpoint
-from stoker.train import image as images
-from stoker.train.checkpoint import INDEX_NAME, read, write
-from stoker.train.image import Image
+from stoker.train import checkpoint as images
+from stoker.train.checkpoint import INDEX_NAME, Image, read, write
 
 
 def random_tensor(dtype: torch.dtype, shape: tuple[int, ...], rng: np.random.Generator) -> torch.Tensor:

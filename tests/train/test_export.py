@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.train.models.tasks import NETWORKS, TASKS, model, store, task_and_batch
+from tests.experiment.tasks import NETWORKS, TASKS, model, store, task_and_batch
 from torch import nn
 
 from stoker.errors import OptionError, TrainError
+from stoker.experiment.models import Predictor
 from stoker.split.scaler import Scaler
 from stoker.train import export
 from stoker.train.export import export_model
-from stoker.train.models.predictor import Predictor
 
 HAS_ONNX = all(importlib.util.find_spec(name) is not None for name in ("onnxruntime", "onnxscript"))
 

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.harness import seal_manifest
 from tests.train.training import PLAIN, network, pairs, trainer_of
 from torch import nn
 
 import stoker
 from stoker.errors import CheckpointInvalid, StokerError
-from stoker.testing import seal_manifest
-from stoker.train import contents, fingerprint
+from stoker.train import fingerprint
+from stoker.train import resume as contents
 from stoker.train.trainer import Trainer
 
 DELTA = 1.0

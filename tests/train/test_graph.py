@@ -14,15 +14,14 @@ from tests.train.training import adamw, network, pairs, same_weights, trainer_of
 from torch import nn
 
 import stoker
+from stoker._progress import TrainingProgress
 from stoker.train import graph as graph_module
-from stoker.train.choice import Setup
+from stoker.train.autotune import Setup
 from stoker.train.engine import Engine
-from stoker.train.fit import Fit
 from stoker.train.graph import Gathering, Graphs
-from stoker.train.log import Log
-from stoker.train.optimizer import LearningRate
-from stoker.train.progress import Progress
-from stoker.train.signals import Signals
+from stoker.train.loop import Fit, Signals
+from stoker.train.numerics import LearningRate
+from stoker.train.readout import Log
 from stoker.train.step import Step
 from stoker.train.stream import Stream
 
@@ -74,7 +73,7 @@ def fit_in_graphs(trainer: Any, batches: Any, *, epochs: int = 1) -> Any:
             epochs=epochs,
             rate=engine.rate,
             checkpoints=None,
-            log=Log(trainer.writers, Progress(None, enabled=False)),
+            log=Log(trainer.writers, TrainingProgress(None, enabled=False)),
             signals=signals,
         )
         fit.run()

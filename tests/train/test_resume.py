@@ -12,11 +12,11 @@ from tests.train.runs import Crash, log_of, train
 from tests.train.training import adamw, network, pairs, same_weights, trainer_of
 from torch import nn
 
+from stoker._disk import Lock
 from stoker.errors import CheckpointError, CheckpointInvalid, FeedError, OptionError, TrainError
-from stoker.files import Lock
-from stoker.train import fit as fit_module
-from stoker.train.record import read_record
-from stoker.train.result import Result
+from stoker.train import loop as fit_module
+from stoker.train.loop import Result
+from stoker.train.run import read_record
 
 State = dict[str, torch.Tensor]
 

@@ -13,14 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.harness import FaultyFiles, Zygote
 
 import stoker
+from stoker._disk import is_locked
 from stoker.errors import OptionError, TrainError
-from stoker.files import is_locked
-from stoker.testing import FaultyFiles, Zygote
-from stoker.train import machine
-from stoker.train.record import read_record
-from stoker.train.run import Run
+from stoker.train import run as machine
+from stoker.train.run import Run, read_record
 
 
 def record_of(folder: Path) -> dict[str, object]:

@@ -15,7 +15,7 @@ from torch import nn
 import stoker
 from stoker.errors import NonFinite, OptionError, StokerError, TrainError
 from stoker.train.metrics import MAE
-from stoker.train.stopping import EarlyStopping
+from stoker.train.schedule import EarlyStopping
 from stoker.train.trainer import Trainer
 
 

@@ -22,7 +22,7 @@ from torch import nn
 
 import stoker
 from stoker.errors import StokerError
-from stoker.train import contents
+from stoker.train import resume as contents
 from stoker.train.metrics import AUC, MAE
 from stoker.train.trainer import Trainer
 
@@ -87,16 +87,16 @@ def unequal(folder: Path, kind: Any) -> Report:
 
 def unguarded(folder: Path, kind: Any) -> Report:
     """The same, without the row that poses as a sample."""
-    from stoker.train import replicas, shards
+    from stoker.train import distributed
 
-    guards = replicas.with_a_sample, shards.with_a_sample
-    replicas.with_a_sample = shards.with_a_sample = lambda batch: batch
+    guards = distributed.with_a_sample, distributed.with_a_sample
+    distributed.with_a_sample = distributed.with_a_sample = lambda batch: batch
     try:
         return unequal(folder, kind)
     except stoker.errors.NonFinite as error:
         return {"error": str(error)}
     finally:
-        replicas.with_a_sample, shards.with_a_sample = guards
+        distributed.with_a_sample, distributed.with_a_sample = guards
 
 
 def accumulated(folder: Path, kind: Any) -> Report:

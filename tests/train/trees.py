@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from stoker.train.layout import CARRIERS
+from stoker.train.state_dict import CARRIERS
 
 
 def bits(tensor: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Neighbours then do not make steps vary. No clock for programs that wait for othe
 
 import time
 
-import stoker.clock
+import stoker._clock
 
-stoker.clock.now_ns = time.process_time_ns
-stoker.clock._waited_ns = lambda: {"main": 0}  # that neighbours take cores is known here, and does not matter
+stoker._clock.now_ns = time.process_time_ns
+stoker._clock._waited_ns = lambda: {"main": 0}  # that neighbours take cores is known here, and does not matter

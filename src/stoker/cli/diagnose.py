@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
+from stoker._text import printable
 from stoker.cli.paths import PATH
 from stoker.errors import OptionError
-from stoker.printable import printable
 
 NO_VERDICT = 3
 """The exit code when nothing can be said."""
@@ -62,9 +62,9 @@ def command(
     stoker diagnose --json train.py > finding.json
     torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
+    from stoker.diagnose.render import show
     from stoker.diagnose.report import check_path, write_report
     from stoker.diagnose.scripts import script as diagnose
-    from stoker.diagnose.show import show
 
     path = check_path(Path(report)) if report is not None else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
@@ -74,7 +74,7 @@ def command(
     if rank:
         return  # the first of several processes tells of all
     if tries:
-        from stoker.diagnose.trying import try_next
+        from stoker.diagnose.compare import try_next
 
         # What the script prints has been seen once, and it now runs a dozen times.
         finding = try_next(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)

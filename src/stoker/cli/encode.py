@@ -8,11 +8,10 @@ from typing import Any
 
 import click
 
+from stoker._progress import progress
+from stoker._text import printable, readable_bytes
 from stoker.cli.paths import PATH
-from stoker.cli.progress import progress
 from stoker.errors import OptionError
-from stoker.printable import printable
-from stoker.units import readable_bytes
 
 
 @click.command("encode", short_help="Encode a table of events as sequences.")
@@ -51,7 +50,7 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
     """
     from stoker.encode.sequences.store import pack_sequences
     from stoker.store.inspect import inspect
-    from stoker.store.target import check_target
+    from stoker.store.writer import check_target
 
     statistics = None
     if stats is not None:

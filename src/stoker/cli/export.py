@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._text import printable, readable_bytes
 from stoker.cli.paths import PATH
 from stoker.errors import ConfigInvalid, OptionError
-from stoker.printable import printable
-from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     import torch
 
-    from stoker.cli.assembly import Fed
+    from stoker.experiment.build import Fed
 
 GOLDEN_ROWS = 64
 FILES = (".pt2", ".onnx", ".pt", ".pth", ".ts", ".safetensors", ".bin", ".ckpt", ".json", ".zip")
@@ -50,11 +49,10 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     stoker export runs/tfa bundle/
     stoker export runs/tfa model.pt
     """
-    from stoker.cli.assembly import make_trained, open_data
     from stoker.cli.train import CONFIG_NAME, recipe_of_run
-    from stoker.train.config import read_config
-    from stoker.train.export import export_model
-    from stoker.train.weights import find_trained, load_weights
+    from stoker.experiment.build import make_trained, open_data
+    from stoker.experiment.parse import read_config
+    from stoker.train.export import export_model, find_trained, load_weights
 
     folder, is_onnx = Path(run), Path(path).suffix == ".onnx"
     recipe = recipe_of_run(folder)

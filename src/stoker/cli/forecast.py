@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._progress import progress
+from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.cli.progress import progress
-from stoker.printable import printable
 
 if TYPE_CHECKING:
-    from stoker.recipes.time_moe.folder import Corpus
+    from stoker.recipes.time_moe.files import Corpus
     from stoker.recipes.time_moe.forecasting import Loaded
 
 SHOWN_ROWS = 12
@@ -74,9 +74,9 @@ def command(
     import torch
 
     from stoker.errors import OptionError
-    from stoker.recipes.time_moe.folder import open_corpus
+    from stoker.recipes.time_moe.files import open_corpus
     from stoker.recipes.time_moe.forecasting import load_model
-    from stoker.train.plot import check_picture
+    from stoker.train.plots import check_picture
 
     if plot is not None:
         check_picture(plot)
@@ -130,9 +130,9 @@ def _forecast(
 ) -> None:
     import numpy as np
 
-    from stoker import files
+    from stoker import _disk
     from stoker.recipes.time_moe import forecasting
-    from stoker.recipes.time_moe.plot import plot_forecast
+    from stoker.recipes.time_moe.forecasting import plot_forecast
 
     values = corpus.series(number)
     known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
@@ -142,7 +142,7 @@ def _forecast(
     actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
     name = corpus.series_name(number)
     if csv_path is not None:
-        files.write_file(Path(csv_path), forecasting.as_csv(found, actual, first=end).encode(), durable=False)
+        _disk.write_file(Path(csv_path), forecasting.as_csv(found, actual, first=end).encode(), durable=False)
     if plot is not None:
         plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
     mse, mae, count = (0.0, 0.0, 0) if actual is None else forecasting.errors_of(found, actual)
@@ -188,7 +188,7 @@ def _score(
     import json
     from dataclasses import asdict
 
-    from stoker.recipes.time_moe.evaluation import evaluate
+    from stoker.recipes.time_moe.forecasting import evaluate
 
     if number is not None:
         corpus = corpus.only(number)

@@ -6,8 +6,8 @@ import json
 
 import click
 
+from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.printable import printable
 
 
 @click.command("gate", short_help="Hold what a step does against a budget.")
@@ -40,7 +40,7 @@ def command(
     stoker gate train.py --budget budget.json --write -- --epochs 1
     stoker gate train.py --budget budget.json -- --epochs 1
     """
-    from stoker.diagnose.gate import STEPS, WARMUP, gate_script
+    from stoker.gate.gate import STEPS, WARMUP, gate_script
 
     gate = gate_script(
         script,

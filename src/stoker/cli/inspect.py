@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker._text import printable, readable_bytes
 from stoker.cli.paths import PATH
-from stoker.printable import printable
-from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,8 +11,8 @@ from types import FrameType
 import click
 
 import stoker
+from stoker._text import printable
 from stoker.errors import StokerError, StoreExists, shorten
-from stoker.printable import printable
 
 COMMANDS = {
     "pack": "Pack raw files into a store.",

@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._text import printable, readable_bytes
 from stoker.cli.paths import PATH
 from stoker.errors import OptionError
-from stoker.printable import printable
-from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stoker.order.order import Order, Plan
-    from stoker.order.quality import Quality
-    from stoker.order.reads import Reads
-    from stoker.order.samples import Samples
-    from stoker.order.sequences import Sequences
-    from stoker.order.windows import Segments, Windows
+    from stoker.sampling.orders import Order, Plan
+    from stoker.sampling.quality import Quality, Reads
+    from stoker.sampling.views import Samples, Segments, Sequences, Windows
 
 VIEW_SYNTAX = "windows:48  windows:48,stride=4,horizon=1  segments:2048  sequences:512"
 
@@ -45,7 +41,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """For programs."""
-        from stoker.order.blocks import WORTH
+        from stoker.sampling.block_shuffle import WORTH
 
         return {
             "path": self.store,
@@ -111,7 +107,7 @@ def command(
     stoker order prices.stoker --view windows:48,stride=4,horizon=1 --order shuffle
     stoker order prices.stoker --view segments:2048
     """
-    from stoker.order.blocks import BlockShuffle
+    from stoker.sampling.block_shuffle import BlockShuffle
 
     if chosen != "block" and (block or window):
         raise OptionError(f"--block and --window are for --order block, but --order is {chosen}.")
@@ -134,12 +130,11 @@ def command(
 
 
 def _examine(path: str, view: str | None, columns: str | None, batch_size: int, blocks: Order, chosen: str) -> Report:
-    from stoker.feed.columns import choose_columns, lengths_of
-    from stoker.order.blocks import choose
-    from stoker.order.order import Sequential, Shuffle
-    from stoker.order.quality import measure
-    from stoker.order.reads import count_reads
-    from stoker.order.sequences import Sequences
+    from stoker.feed.layout import choose_columns, lengths_of
+    from stoker.sampling.block_shuffle import choose
+    from stoker.sampling.orders import Sequential, Shuffle
+    from stoker.sampling.quality import count_reads, measure
+    from stoker.sampling.views import Sequences
     from stoker.store.store import open_store
 
     store = open_store(path)
@@ -169,8 +164,7 @@ def _examine(path: str, view: str | None, columns: str | None, batch_size: int, 
 
 def parse_view(text: str) -> Windows | Segments | Sequences:
     """A view from KIND:LENGTH,NAME=VALUE,…"""
-    from stoker.order.sequences import Sequences
-    from stoker.order.windows import Segments, Windows
+    from stoker.sampling.views import Segments, Sequences, Windows
 
     kinds: dict[str, Any] = {"windows": Windows, "segments": Segments, "sequences": Sequences}
     kind, _, rest = text.partition(":")
@@ -226,7 +220,7 @@ def _short(number: float) -> str:
 
 def _advice(report: Report) -> list[str]:
     """What the chosen order is, whether it is good enough, and what would be."""
-    from stoker.order.blocks import WORTH
+    from stoker.sampling.block_shuffle import WORTH
 
     quality, plan = report.qualities[report.chosen], report.plans[report.chosen]
     where = f" where {quality.worst_group:,} neighbours are alike" if quality.worst_group > 1 else ""

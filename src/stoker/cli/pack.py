@@ -6,9 +6,9 @@ import json
 
 import click
 
+from stoker._progress import progress
+from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.cli.progress import progress
-from stoker.printable import printable
 
 
 @click.command("pack", short_help="Pack raw files into a store.")
@@ -54,7 +54,7 @@ def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **o
     stoker pack ETTh1.csv ett.stoker --wide
     """
     from stoker.store.inspect import inspect
-    from stoker.store.pack import pack
+    from stoker.store.pack.api import pack
 
     with progress(unit="rows", enabled=not quiet and not as_json) as show:
         packed = pack(list(source), store, progress=show, **options)  # type: ignore[arg-type]

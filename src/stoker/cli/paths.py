@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._disk import check_path
 from stoker.errors import OptionError
-from stoker.files import check_path
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[str]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.printable import printable
 
 
 @click.command("runs", short_help="Show the runs of a folder side by side.")
@@ -24,11 +24,11 @@ def command(folder: str, metric: str | None, plot: str | None, as_json: bool) ->
     stoker runs runs/
     stoker runs runs/ --metric val_auc --plot runs.svg
     """
-    from stoker.train.runs import collect, table
+    from stoker.train.run import collect, table
 
     runs = collect(folder, metric=metric)
     if plot is not None:
-        from stoker.train.plot import plot as draw
+        from stoker.train.plots import plot as draw
 
         draw(runs, Path(plot))
     if as_json:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from stoker._text import printable
 from stoker.cli.paths import PATH
 from stoker.errors import ConfigInvalid, OptionError, StokerError
-from stoker.printable import printable
 
 if TYPE_CHECKING:
-    from stoker.train.config.training import Config
-    from stoker.train.result import Result
+    from stoker.experiment.config import Config
+    from stoker.train.loop import Result
     from stoker.train.trainer import Trainer
 
 CONFIG_NAME = "config.yaml"
@@ -89,8 +89,8 @@ class _Train(click.Command):
 
 def _recipe_of(args: list[str]) -> str | None:
     """The recipe of the run that --resume names, or of the configuration that is given."""
+    from stoker.experiment.parse import read_document
     from stoker.recipes.tfa.settings import is_tfa
-    from stoker.train.config.document import read_document
 
     for arg in args:
         if Path(arg).suffix in (".yaml", ".yml", ".json") and Path(arg).is_file() and is_tfa(read_document(Path(arg)).tree):
@@ -173,8 +173,8 @@ def command(
 def _show_fields() -> None:
     from msgspec.inspect import StructType, type_info
 
-    from stoker.train.config.manual import explain
-    from stoker.train.config.training import Config
+    from stoker.experiment.config import Config
+    from stoker.experiment.parse import explain
 
     info = type_info(Config)
     if isinstance(info, StructType):
@@ -183,7 +183,7 @@ def _show_fields() -> None:
 
 def _new(path: Path, assignments: Sequence[str], *, overwrite: bool) -> Plan:
     """A run of its own; its folder must not have another."""
-    from stoker.train.config import read_config, to_yaml
+    from stoker.experiment.parse import read_config, to_yaml
 
     config = read_config(path, assignments=assignments)
     folder = Path(config.train.folder or f"runs/{path.stem}")
@@ -206,12 +206,9 @@ def _new(path: Path, assignments: Sequence[str], *, overwrite: bool) -> Plan:
 
 def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
     """The run of a folder, with the configuration that it keeps; a value that differs must be allowed by name."""
-    from stoker.train import facts
-    from stoker.train.config.checking import check
-    from stoker.train.config.document import read_document
-    from stoker.train.config.overrides import find, known_paths, override
-    from stoker.train.config.training import Config
-    from stoker.train.config.writing import to_tree
+    from stoker.experiment.config import Config
+    from stoker.experiment.parse import check, find, known_paths, override, read_document, to_tree
+    from stoker.train import state_dict
     from stoker.train.fingerprint import GROUPS
 
     if not (folder / CONFIG_NAME).is_file():
@@ -223,7 +220,7 @@ def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> 
     known = known_paths(Config)
     theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
     allowed = [".".join(find(name, known, option="--allow")) for name in allow if name not in theirs]
-    facts.check(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
+    state_dict.check_facts(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
     for ours, names in COMPARED.items():
         if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
             theirs.extend(names)
@@ -236,13 +233,13 @@ def _in_folder(config: Config, folder: Path) -> Config:
 
 
 def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
-    from stoker import files
-    from stoker.cli.assembly import choose_device, find_ranks, make_trained, open_data
+    from stoker import _disk
+    from stoker._kernels import ANNOUNCE
     from stoker.cli.main import Terminated
-    from stoker.kernel import ANNOUNCE
-    from stoker.train.config.model import Own
-    from stoker.train.config.writing import to_yaml
-    from stoker.train.models.own import blaming
+    from stoker.experiment.build import choose_device, find_ranks, make_trained, open_data
+    from stoker.experiment.config import Own
+    from stoker.experiment.models import blaming
+    from stoker.experiment.parse import to_yaml
 
     ranks = find_ranks()
     config = plan.config
@@ -257,8 +254,8 @@ def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
         if not as_json:
             for line in str(fed.train).splitlines():
                 click.echo(printable(line))
-        files.make_folder(plan.folder)
-        files.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
+        _disk.make_folder(plan.folder)
+        _disk.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
     try:
         with blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), _within_memory():
             result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
@@ -296,7 +293,7 @@ def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NA
 
     Before its first step there is nothing to save, and a second Ctrl-C does not wait for a save.
     """
-    from stoker.train.checkpoints import saved_step
+    from stoker.train.checkpoint import saved_step
 
     step, again = saved_step(folder / "checkpoints"), f"stoker train --resume {printable(str(folder))}"
     if step is not None:
@@ -306,12 +303,12 @@ def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NA
 
 
 def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool) -> Trainer:
-    from stoker.train.config.writing import to_tree
+    from stoker.experiment.models import make_optimizer, make_schedule
+    from stoker.experiment.parse import to_tree
+    from stoker.train.loggers import make_writer
     from stoker.train.metrics import AUC, MAE, MSE, Accuracy
-    from stoker.train.models.named import make_optimizer, make_schedule
-    from stoker.train.stopping import EarlyStopping
+    from stoker.train.schedule import EarlyStopping
     from stoker.train.trainer import Trainer
-    from stoker.train.writers import make_writer
 
     config, train = plan.config, plan.config.train
     makers: Mapping[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._text import printable
 from stoker.cli.paths import PATH
 from stoker.cli.train import CONFIG_NAME, stopped_line
 from stoker.errors import ConfigInvalid
-from stoker.printable import printable
 
 if TYPE_CHECKING:
     from stoker.recipes.tfa.pipeline import Trained
@@ -86,8 +86,8 @@ def command(
 def _show_fields() -> None:
     from msgspec.inspect import StructType, type_info
 
+    from stoker.experiment.parse import explain
     from stoker.recipes.tfa.settings import Settings
-    from stoker.train.config.manual import explain
 
     info = type_info(Settings)
     if isinstance(info, StructType):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker._text import printable
 from stoker.cli.paths import PATH
 from stoker.cli.train import stopped_line
 from stoker.errors import OptionError
-from stoker.printable import printable
 
 if TYPE_CHECKING:
     from stoker.recipes.time_moe.training import Trained
@@ -106,8 +106,8 @@ def command(
     stoker train time-moe --data time300b/ --model my-sizes/config.json
     stoker train --resume runs/ett
     """
-    from stoker.cli.assembly import find_ranks
     from stoker.cli.main import Terminated
+    from stoker.experiment.build import find_ranks
     from stoker.recipes.time_moe import training
 
     given = {name for name in options if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}

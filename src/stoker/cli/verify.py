@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from stoker._progress import progress
+from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.cli.progress import progress
-from stoker.printable import printable
 
 
 @click.command("verify", short_help="Read every byte of a store against its hash.")
@@ -35,7 +35,7 @@ def command(path: str, as_json: bool) -> None:
 
 
 def _verify_store(path: str, *, as_json: bool) -> None:
-    from stoker.store.verify import verify
+    from stoker.store.inspect import verify
 
     with progress(unit="MB", enabled=not as_json) as show:
         done = verify(path, report=lambda part, total: show("verifying", part / max(total, 1), part // 1_000_000))
@@ -57,7 +57,7 @@ def _verify_bundle(path: str, *, as_json: bool) -> None:
 
 
 def _verify_training(path: Path, *, as_json: bool) -> None:
-    from stoker import files
+    from stoker import _disk
     from stoker.recipes.tfa.pipeline import prepare_run
     from stoker.recipes.tfa.settings import read_settings
 
@@ -69,7 +69,7 @@ def _verify_training(path: Path, *, as_json: bool) -> None:
         if not as_json:
             click.echo(printable(f"{word:<10} {sentence}"))
 
-    with files.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
-        files.remove_folder(scratch / "run")  # of a check that was killed
+    with _disk.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
+        _disk.remove_folder(scratch / "run")  # of a check that was killed
         prepare_run(settings, scratch / "run", say)
     click.echo(json.dumps({"path": str(path), "checks": said}) if as_json else f"{printable(str(path))} is ready to be trained.")

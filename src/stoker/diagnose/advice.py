@@ -12,10 +12,9 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stoker.diagnose.finding import Cause, Step, Verdict
-from stoker.diagnose.measurements import Blame, Measurements, Place, Rare, Stretch, WhatIf
-from stoker.diagnose.pages import ENVIRONMENT
-from stoker.diagnose.parts import Division, seconds_of
+from stoker.diagnose.attribution import Division, seconds_of
+from stoker.diagnose.hardware import ENVIRONMENT
+from stoker.diagnose.measurements import Blame, Cause, Measurements, Place, Rare, Step, Stretch, Verdict, WhatIf
 
 LEAST_GAIN = 1.02
 MOST = 1000.0

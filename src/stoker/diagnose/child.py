@@ -20,10 +20,10 @@ from typing import NoReturn
 
 import msgspec
 
-from stoker.diagnose.loops import OwnLoader, rewrite_imports
+from stoker.diagnose.hooks import shown
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.own import shown
-from stoker.diagnose.scratch import Scratch
+from stoker.diagnose.rewrite import OwnLoader, rewrite_imports
+from stoker.diagnose.sandbox import Scratch
 from stoker.errors import StokerError, TrainError
 
 
@@ -179,7 +179,7 @@ def _find(name: str) -> ModuleSpec:
 
 
 def _line_of(error: BaseException) -> str:
-    from stoker.diagnose.own import is_own
+    from stoker.diagnose.hooks import is_own
 
     if isinstance(error, SyntaxError) and error.lineno:
         return f" line {error.lineno}"

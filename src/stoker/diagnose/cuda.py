@@ -15,12 +15,10 @@ from typing import Any
 
 import torch
 
-from stoker.clock import now_ns
-from stoker.devices import sync_debug_mode
-from stoker.diagnose.boundaries import NAMES, Boundaries
-from stoker.diagnose.copies import leaves
+from stoker._clock import now_ns
+from stoker._text import sync_debug_mode
+from stoker.diagnose.hooks import NAMES, Boundaries, leaves, own_frame, place_of
 from stoker.diagnose.measurements import Place, Sync
-from stoker.diagnose.own import own_frame, place_of
 
 LONGEST_SLEEP_SECONDS = 1.0
 CALIBRATION_CYCLES = 20_000_000

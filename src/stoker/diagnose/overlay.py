@@ -1,11 +1,6 @@
-"""The overlay: a program's view of the disk, in which its own files lie in a scratch folder, and the user's stay as they are.
+"""Listings: a folder as the program has left it, though what it wrote is elsewhere and what it removed is still there.
 
-Files that the program writes have places in the scratch folder, files of the user's that it has removed are hidden, and all else
-is what is on disk. The functions here are those of `os` that take paths, by this view; `scratch` puts them into their place. What
-they do to the disk is what the program does, and not of stoker's doing, so it does not go through `files`.
-
-The law: a program behaves as it would alone, with the same results and the same errors. So folders are made where the program wants
-them, because libraries in C++ write there, too. What is written to caches and among temporary files passes (`caches`).
+It stands before `os.listdir` and `os.scandir`, by which `glob`, `os.walk` and `pathlib` list folders, too.
 """
 
 from __future__ import annotations
@@ -13,14 +8,137 @@ from __future__ import annotations
 import errno
 import io
 import os
+import site
 import stat
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from stoker import files
-from stoker.diagnose.caches import COMPILED, INDUCTOR, cache_folders, is_below
-from stoker.diagnose.listing import Entry, Listing
+from stoker import _disk
+
+
+class Entry:
+    """A file or folder of the view, as `os.DirEntry` shows it."""
+
+    def __init__(self, name: str | bytes, path: str | bytes, full: str) -> None:
+        self.name = name
+        self.path = path
+        self._full = full
+
+    def __fspath__(self) -> str | bytes:
+        """Its path, as the program has it."""
+        return self.path
+
+    def __repr__(self) -> str:
+        """As that of an `os.DirEntry`."""
+        return f"<DirEntry {self.name!r}>"
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """What there is to know of it."""
+        return os.stat(self._full, follow_symlinks=follow_symlinks)  # noqa: PTH116 (the one of the view)
+
+    def inode(self) -> int:
+        """The number of the file."""
+        return self.stat(follow_symlinks=False).st_ino
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Whether it is a file, or a link to one that is followed."""
+        return stat.S_ISREG(self._mode(follow_symlinks))
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Whether it is a folder, or a link to one that is followed."""
+        return stat.S_ISDIR(self._mode(follow_symlinks))
+
+    def is_symlink(self) -> bool:
+        """Whether it is a link."""
+        return stat.S_ISLNK(self._mode(False))
+
+    def is_junction(self) -> bool:
+        """Never: only Windows has them."""
+        return False
+
+    def _mode(self, follow_symlinks: bool) -> int:
+        """Its kind; 0 where it has gone meanwhile, or is a link to nothing."""
+        try:
+            return self.stat(follow_symlinks=follow_symlinks).st_mode
+        except FileNotFoundError:
+            return 0
+
+
+class Listing:
+    """What `os.scandir` gives: entries, once, until it is closed."""
+
+    def __init__(self, entries: Iterator[Any]) -> None:
+        self._entries = entries
+
+    def __iter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """The next entry."""
+        return next(self._entries)
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Give no more entries."""
+        self._entries = iter(())
+
+
+# Caches: folders that programs fill so that the next run is faster. What is written there passes through the scratch folder.
+#
+# Compilers (numba, Inductor, Triton), hubs and plotting libraries hand what they write to other processes and to libraries that
+# know
+# nothing of the scratch folder, and a cache is made to be filled. Any environment variable with CACHE in its name names one.
+
+IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")
+"""Where tools keep them unless told otherwise."""
+VARIABLES = ("HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_HOME", "MPLCONFIGDIR")
+"""Those that name one and have no CACHE in their name."""
+COMPILED = "__pycache__"
+INDUCTOR = "torchinductor_"
+"""How the folder of torch.compile among temporary files begins."""
+
+
+def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
+    """The caches of this user and the folders of installed packages, without links in their names.
+
+    A variable that names a folder around the home folder or the current one (`here`) is ignored: the user's files lie there.
+    """
+    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
+    named = {value for name, value in environ.items() if value and ("CACHE" in name or name in VARIABLES)}
+    named |= {os.path.join(value, "matplotlib") for name, value in environ.items() if name == "XDG_CONFIG_HOME"}  # noqa: PTH118
+    real = {os.path.realpath(os.path.join(here, os.path.expanduser(one))) for one in named}  # noqa: PTH111, PTH118
+    believed = {one for one in real if not is_below(home, one) and not is_below(here, one)}
+    packages = {*(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")), site.getusersitepackages()}
+    return believed | {os.path.realpath(one) for one in packages} | {os.path.join(home, one) for one in IN_HOME}  # noqa: PTH118
+
+
+def is_below(name: str, folder: str) -> bool:
+    """Whether a name is that of a folder or of something in it."""
+    return name == folder or name.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+# The overlay: a program's view of the disk, in which its own files lie in a scratch folder, and the user's stay as they are.
+#
+# Files that the program writes have places in the scratch folder, files of the user's that it has removed are hidden, and all
+# else
+# is what is on disk. The functions here are those of `os` that take paths, by this view; `scratch` puts them into their place.
+# What
+# they do to the disk is what the program does, and not of stoker's doing, so it does not go through `files`.
+#
+# The law: a program behaves as it would alone, with the same results and the same errors. So folders are made where the program
+# wants
+# them, because libraries in C++ write there, too. What is written to caches and among temporary files passes (`caches`).
 
 _open, _access, _lstat, _stat, _scandir, _readlink = open, os.access, os.lstat, os.stat, os.scandir, os.readlink
 _join, _dirname, _basename = os.path.join, os.path.dirname, os.path.basename
@@ -76,7 +194,7 @@ class Overlay:
 
     def begin(self) -> None:
         """Make the scratch folder; what is among temporary files by now was there before the program."""
-        files.make_folder(Path(self._folder))
+        _disk.make_folder(Path(self._folder))
         self._began_ns = _lstat(self._folder).st_ctime_ns
 
     @property
@@ -259,7 +377,7 @@ class Overlay:
 
     def _copy(self, old: str, place: str, *, keep: bool = True) -> None:
         with _open(old, "rb") if keep else io.BytesIO() as source:
-            files.copy_file(source, Path(place))
+            _disk.copy_file(source, Path(place))
         state = _stat(old)
         _OS["chmod"](place, stat.S_IMODE(state.st_mode))
         _OS["utime"](place, ns=(state.st_atime_ns, state.st_mtime_ns))

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stoker
-from stoker.diagnose import picture, tables, words
-from stoker.diagnose.finding import Finding
+from stoker._disk import write_file
+from stoker._text import printable
+from stoker.diagnose import render as picture
+from stoker.diagnose import render as tables
+from stoker.diagnose import render as words
+from stoker.diagnose.measurements import Finding
 from stoker.errors import OptionError
-from stoker.files import write_file
-from stoker.printable import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment

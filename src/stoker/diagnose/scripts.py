@@ -7,20 +7,22 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from stoker import files
+from stoker import _disk
+from stoker._clock import now_ns
 from stoker.diagnose.child import Answer, Request
+from stoker.diagnose.hooks import leaves, own_frame, place_of
 from stoker.diagnose.measurements import Measurements
-from stoker.errors import OptionError, TrainError
+from stoker.errors import BatchesInvalid, OptionError, TrainError
 
 if TYPE_CHECKING:
-    from stoker.diagnose.finding import Finding
+    from stoker.diagnose.measurements import Finding
 
 T = TypeVar("T", bound=msgspec.Struct)
 CHECK_SECONDS = 3.0
@@ -37,7 +39,7 @@ def script(
     seconds: float | None = None,
 ) -> Finding:
     """Run a script (or, with `module`, a module by its name) until it is known what holds its training back."""
-    from stoker.diagnose.conclude import conclude
+    from stoker.diagnose.verdict import conclude
 
     check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
     answer = _measure(program, arguments, module=module, quiet=quiet, seconds=seconds, check_seconds=check_seconds)
@@ -85,7 +87,7 @@ def scratch_for(program: str | Path, *, module: bool) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        files.remove_folder(folder)
+        _disk.remove_folder(folder)
 
 
 def start_child(request: Request, start: str, end: int, *, quiet: bool) -> subprocess.Popen[bytes]:
@@ -114,3 +116,58 @@ def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> 
         finally:
             child.wait()
     return msgspec.msgpack.decode(data, type=kind)
+
+
+# A training step as a function, in a notebook or a test: the same stretches as for a script, on a loop of our own.
+
+
+def step(train_step: Callable[[Any], object], batches: Iterable[Any], *, valid_batches: Iterable[Any] | None = None) -> Finding:
+    """Call `train_step(batch)` until it is known what holds it back; `batches` are gone through as often as needed.
+
+    The model is trained meanwhile: pass a step that works on a copy where that matters. `valid_batches` are looked at only for
+    samples that are trained on, too.
+    """
+    from stoker.diagnose.correctness import find_wrong, wrong_losses
+    from stoker.diagnose.verdict import conclude
+
+    measured = measure_step(train_step, batches)
+    wrong = [*find_wrong(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
+    return conclude(measured, correctness=wrong)
+
+
+def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *, pace: float = 1.0) -> Measurements:
+    """What a verdict is made of; `pace` as for scripts."""
+    import sys
+
+    from stoker.diagnose.loaders import Source, Watched
+    from stoker.diagnose.session import Session
+
+    if not callable(train_step):
+        raise OptionError(f"train_step is {train_step!r}; expected a function that is given a batch and makes one step.")
+    if not hasattr(batches, "__iter__"):
+        raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
+    session = Session(on_done=lambda: None, every_turn=True, pace=pace)
+    training = session.training
+    frame = own_frame(sys._getframe(1))
+    source = Source(batches, place_of(frame) if frame is not None else None)
+    training.boundaries.install()
+    training.boundaries.find_roots()
+    try:
+        watched = Watched(training.sources, source, source.fresh(), now_ns())
+        for number, batch in enumerate(watched):
+            train_step(batch)
+            if number == 1:
+                source.gives_batches = next(leaves(batch), None) is not None
+                training.sources.take(source)
+                session.take_control()
+        while not session.done and source.can_repeat and source.nexts + training.boundaries.steps:
+            watched.restart()
+            for batch in watched:
+                train_step(batch)
+        if session.failure is not None:
+            raise session.failure
+        if not source.nexts:
+            raise BatchesInvalid("batches has none; expected an iterable that gives at least one.")
+        return training.measurements()
+    finally:
+        session.remove()

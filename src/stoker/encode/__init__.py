@@ -5,36 +5,36 @@ These are all the public names. Each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker.lazy import lazy
+from stoker._lazy import lazy
 
 _LAZY = {
-    "Digits": "stoker.encode.digits.split:Digits",
-    "FeatureFrame": "stoker.encode.indicators.frame:FeatureFrame",
-    "FeatureStream": "stoker.encode.indicators.stream:FeatureStream",
-    "PackedSequences": "stoker.encode.sequences.result:PackedSequences",
-    "PaddedSequences": "stoker.encode.sequences.result:PaddedSequences",
+    "Digits": "stoker.encode.digits:Digits",
+    "FeatureFrame": "stoker.encode.indicators.bars:FeatureFrame",
+    "FeatureStream": "stoker.encode.indicators.engine:FeatureStream",
+    "PackedSequences": "stoker.encode.sequences.tensors:PackedSequences",
+    "PaddedSequences": "stoker.encode.sequences.tensors:PaddedSequences",
     "Statistics": "stoker.encode.statistics.result:Statistics",
     "analyze": "stoker.encode.statistics.analyze:analyze",
-    "features": "stoker.encode.indicators.batch:features",
-    "join_digits": "stoker.encode.digits.join:join_digits",
+    "features": "stoker.encode.indicators.engine:features",
+    "join_digits": "stoker.encode.digits:join_digits",
     "pack_sequences": "stoker.encode.sequences.store:pack_sequences",
     "pad_sequences": "stoker.encode.sequences.pad:pad_sequences",
-    "profile_digits": "stoker.encode.digits.profile:profile_digits",
-    "split_digits": "stoker.encode.digits.split:split_digits",
+    "profile_digits": "stoker.encode.digits:profile_digits",
+    "split_digits": "stoker.encode.digits:split_digits",
 }
 
 if TYPE_CHECKING:
-    from stoker.encode.digits.join import join_digits as join_digits
-    from stoker.encode.digits.profile import profile_digits as profile_digits
-    from stoker.encode.digits.split import Digits as Digits
-    from stoker.encode.digits.split import split_digits as split_digits
-    from stoker.encode.indicators.batch import features as features
-    from stoker.encode.indicators.frame import FeatureFrame as FeatureFrame
-    from stoker.encode.indicators.stream import FeatureStream as FeatureStream
+    from stoker.encode.digits import Digits as Digits
+    from stoker.encode.digits import join_digits as join_digits
+    from stoker.encode.digits import profile_digits as profile_digits
+    from stoker.encode.digits import split_digits as split_digits
+    from stoker.encode.indicators.bars import FeatureFrame as FeatureFrame
+    from stoker.encode.indicators.engine import FeatureStream as FeatureStream
+    from stoker.encode.indicators.engine import features as features
     from stoker.encode.sequences.pad import pad_sequences as pad_sequences
-    from stoker.encode.sequences.result import PackedSequences as PackedSequences
-    from stoker.encode.sequences.result import PaddedSequences as PaddedSequences
     from stoker.encode.sequences.store import pack_sequences as pack_sequences
+    from stoker.encode.sequences.tensors import PackedSequences as PackedSequences
+    from stoker.encode.sequences.tensors import PaddedSequences as PaddedSequences
     from stoker.encode.statistics.analyze import analyze as analyze
     from stoker.encode.statistics.result import Statistics as Statistics
 else:

@@ -1,13 +1,67 @@
-"""Cursor: where a feed is. Together with the seed it is all the state there is."""
+"""Ranks: how the processes of one training share the positions of an epoch.
+
+A step takes the next `world_size * batch_size` positions of the one order there is. Each rank gets a stretch of them, of
+equal size or, at the end of an epoch, of sizes that differ by one at most. Laid end to end the stretches are the order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
-from stoker.errors import FeedError
-from stoker.order.keys import MAX_SEED
+import numpy as np
+import numpy.typing as npt
+
+from stoker.errors import FeedError, OptionError
+from stoker.sampling.orders import Plan
+from stoker.sampling.permutation import MAX_SEED
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process and how many there are."""
+
+    rank: int
+    world_size: int
+
+    @classmethod
+    def find(cls, rank: int | None, world_size: int | None) -> Ranks:
+        """As given, or from RANK and WORLD_SIZE as `torchrun` sets them, or a single process."""
+        if (rank is None) != (world_size is None):
+            raise OptionError(f"rank is {rank} and world_size {world_size}; give both, or none to read RANK and WORLD_SIZE.")
+        if rank is None or world_size is None:
+            rank, world_size = _from_environment("RANK"), _from_environment("WORLD_SIZE") or 1
+            if rank is None and world_size > 1:
+                raise OptionError(
+                    f"WORLD_SIZE is {world_size}, but RANK is not set, so this process cannot know its share. Pass rank= and "
+                    f"world_size= (for Lightning: trainer.global_rank and trainer.world_size)."
+                )
+            rank = rank or 0
+        whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (rank, world_size))
+        if not whole or world_size < 1 or not 0 <= rank < world_size:
+            raise OptionError(f"rank {rank!r} of {world_size!r} cannot be; expected a rank from 0 below the number of ranks.")
+        return cls(int(rank), int(world_size))
+
+    def share(self, start: int, stop: int) -> tuple[int, int]:
+        """The stretch of the positions `start` to `stop` that this rank gets."""
+        count = stop - start
+        return start + count * self.rank // self.world_size, start + count * (self.rank + 1) // self.world_size
+
+
+def _from_environment(name: str) -> int | None:
+    text = os.environ.get(name)
+    if text is None or not text.strip():
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f"the environment variable {name} is {text!r}; expected a whole number.") from None
+
+
+# Cursor: where a feed is. Together with the seed it is all the state there is.
 
 
 @dataclass
@@ -49,3 +103,109 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
     if state["position"] > num_positions:
         raise FeedError(f"the state is at position {state['position']:,} of {num_positions:,}; expected at most that.")
     return state["seed"], Cursor(state["epoch"], state["position"]), {str(key): state[key] for key in choices}
+
+
+# Batches: one pass over the rest of an epoch. Steps are made ahead by threads; what was handed out is what counts as seen.
+
+Array = npt.NDArray[Any]
+Batch = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The steps of one pass: which positions each takes, and which of them are this rank's."""
+
+    plan: Plan
+    epoch: int
+    start: int
+    batch_size: int
+    ranks: Ranks
+    drops_last: bool
+
+    @property
+    def stride(self) -> int:
+        """Positions of a step, of all ranks."""
+        return self.batch_size * self.ranks.world_size
+
+    def __len__(self) -> int:
+        left = self.plan.num_positions - self.start
+        return left // self.stride if self.drops_last else -(-left // self.stride)
+
+    def end(self, step: int) -> int:
+        """The position behind a step."""
+        return min(self.start + (step + 1) * self.stride, self.plan.num_positions)
+
+    @property
+    def num_whole(self) -> int:
+        """Steps in which each rank has a whole batch: all but perhaps the last."""
+        return (self.plan.num_positions - self.start) // self.stride
+
+    def numbers(self, step: int, count: int = 1) -> Array:
+        """The samples of this rank in a step, or in so many steps from there on."""
+        if self.ranks.world_size == 1:
+            return self.plan.numbers(self.epoch, self.start + step * self.stride, self.end(step + count - 1))
+        shares = [self.ranks.share(self.start + one * self.stride, self.end(one)) for one in range(step, step + count)]
+        return np.concatenate([self.plan.numbers(self.epoch, *share) for share in shares])
+
+
+class Source(Protocol):
+    """What makes the batches of a pass, in order."""
+
+    def __next__(self) -> Batch:
+        """The next one."""
+
+    def close(self) -> None:
+        """End its threads."""
+
+
+class Batches(Iterator[Batch]):
+    """The iterator that a feed gives out. Threads may share it: each batch goes to one of them."""
+
+    def __init__(self, source: Source, steps: Steps, cursor: Cursor) -> None:
+        self._lock, self._process = threading.RLock(), os.getpid()
+        self._is_closed = False
+        self._begin(source, steps, cursor)
+
+    def _begin(self, source: Source, steps: Steps, cursor: Cursor) -> None:
+        self._source = source
+        self._steps = steps
+        self.cursor = cursor
+        self._step = 0
+        if not len(steps):
+            self._turn_over()
+
+    def begin_elsewhere(self, source: Source, steps: Steps, cursor: Cursor) -> None:
+        """Be a pass over these steps instead; for one that has handed out nothing yet."""
+        self._source.close()
+        self._begin(source, steps, cursor)
+        if self._is_closed:
+            source.close()
+
+    def __next__(self) -> Batch:
+        if os.getpid() != self._process:
+            self._lock, self._process = threading.RLock(), os.getpid()  # a fork may have come while a thread held it
+        with self._lock:
+            batch = next(self._source)
+            self.cursor.position = self._steps.end(self._step)
+            self._step += 1
+            if self._step == len(self._steps):
+                self._turn_over()
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._steps) - self._step
+
+    def _turn_over(self) -> None:
+        """With the last batch an epoch is done: a state saved now begins the next one."""
+        self.cursor.epoch, self.cursor.position = self._steps.epoch + 1, 0
+
+    def close(self) -> None:
+        """End the threads. Without the lock: it ends the wait of a thread that holds it."""
+        self._is_closed = True
+        self._source.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise FeedError(
+            "a pass over a feed cannot be pickled or copied: its threads are those of this process. Make the feed in the "
+            "other process and load feed.state_dict() there."
+        )

@@ -1,28 +1,88 @@
-"""Device gather: columns that were uploaded once, and batches gathered where they lie.
+"""Selection of rows on a GPU as one kernel: reads each sample where it lies, writes the batch, pads with zeros in the same pass.
 
-The host sends where samples lie, for many batches at a time; the values never pass it again. A row is one window of the flat
-column seen as overlapping rows, so that a gather is a single selection of rows, whatever the stride.
+With torch alone the selection and the padding are separate passes over the batch (benchmarks/gpu_feed.py). This module needs
+Triton, which comes with the CUDA builds of torch; `is_available` says whether it is there.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from stoker.feed import selection
-from stoker.feed.columns import FedColumn
 from stoker.feed.host import NO_SAMPLE
-from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView
-from stoker.feed.scales import series_bounds
-from stoker.order.lengths import Lengths
-from stoker.order.samples import Samples
-from stoker.order.sequences import Sequences
+from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, FedColumn
+from stoker.feed.normalize import series_bounds
+from stoker.sampling.views import Lengths, Samples, Sequences
+
+BLOCK = 2048
+_WARPS = 4
+
+
+@cache
+def is_available() -> bool:
+    """Whether Triton can be used here."""
+    return torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+
+@cache
+def _compiled() -> Any:
+    import triton
+    import triton.language as tl
+
+    @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
+    def select(  # type: ignore[no-untyped-def]
+        source, starts, counts, place, target, size, width, BLOCK: tl.constexpr, MASKED: tl.constexpr, PLACED: tl.constexpr
+    ):
+        row = tl.program_id(0).to(tl.int64)
+        entry = row
+        if PLACED:
+            entry = row + tl.load(place)
+        number = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = number < size
+        wanted = inside
+        if MASKED:
+            wanted = inside & (number < tl.load(counts + entry) * width)
+        values = tl.load(source + tl.load(starts + entry) * width + number, mask=wanted, other=0)
+        tl.store(target + row * size + number, values, mask=inside)
+
+    return select
+
+
+def select_rows(
+    source: torch.Tensor,
+    starts: torch.Tensor,
+    counts: torch.Tensor,
+    place: torch.Tensor | None,
+    num_rows: int,
+    steps: int,
+    width: int,
+    *,
+    masked: bool,
+) -> torch.Tensor:
+    """Rows of `steps` steps of `width` numbers from the flat `source`: [rows, steps, width], zero behind `counts` steps.
+
+    `starts` and `counts` are read from entry `place` on (from the first without one).
+    """
+    flat = source.view(torch.uint8) if source.dtype == torch.bool else source
+    target = torch.empty(num_rows, steps, width, dtype=flat.dtype, device=source.device)
+    size = steps * width
+    _compiled()[(num_rows, -(-size // BLOCK))](
+        flat, starts, counts, place, target, size, width, BLOCK=BLOCK, MASKED=masked, PLACED=place is not None, num_warps=_WARPS
+    )
+    return target.view(source.dtype)
+
+
+# Device gather: columns that were uploaded once, and batches gathered where they lie.
+#
+# The host sends where samples lie, for many batches at a time; the values never pass it again. A row is one window of the flat
+# column seen as overlapping rows, so that a gather is a single selection of rows, whatever the stride.
 
 Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
@@ -91,7 +151,7 @@ class Table:
     def select(self, flat: torch.Tensor, steps: int, width: int, *, masked: bool) -> torch.Tensor:
         """Rows of a flat column by one kernel, which reads the table by itself."""
         starts, counts = self.whole[_FIRST], self.whole[_COUNT]
-        return selection.select_rows(flat, starts, counts, self.place, self.num_rows, steps, width, masked=masked)
+        return select_rows(flat, starts, counts, self.place, self.num_rows, steps, width, masked=masked)
 
 
 class DeviceColumn:
@@ -141,7 +201,7 @@ class DeviceColumn:
 
     def windows(self, table: Table, steps: int, *, masked: bool) -> torch.Tensor:
         """Rows of `steps` steps: [rows, steps, width]; zero behind the steps of a sample if `masked`."""
-        if self.flat.is_cuda and selection.is_available():
+        if self.flat.is_cuda and is_available():
             return table.select(self.flat, steps, self.width, masked=masked)
         rows = self.flat.as_strided((self.num_steps + 1, steps * self.width), (self.width, 1))
         values = rows.index_select(0, table.starts).view(table.num_rows, steps, self.width)

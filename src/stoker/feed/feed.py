@@ -1,9 +1,9 @@
-"""The feed: a store, a view and an order become batches on a device, exactly once, resumable anywhere."""
+"""Origin: where the samples of a batch come from in the store, in words, and which of them hold no numbers."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -13,33 +13,131 @@ import torch
 import xxhash
 from torch.utils.data import BatchSampler, get_worker_info
 
-from stoker.clock import Spans
-from stoker.devices import check_device
+from stoker._clock import Spans
+from stoker._text import check_device, readable_bytes
 from stoker.errors import FeedError, LeakFound, OptionError
-from stoker.feed.batches import Batches, Source, Steps
-from stoker.feed.columns import choose_columns, content_digest, identity_of, lengths_of
-from stoker.feed.cursor import Cursor, check_state
+from stoker.feed.cursor import Batches, Cursor, Ranks, Source, Steps, check_state
 from stoker.feed.device import DeviceGather
-from stoker.feed.host import Encode, HostGather
-from stoker.feed.layout import AnyView, Finish, check_names
-from stoker.feed.producers import DeviceProducer, HostProducer
-from stoker.feed.ranks import Ranks
-from stoker.feed.readahead import ReadAhead
-from stoker.feed.residency import choose_residency
-from stoker.feed.scales import Method
-from stoker.feed.slots import Ring
-from stoker.order.order import Order, Sequential
-from stoker.order.part import Part
-from stoker.order.samples import Samples
-from stoker.order.sequences import Sequences
-from stoker.order.windows import Segments, Windows
+from stoker.feed.host import Encode, HostGather, Ring
+from stoker.feed.layout import (
+    COMPAT_ENTRIES,
+    AnyView,
+    FedColumn,
+    Finish,
+    check_names,
+    choose_columns,
+    content_digest,
+    identity_of,
+    lengths_of,
+)
+from stoker.feed.normalize import Method
+from stoker.feed.prefetch import DeviceProducer, HostProducer
+from stoker.feed.residency import ReadAhead, choose_residency
+from stoker.sampling.orders import Order, Sequential
+from stoker.sampling.subset import Part
+from stoker.sampling.views import Samples, Segments, Sequences, Windows
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
-    from stoker.feed.captured import Captured
-    from stoker.feed.dataset import SampleDataset
+    from stoker.feed.adapters import SampleDataset
+    from stoker.feed.prefetch import Captured
 
 Array = npt.NDArray[Any]
+
+SHOWN = 4
+
+
+def describe(samples: Samples, columns: list[FedColumn], numbers: Array, *, name: str, first_steps: Array) -> str:
+    """The samples with values that are not finite, or (where all are) the first ones; `first_steps` is where each series begins."""
+    where = samples.locate(numbers)
+    rows = list(zip(numbers.tolist(), where.series.tolist(), where.starts.tolist(), where.counts.tolist(), strict=True))
+    bad = [(row, found) for row in rows if (found := _first_not_finite(columns, row)) is not None]
+    if bad:
+        told = [
+            f"sample {number:,}: {column} of series {series:,} is {value} at step {step - int(first_steps[series]):,}"
+            for (number, series, _, _), (column, step, value) in bad[:SHOWN]
+        ]
+        return f"{'; '.join(told)}{'; …' if len(bad) > SHOWN else ''} in {name}"
+    told = []
+    for number, series, start, count in rows[:SHOWN]:
+        begin = start - int(first_steps[series])
+        told.append(f"{number:,} (series {series:,}, steps {begin:,} to {begin + count - 1:,})")
+    return f"samples {', '.join(told)}{', …' if len(rows) > SHOWN else ''} of {name}"
+
+
+def _first_not_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:
+    _, series, start, count = row
+    for column in columns:
+        if not np.issubdtype(column.values.dtype, np.floating):
+            continue
+        begin, end = (start, start + count) if column.level == "step" else (series, series + 1)
+        values = column.values[begin:end]
+        bad = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(1))
+        if len(bad):
+            value = values[bad[0]].reshape(-1)
+            return column.name, int(begin + bad[0]) if column.level == "step" else start, float(value[~np.isfinite(value)][0])
+    return None
+
+
+# Summary: what `print(feed)` says, including why things are as they are.
+
+
+def summarize(feed: Feed) -> str:
+    """A few lines."""
+    shapes = [shape for column in feed.columns for shape in _shapes(feed, column)]
+    size = feed.batch_size * feed._row_bytes
+    most = "up to " if isinstance(feed.view, Sequences) else ""
+    lines = [
+        f"feed of {feed.store.name}: {feed.view}",
+        f"  samples    {feed.num_samples:,} of {len(feed.store):,} series",
+        f"  batches    {len(feed):,} of {feed.batch_size:,}{_ranks(feed)}{_last(feed)}",
+        f"  a batch    {', '.join(shapes)}: {most}{readable_bytes(size)}",
+        f"  order      {feed.plan.describe()}",
+        f"  residency  {feed.residency.where}: {feed.residency.reason}",
+        f"  threads    {_threads(feed)}",
+    ]
+    return "\n".join(lines + [f"  note       {note}" for note in feed.samples.notes()])
+
+
+def _shapes(feed: Feed, column: FedColumn) -> Iterator[str]:
+    """The entries of a batch that a column becomes."""
+    view, rows = feed.view, feed.batch_size
+    width = "" if column.width is None else f", {column.width}"
+    if column.level == "series":
+        yield f"{column.name} {column.torch_name}[{rows}{width}]"
+    elif isinstance(view, Sequences):
+        yield f"{column.name} {column.torch_name}[{'' if feed.is_packed else f'{rows}, '}steps{width}]"
+    elif view.compat:
+        yield from (f"{name} {kind}[{rows}, {view.length}]" for name, kind in COMPAT_ENTRIES.items())
+    else:
+        yield f"{column.name} {column.torch_name}[{rows}, {view.length}{width}]"
+        if view.horizon or view.shift:
+            yield f"{column.name}_target [{rows}, {view.horizon or view.length}{width}]"
+
+
+def _threads(feed: Feed) -> str:
+    return f"{feed.threads}, {feed.depth} batches ahead" if feed.threads else "none: batches are made when asked for"
+
+
+def _ranks(feed: Feed) -> str:
+    world = feed.ranks.world_size
+    return "" if world == 1 else f" on each of {world} ranks (this is rank {feed.ranks.rank})"
+
+
+def _last(feed: Feed) -> str:
+    rest = feed.num_samples % (feed.batch_size * feed.ranks.world_size)
+    if not rest:
+        return ""
+    samples = "1 sample" if rest == 1 else f"{rest:,} samples"
+    if feed.last == "drop":
+        return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
+    mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
+    end = f"the others are masked by `{mask}`" if feed.last == "mask" else "it is shorter"
+    return f"; the last one has {samples}, {end}"
+
+
+# The feed: a store, a view and an order become batches on a device, exactly once, resumable anywhere.
+
 Last = Literal["mask", "short", "drop"]
 
 HOST_THREADS, HOST_DEPTH = 2, 4
@@ -214,7 +312,7 @@ class Feed:
     @property
     def batch_sampler(self) -> BatchSampler:
         """As `DataLoader` calls it: the numbers of the samples, batch by batch, in the order of the next epoch."""
-        from stoker.feed.sampler import OrderSampler
+        from stoker.feed.adapters import OrderSampler
 
         return BatchSampler(OrderSampler(self), self.batch_size, self.drop_last)
 
@@ -281,7 +379,7 @@ class Feed:
 
     def captured(self) -> Captured:
         """Batches whose tensors stay where they are, gathered by a CUDA graph; needs device residency."""
-        from stoker.feed.captured import Captured
+        from stoker.feed.prefetch import Captured
 
         if not isinstance(self._producer, DeviceProducer):
             raise OptionError(
@@ -327,7 +425,6 @@ class Feed:
 
     def origin(self, state: Mapping[str, Any], first: int, count: int = 1) -> str:
         """Where some batches of a pass that began at `state` come from, in words; samples that hold no numbers before others."""
-        from stoker.feed.origin import describe
 
         _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
         steps = self._steps(cursor.epoch, cursor.position)
@@ -358,7 +455,7 @@ class Feed:
 
     def as_dataset(self) -> SampleDataset:
         """The samples as a map-style dataset, for `DataLoader` and everything built on it."""
-        from stoker.feed.dataset import SampleDataset
+        from stoker.feed.adapters import SampleDataset
 
         return SampleDataset(self)
 
@@ -380,7 +477,6 @@ class Feed:
         self.close()
 
     def __repr__(self) -> str:
-        from stoker.feed.summary import summarize
 
         return summarize(self)
 

@@ -1,27 +1,437 @@
-"""Layout: what a batch consists of, and where each part lies in the memory of a slot.
-
-All parts of a batch lie behind one another in one slot, so that one copy brings them to a device; there they are taken apart
-again. Masks do not travel: each sample's number of steps does, and the mask is made from it where it is used.
-"""
+"""Columns of a feed: which columns of the store are delivered, as what type, and by which kernel."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import xxhash
 
-from stoker.errors import OptionError
-from stoker.feed.columns import FedColumn
-from stoker.feed.gather import mark_rows
-from stoker.memory import ALIGNMENT
-from stoker.order.sequences import Sequences
-from stoker.order.windows import Segments, Windows
+from stoker._kernels import (
+    ALIGNMENT,
+    LINE_BYTES,
+    clear_bytes,
+    clear_overflow,
+    copy_bytes,
+    keep_line,
+    keep_scaled,
+    kernel,
+    move_line,
+    move_scaled,
+    prefetch,
+    publish,
+    saw_overflow,
+)
+from stoker.errors import FeedError, OptionError
+from stoker.feed.normalize import Method, Scales, series_scales
+from stoker.sampling.views import Lengths, Segments, Sequences, Windows
+from stoker.store.shards import Level
+from stoker.store.store import Store
 
 Array = npt.NDArray[Any]
+
+_TORCH_NAMES = {
+    "|b1": "bool", "|u1": "uint8", "|i1": "int8", "<u2": "uint16", "<i2": "int16", "<u4": "uint32", "<i4": "int32",
+    "<u8": "uint64", "<i8": "int64", "<f2": "float16", "<f4": "float32", "<f8": "float64",
+}  # fmt: skip
+FLOATS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedColumn:
+    """One column as it goes into batches."""
+
+    name: str
+    level: Level
+    values: Array
+    """Flat and read-only, as the store has it."""
+    dtype: np.dtype[Any]
+    """Of what is delivered."""
+    torch_name: str
+    width: int | None
+    lengths: Lengths
+    """Where the series of the store lie."""
+    scales: Scales | None = None
+
+    @property
+    def unit(self) -> int:
+        """Bytes of one step (or series) as delivered."""
+        return self.dtype.itemsize * (self.width or 1)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether bytes are delivered as they are stored."""
+        return self.scales is None and self.dtype == self.values.dtype
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a finite value can become infinite on its way into a batch."""
+        narrows = self.values.dtype.kind == "f" and self.dtype.itemsize < self.values.dtype.itemsize
+        return not self.is_copied and (narrows or self.scales is not None)
+
+    def delivered(self, start: int, stop: int, series: int) -> Array:
+        """Some rows of one series as they are delivered, [rows, width], by NumPy."""
+        rows = self.values[start:stop].reshape(stop - start, self.width or 1)
+        with np.errstate(all="ignore"):  # kernels and devices do not warn either
+            if self.scales is not None:
+                rows = (rows - self.scales.centers[series]) / self.scales.divisors[series]
+                rows = np.trunc(rows) + 0.0 if self.scales.truncate else rows
+            return rows.astype(self.dtype)
+
+    def refuse_overflow(self, series: Array, starts: Array, counts: Array) -> None:
+        """Raise for the first finite value of these spans that is delivered as an infinite one, if there is one."""
+        for one, start, count in zip(series.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            rows = self.values[start : start + count].reshape(count, self.width or 1)
+            bad = np.isinf(self.delivered(start, start + count, one)) & np.isfinite(rows)
+            if bad.any():
+                raise self.overflow(one, start + int(bad.any(axis=1).argmax()))
+
+    def overflow(self, series: int, row: int) -> FeedError:
+        """The error for a row with a value that cannot be delivered."""
+        values = self.values[row].reshape(-1)
+        value = values[np.abs(np.where(np.isfinite(values), values, 0)).argmax()]
+        where = f"series {series:,}"
+        if self.level == "step":
+            lengths = self.lengths
+            first = series * lengths.length if lengths.length is not None else int(lengths.offsets[series])
+            where = f"step {row - first:,} of {where}"
+        what = f"column {self.name!r} of {self.lengths.name} is {value!s} at {where}"
+        limit = f"the largest {self.dtype.name} is {float(np.finfo(self.dtype).max):.8g}"
+        if self.scales is not None:
+            return FeedError(f"{what}, and normalize makes it infinite: {limit}. Leave normalize out, or pack smaller values.")
+        return FeedError(f"{what}, but {limit}. Give dtype={self.values.dtype.name!r}, or pack smaller values.")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        dtype: torch.dtype = getattr(torch, self.torch_name)
+        return dtype
+
+    @property
+    def bytes_view(self) -> Array:
+        """The values as bytes."""
+        return self.values.reshape(-1).view(np.uint8)
+
+
+def lengths_of(store: Store) -> Lengths:
+    """Where the series of a store lie."""
+    return Lengths(
+        num_series=len(store),
+        num_steps=store.num_steps,
+        length=store.uniform_length,
+        offsets=store.offsets if store.uniform_length is None else np.zeros(0, dtype=np.int64),
+        name=store.name,
+    )
+
+
+def identity_of(store: Store) -> str:
+    """What must be the same for the number of a sample to mean the same: its digest; in memory, its shape is all there is."""
+    return store.digest or f"{len(store)} series of {store.num_steps} steps in memory"
+
+
+def content_digest(store: Store, names: Sequence[str]) -> str:
+    """A hash of every value of some columns, and of where series begin; for stores in memory, which have no digest."""
+    found = xxhash.xxh3_128()
+    for array in (store.offsets, *(store.column(name) for name in names)):
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()
+
+
+def choose_columns(
+    store: Store, names: Sequence[str] | None, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths
+) -> list[FedColumn]:
+    """The columns that were asked for, or all that hold numbers."""
+    if dtype is not None and dtype not in FLOATS:
+        raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(FLOATS)}: the type that columns of floats become.")
+    if normalize is not None and normalize not in ("zero", "max"):
+        raise OptionError(f"normalize is {normalize!r}; expected 'zero', 'max' or None.")
+    if isinstance(names, str):
+        names = [names]
+    wanted = [name for name, column in store.schema.items() if column.dtype is not None] if names is None else list(names)
+    if not wanted:
+        raise OptionError(f"{store.name} has no column of numbers to feed.")
+    return [_fed(store, name, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths) for name in wanted]
+
+
+def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None, compat: bool, lengths: Lengths) -> FedColumn:
+    if name not in store.schema:
+        raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
+    column = store.schema[name]
+    if column.dtype is None:
+        raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which is no tensor. Leave it out of columns=.")
+    values = store.column(name)
+    stored = values.dtype
+    is_number = column.kind == "number" and stored.kind in "iuf"
+    scaled = normalize is not None and column.level == "step" and is_number and (stored.kind == "f" or compat)
+    target = stored
+    if dtype is not None and is_number and (stored.kind == "f" or scaled):
+        target = np.dtype(dtype)
+    elif compat or (scaled and stored.kind != "f"):
+        target = np.dtype(np.float32)
+    scales = series_scales(values, lengths, normalize, compat=compat) if scaled and normalize else None
+    if scales is not None and not compat:
+        _check_scales(scales, name, store.name)
+    torch_name = "bfloat16" if column.kind == "bfloat16" else _TORCH_NAMES[target.str]
+    return FedColumn(
+        name=name,
+        level=column.level,
+        values=values,
+        dtype=target,
+        torch_name=torch_name,
+        width=column.width,
+        lengths=lengths,
+        scales=scales,
+    )
+
+
+def _check_scales(scales: Scales, name: str, store: str) -> None:
+    """Refuse series whose mean or deviation is infinite: they would be delivered as zeros or NaN."""
+    bad = ~(np.isfinite(scales.centers) & np.isfinite(scales.divisors)).all(axis=1)
+    if bad.any():
+        kind = scales.centers.dtype
+        raise FeedError(
+            f"column {name!r} of {store} has values in series {int(bad.argmax()):,} whose mean or deviation is beyond the largest "
+            f"{kind.name}, {float(np.finfo(kind).max):.8g}. Leave normalize out, or pack smaller values."
+        )
+
+
+# Gather: the kernels that copy samples out of a flat column, at the speed of memory, without the GIL.
+#
+# A sample is a span: `count` bytes at `start`. A core that copies at random waits for memory unless it has asked for many cache
+# lines at once before. Short spans are copied one by one while the 16th after them is asked for; long ones eight side by side,
+# 256 bytes of each in turn, while those of the next eight are asked for (benchmarks/bench_gather.py, bench_events.py).
+#
+# Kernels that calculate return whether the processor saw a finite number become infinite; it may be one that is not delivered.
+
+STREAMING_BYTES = 2**20
+"""Batches from this size on are written past the caches: they would not stay there until they are read."""
+
+_SIDE_BY_SIDE = 8
+_LONG_BYTES = 2048
+"""From this mean size on, spans are copied side by side."""
+_SPANS_AHEAD = 16
+_ASKED_BYTES = 2048
+"""Asked for of a span that comes later; the hardware follows a longer one by itself."""
+_MASK = ALIGNMENT - 1
+_ROWS_AHEAD = 4
+_PIECE = 128
+
+
+@kernel
+def copy_spans(source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int, streaming: bool) -> None:
+    """Copy spans of `counts[i]` rows at `starts[i]` to row `places[i]` of the target; a row has `unit` bytes.
+
+    Source and target are bytes; all spans must lie inside both. `streaming` writes long spans past the caches.
+    """
+    if counts.sum() * unit < _LONG_BYTES * len(counts):
+        _copy_one_by_one(source, starts, counts, target, places, unit)
+    else:
+        _copy_side_by_side(source, starts, counts, target, places, unit, streaming)
+
+
+@kernel
+def _copy_one_by_one(source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int) -> None:
+    num_spans = len(starts)
+    for i in range(num_spans):
+        later = i + _SPANS_AHEAD
+        if later < num_spans:
+            _ask(source, starts[later] * unit, min(counts[later] * unit, _ASKED_BYTES))
+        copy_bytes(target, places[i] * unit, source, starts[i] * unit, counts[i] * unit)
+
+
+@kernel
+def _copy_side_by_side(
+    source: Array, starts: Array, counts: Array, target: Array, places: Array, unit: int, streaming: bool
+) -> None:
+    """Eight at a time, as far as the shortest of them goes; then the rest of each."""
+    num_spans = len(starts)
+    address = target.ctypes.data
+    origin = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    goal = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    left = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    ahead = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    for first in range(0, num_spans, _SIDE_BY_SIDE):
+        side = min(_SIDE_BY_SIDE, num_spans - first)
+        for j in range(side):
+            start, place, count = starts[first + j] * unit, places[first + j] * unit, counts[first + j] * unit
+            head = min(-(address + place) & _MASK, count)  # up to where the target's address is a multiple of 64
+            if head:
+                copy_bytes(target, place, source, start, head)
+            origin[j], goal[j], left[j] = start + head, place + head, count - head
+            later = first + j + _SIDE_BY_SIDE
+            ahead[j] = starts[later] * unit if later < num_spans else start
+        shared = left[:side].min() // LINE_BYTES * LINE_BYTES
+        for done in range(0, shared, LINE_BYTES):
+            for j in range(side):
+                for line in range(0, LINE_BYTES, ALIGNMENT):
+                    prefetch(source, ahead[j] + done + line)
+                if streaming:
+                    move_line(target, goal[j] + done, source, origin[j] + done)
+                else:
+                    keep_line(target, goal[j] + done, source, origin[j] + done)
+        for j in range(side):
+            later = first + j + _SIDE_BY_SIDE
+            if later < num_spans:
+                _ask(source, ahead[j] + shared, min(counts[later] * unit, max(_ASKED_BYTES, shared + LINE_BYTES)) - shared)
+            copy_bytes(target, goal[j] + shared, source, origin[j] + shared, left[j] - shared)
+    if streaming:
+        publish()
+
+
+@kernel
+def _ask(source: Array, start: int, count: int) -> None:
+    """Ask for the cache lines of a span. How many steps it takes depends on `count` alone, which a core can foretell."""
+    if count > 0:
+        for line in range(start, start + count, ALIGNMENT):
+            prefetch(source, line)
+        prefetch(source, start + count - 1)
+
+
+@kernel
+def clear_tails(target: Array, counts: Array, row: int, unit: int) -> None:
+    """Zero what follows the first `counts[i]` rows in each stretch of `row` rows of the target."""
+    for i in range(len(counts)):
+        if counts[i] < row:
+            clear_bytes(target, (i * row + counts[i]) * unit, (row - counts[i]) * unit)
+
+
+@kernel
+def scale_rows(
+    source: Array,
+    starts: Array,
+    counts: Array,
+    series: Array,
+    centers: Array,
+    divisors: Array,
+    target: Array,
+    places: Array,
+    streaming: bool,
+) -> bool:
+    """`copy_spans` for a flat column of floats, which become (x - center) / divisor of their series on the way."""
+    clear_overflow()
+    num_spans, size = len(starts), source.itemsize
+    address = target.ctypes.data
+    origin = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    goal = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    left = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    ahead = np.empty(_SIDE_BY_SIDE, dtype=np.int64)
+    for first in range(0, num_spans, _SIDE_BY_SIDE):
+        side = min(_SIDE_BY_SIDE, num_spans - first)
+        longest = np.int64(0)
+        for j in range(side):
+            start, place, count = starts[first + j], places[first + j], counts[first + j]
+            head = min((-(address + place * size) & _MASK) // size, count)
+            _scale(
+                source[start : start + head], target[place : place + head], centers[series[first + j]], divisors[series[first + j]]
+            )
+            origin[j], goal[j], left[j] = (start + head) * size, (place + head) * size, (count - head) * size
+            longest = max(longest, left[j])
+            later = first + j + _SIDE_BY_SIDE
+            ahead[j] = starts[later] * size if later < num_spans else start * size
+        for done in range(0, longest, LINE_BYTES):
+            for j in range(side):
+                for line in range(0, LINE_BYTES, ALIGNMENT):
+                    prefetch(source, ahead[j] + done + line)
+                center, divisor = centers[series[first + j]], divisors[series[first + j]]
+                if left[j] - done >= LINE_BYTES:
+                    if streaming:
+                        move_scaled(target, goal[j] + done, source, origin[j] + done, center, divisor)
+                    else:
+                        keep_scaled(target, goal[j] + done, source, origin[j] + done, center, divisor)
+                elif left[j] > done:
+                    start, place, count = (origin[j] + done) // size, (goal[j] + done) // size, (left[j] - done) // size
+                    _scale(source[start : start + count], target[place : place + count], center, divisor)
+    if streaming:
+        publish()
+    return bool(saw_overflow())
+
+
+@kernel
+def _scale(x: Array, y: Array, center: Any, divisor: Any) -> None:
+    for t in range(len(x)):
+        y[t] = (x[t] - center) / divisor
+
+
+@kernel
+def scale_spans(
+    source: Array,
+    starts: Array,
+    counts: Array,
+    series: Array,
+    centers: Array,
+    divisors: Array,
+    truncate: bool,
+    target: Array,
+    places: Array,
+) -> bool:
+    """Like `copy_spans` for flat columns of numbers, which become (x - center) / divisor of their series and the target's type.
+
+    The arithmetic is that of the column's own type, and of float64 for integers; only the result is rounded to the target's.
+    """
+    clear_overflow()
+    width = centers.shape[1]
+    size = source.itemsize
+    for i in range(len(starts)):
+        start, place, count = starts[i] * width, places[i] * width, counts[i] * width
+        ahead = min(i + _ROWS_AHEAD, len(starts) - 1)
+        later, most = starts[ahead] * width * size, counts[ahead] * width * size
+        one = series[i]
+        for done in range(0, count, _PIECE):
+            end = min(done + _PIECE, count)
+            for line in range(done * size, min(end * size, most), ALIGNMENT):
+                prefetch(source, later + line)
+            # Slices, as the compiler makes vectors only where it sees that no index can be negative.
+            x, y = source[start + done : start + end], target[place + done : place + end]
+            if width == 1 and not truncate:
+                center, divisor = centers[one, 0], divisors[one, 0]
+                for t in range(len(x)):
+                    y[t] = (x[t] - center) / divisor
+            else:
+                for t in range(len(x)):
+                    k = (done + t) % width
+                    scaled = (x[t] - centers[one, k]) / divisors[one, k]
+                    y[t] = np.trunc(scaled) + 0.0 if truncate else scaled  # no -0.0, as whole numbers have none
+    return bool(saw_overflow())
+
+
+@kernel
+def cast_spans(source: Array, starts: Array, counts: Array, width: int, target: Array, places: Array) -> bool:
+    """Like `copy_spans` for flat columns of numbers, which become the target's type."""
+    clear_overflow()
+    size = source.itemsize
+    for i in range(len(starts)):
+        start, place, count = starts[i] * width, places[i] * width, counts[i] * width
+        ahead = min(i + _ROWS_AHEAD, len(starts) - 1)
+        later, most = starts[ahead] * width * size, counts[ahead] * width * size
+        for done in range(0, count, _PIECE):
+            end = min(done + _PIECE, count)
+            for line in range(done * size, min(end * size, most), ALIGNMENT):
+                prefetch(source, later + line)
+            x, y = source[start + done : start + end], target[place + done : place + end]
+            for t in range(len(x)):
+                y[t] = x[t]
+    return bool(saw_overflow())
+
+
+@kernel
+def mark_rows(counts: Array, start: int, marks: Array) -> None:
+    """Set 1 for the steps that a row has, counted from step `start`, and 0 for the others."""
+    for i in range(len(counts)):
+        inside = min(max(counts[i] - start, 0), marks.shape[1])
+        marks[i, :inside] = 1
+        marks[i, inside:] = 0
+
+
+# Layout: what a batch consists of, and where each part lies in the memory of a slot.
+#
+# All parts of a batch lie behind one another in one slot, so that one copy brings them to a device; there they are taken apart
+# again. Masks do not travel: each sample's number of steps does, and the mask is made from it where it is used.
+
 Tensors = dict[str, torch.Tensor]
 AnyView = Windows | Segments | Sequences
 

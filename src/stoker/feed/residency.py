@@ -1,21 +1,262 @@
-"""Residency: where the columns of a feed stay while it runs, and why.
+"""Read-ahead: tells the operating system which stretches of the columns come next, so that the disk is never idle nor guesses.
 
-device    on the GPU: uploaded once, batches are gathered there
-host      in memory: batches are gathered by the CPU and copied ahead of their use
-stream    on disk: like host, with hints that read blocks ahead
+Without hints the kernel guesses that a reader goes on where it is, and reads megabytes that are thrown away. So guessing is
+switched off, and what comes next is asked for: a window of blocks where the order has them, otherwise some batches; sorted,
+merged, and one such unit ahead. The one who asks is a thread of its own, as asking waits for room in the queue of the disk.
+A batch is gathered only when all of its unit was asked for: a page touched before would be a small read of its own.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
-from stoker.errors import OptionError
-from stoker.units import readable_bytes
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from stoker._kernels import kernel
+from stoker._text import readable_bytes
+from stoker.errors import OptionError, StoreDamaged
+from stoker.feed.cursor import Steps
+from stoker.feed.layout import FedColumn
+from stoker.sampling.block_shuffle import BlockPlan
+from stoker.sampling.views import Samples
 
 if TYPE_CHECKING:
     import torch
+
+Array = npt.NDArray[Any]
+
+PAGE = mmap.PAGESIZE
+UNIT_BYTES = 8 * 2**20
+"""So much is asked for at a time, in batches, where the order has no windows."""
+PIECE_BYTES = 4 * 2**20
+"""Stretches are asked for in pieces of this size; one who is closed stops after a piece."""
+
+_madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
+
+
+def merge(starts: Array, stops: Array, *, gap: int = 0) -> tuple[Array, Array]:
+    """Stretches sorted, those that touch (or lie within `gap`) joined."""
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], np.maximum.accumulate(stops[order])
+    if not len(starts):
+        return starts, stops
+    cuts = np.flatnonzero(starts[1:] > stops[:-1] + gap)
+    return starts[np.concatenate([[0], cuts + 1])], stops[np.concatenate([cuts, [len(stops) - 1]])]
+
+
+def split(starts: Array, stops: Array, size: int) -> tuple[Array, Array]:
+    """Stretches cut into pieces of at most this size."""
+    pieces = -(-(stops - starts) // size)
+    owner = np.repeat(np.arange(len(starts)), pieces)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    begin = starts[owner] + place * size
+    return begin, np.minimum(begin + size, stops[owner])
+
+
+@kernel
+def advise(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
+    """Give this advice about stretches of memory, until told to stop. What the system makes of it is its own affair."""
+    for i in range(len(addresses)):
+        if stop[0]:
+            return
+        _madvise(addresses[i], sizes[i], advice)
+
+
+class MappedColumn:
+    """The file behind a column, as far as hints go."""
+
+    def __init__(self, column: FedColumn) -> None:
+        base: Any = column.values
+        while isinstance(base, np.ndarray | memoryview):
+            base = base.base if isinstance(base, np.ndarray) else base.obj
+        self.num_steps = len(column.values)
+        self.step_bytes = column.values.dtype.itemsize * (column.width or 1)
+        self._mapped = np.frombuffer(base, dtype=np.uint8) if isinstance(base, mmap.mmap) else np.zeros(0, dtype=np.uint8)
+        self._lead = len(self._mapped) - column.values.nbytes  # the header
+        if isinstance(base, mmap.mmap):
+            base.madvise(mmap.MADV_RANDOM)
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether there is a file."""
+        return len(self._mapped) > 0
+
+    def pages(self, starts: Array, stops: Array) -> tuple[Array, Array]:
+        """Stretches given in steps, as stretches of the file in bytes: whole pages, sorted and merged."""
+        some = stops > starts  # an empty stretch may begin where the file ends, which cannot be asked for
+        first = (starts[some] * self.step_bytes + self._lead) // PAGE * PAGE
+        end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
+        return merge(first, np.minimum(end, len(self._mapped)))
+
+    @property
+    def address(self) -> int:
+        """Where the file begins in memory."""
+        return self._mapped.ctypes.data
+
+
+class Units(Protocol):
+    """What is asked for together, in the order in which a pass comes to it."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def of(self, step: int) -> tuple[int, int]:
+        """The first and the last unit that a step has samples of."""
+
+    def stretches(self, unit: int) -> tuple[Array, Array]:
+        """Where a unit lies, in steps of the columns."""
+
+
+class WindowUnits:
+    """The windows of a block order."""
+
+    def __init__(self, steps: Steps, plan: BlockPlan, samples: Samples) -> None:
+        self._steps = steps
+        self._plan = plan
+        self._samples = samples
+
+    @property
+    def count(self) -> int:
+        """Windows of an epoch."""
+        return self._plan.num_windows
+
+    def of(self, step: int) -> tuple[int, int]:
+        """The windows of its positions, of all ranks."""
+        steps, plan = self._steps, self._plan
+        return plan.window_of(steps.epoch, steps.end(step - 1)), plan.window_of(steps.epoch, steps.end(step) - 1)
+
+    def stretches(self, unit: int) -> tuple[Array, Array]:
+        """A block is a run of samples: its first and last say where it lies."""
+        plan = self._plan
+        firsts = plan.origins(self._steps.epoch, unit) * plan.block
+        lasts = np.minimum(firsts + plan.block, plan.num_positions) - 1
+        ends = self._samples.locate(lasts)
+        return self._samples.locate(firsts).starts, ends.starts + ends.counts
+
+
+class BatchUnits:
+    """Some batches at a time, of an order that has no windows."""
+
+    def __init__(self, steps: Steps, samples: Samples, sample_bytes: float) -> None:
+        self._steps = steps
+        self._samples = samples
+        self._batches = max(1, int(UNIT_BYTES / max(1.0, sample_bytes * steps.batch_size)))
+
+    @property
+    def count(self) -> int:
+        """Units of the pass."""
+        return -(-len(self._steps) // self._batches)
+
+    def of(self, step: int) -> tuple[int, int]:
+        """A batch is in one unit."""
+        return step // self._batches, step // self._batches
+
+    def stretches(self, unit: int) -> tuple[Array, Array]:
+        """Where the samples lie."""
+        first = unit * self._batches
+        steps = range(first, min(first + self._batches, len(self._steps)))
+        found = self._samples.locate(np.concatenate([self._steps.numbers(step) for step in steps]))
+        return found.starts, found.starts + found.counts
+
+
+class Hints:
+    """What a pass has asked for. Its threads share it; the thread that asks lives while there is something to ask for."""
+
+    def __init__(self, columns: list[MappedColumn], units: Units) -> None:
+        self._columns = columns
+        self._units = units
+        self._stop = np.zeros(1, dtype=np.bool_)
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._first_step = step
+        self._next = self._wanted = -1  # the unit to be asked for, and the last one that may be
+        self._is_asking = False
+        self._error: Exception | None = None
+
+    def before(self, step: int) -> None:
+        """Called before a step is gathered; waits until all of it was asked for."""
+        if os.getpid() != self._process:
+            self._begin(step)  # a fork has none of the threads
+        _, last = self._units.of(step)
+        with self._changed:
+            if self._next < 0:
+                self._next, _ = self._units.of(self._first_step)
+            self._wanted = max(self._wanted, min(last + 1, self._units.count - 1))
+            if not self._is_asking and self._next <= self._wanted:
+                threading.Thread(target=self._ask, name="stoker-hints", daemon=True).start()
+                self._is_asking = True
+            self._changed.wait_for(lambda: self._next > last or self._error is not None or self._stop[0])
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        self._stop[0] = True
+        if os.getpid() == self._process:  # in a fork, a thread that is not there may hold the lock
+            with self._changed:
+                self._changed.notify_all()
+
+    def _ask(self) -> None:
+        while True:
+            with self._changed:
+                unit = self._next
+                if unit > self._wanted or self._stop[0] or self._error is not None:
+                    self._is_asking = False
+                    return
+            error = self._ask_for(unit)
+            with self._changed:
+                self._next, self._error = unit + 1, error
+                self._changed.notify_all()
+
+    def _ask_for(self, unit: int) -> Exception | None:
+        try:
+            starts, stops = self._units.stretches(unit)
+            pieces = [split(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
+            addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
+            sizes = [end - first for first, end in pieces]
+            # All in one call: each would wait for the GIL when it comes back.
+            advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
+        except StoreDamaged:
+            pass  # whoever gathers the damaged series says so, in its batch
+        except Exception as error:  # the one who waits must get it
+            return error
+        return None
+
+
+class ReadAhead:
+    """Hints for the columns of a feed."""
+
+    def __init__(self, columns: list[FedColumn], samples: Samples) -> None:
+        mapped = [MappedColumn(column) for column in columns if column.level == "step"]
+        self._columns = [column for column in mapped if column.is_on_disk]
+        self._samples = samples
+
+    def over(self, steps: Steps) -> Hints | None:
+        """The hints of a pass over these steps; None if there is nothing to ask for."""
+        if not self._columns:
+            return None
+        if isinstance(steps.plan, BlockPlan):
+            return Hints(self._columns, WindowUnits(steps, steps.plan, self._samples))
+        length = min(self._samples.row, self._columns[0].num_steps / max(1, self._samples.num_series))
+        return Hints(self._columns, BatchUnits(steps, self._samples, length * sum(one.step_bytes for one in self._columns)))
+
+
+# Residency: where the columns of a feed stay while it runs, and why.
+#
+# device    on the GPU: uploaded once, batches are gathered there
+# host      in memory: batches are gathered by the CPU and copied ahead of their use
+# stream    on disk: like host, with hints that read blocks ahead
 
 Where = Literal["device", "host", "stream"]
 

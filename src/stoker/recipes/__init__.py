@@ -6,7 +6,7 @@ tfa         the direction of market bars, from CSV to a model that is served bar
 
 from typing import TYPE_CHECKING
 
-from stoker.lazy import lazy
+from stoker._lazy import lazy
 
 if TYPE_CHECKING:
     from stoker.recipes import tfa as tfa

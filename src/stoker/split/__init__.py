@@ -14,30 +14,30 @@ These are all the public names. Each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker.lazy import lazy
+from stoker._lazy import lazy
 
 _LAZY = {
-    "Folds": "stoker.split.by_fold:Folds",
-    "Part": "stoker.order.part:Part",
+    "Folds": "stoker.split.kinds:Folds",
+    "Part": "stoker.sampling.subset:Part",
     "Scaler": "stoker.split.scaler:Scaler",
     "Split": "stoker.split.split:Split",
     "check": "stoker.split.split:check",
-    "chronological": "stoker.split.by_time:chronological",
-    "given": "stoker.split.by_number:given",
-    "grouped": "stoker.split.by_series:grouped",
+    "chronological": "stoker.split.kinds:chronological",
+    "given": "stoker.split.kinds:given",
+    "grouped": "stoker.split.kinds:grouped",
     "pos_weight": "stoker.split.scaler:pos_weight",
-    "purged": "stoker.split.by_fold:purged",
-    "shuffled": "stoker.split.by_number:shuffled",
+    "purged": "stoker.split.kinds:purged",
+    "shuffled": "stoker.split.kinds:shuffled",
 }
 
 if TYPE_CHECKING:
-    from stoker.order.part import Part as Part
-    from stoker.split.by_fold import Folds as Folds
-    from stoker.split.by_fold import purged as purged
-    from stoker.split.by_number import given as given
-    from stoker.split.by_number import shuffled as shuffled
-    from stoker.split.by_series import grouped as grouped
-    from stoker.split.by_time import chronological as chronological
+    from stoker.sampling.subset import Part as Part
+    from stoker.split.kinds import Folds as Folds
+    from stoker.split.kinds import chronological as chronological
+    from stoker.split.kinds import given as given
+    from stoker.split.kinds import grouped as grouped
+    from stoker.split.kinds import purged as purged
+    from stoker.split.kinds import shuffled as shuffled
     from stoker.split.scaler import Scaler as Scaler
     from stoker.split.scaler import pos_weight as pos_weight
     from stoker.split.split import Split as Split

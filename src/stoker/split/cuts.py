@@ -1,12 +1,8 @@
-"""Cuts: where each series is cut into earlier and later steps, by a share of its steps or at moments that all series share.
-
-Times are never sorted across series: each series is searched on its own. A moment that has a share of all steps before it is found
-by halving the span of time, so its cost grows with the number of series and hardly with their lengths.
-"""
+"""Ground: what a split stands on, looked up once. The samples of a view over a store, and where the series lie."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, Protocol
@@ -14,13 +10,129 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from stoker.errors import OptionError, TimeDisorder
-from stoker.kernel import kernel
-from stoker.split.ground import Ground
-from stoker.store.column import Column
+from stoker._kernels import kernel
+from stoker.errors import LeakFound, OptionError, TimeDisorder
+from stoker.feed.layout import AnyView, identity_of, lengths_of
+from stoker.sampling.subset import Runs
+from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
+from stoker.store.shards import Column
 from stoker.store.store import Store
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ground:
+    """A view over a store."""
+
+    name: str
+    data: str
+    view: AnyView
+    lengths: Lengths
+    samples: Samples
+
+    @classmethod
+    def of(cls, store: Store, view: AnyView) -> Ground:
+        """Checked: a store and a view with samples."""
+        if not isinstance(store, Store):
+            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
+        if not isinstance(view, Windows | Segments | Sequences):
+            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
+        lengths = lengths_of(store)
+        samples = view.over(lengths)
+        if not samples.num_samples:
+            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+        return cls(name=store.name, data=identity_of(store), view=view, lengths=lengths, samples=samples)
+
+    def bounds(self, first: int, last: int) -> Array:
+        """Where the series `first` to `last` begin in a flat column, and where the last of them ends."""
+        if self.lengths.length is not None:
+            return np.arange(first, last + 1, dtype=np.int64) * self.lengths.length
+        bounds = self.lengths.offsets[first : last + 1]
+        bad = np.flatnonzero((np.diff(bounds) < 0) | (bounds[:-1] < 0) | (bounds[1:] > self.lengths.num_steps))
+        self.lengths.check(first + int(bad[0]) if len(bad) else -1)
+        return bounds
+
+    def first_samples(self) -> Array | None:
+        """The number of the first sample of each series; None where each series is one sample."""
+        return self.samples.first_samples()
+
+
+# Reach: the steps that a sample is made of.
+#
+#     ·········[ warm_up ][ length of the window ][ horizon ]·········
+#                         the sample               its target, or what its label was made of
+#
+# A sample is kept where all of them lie between two boundaries. Before a boundary this purges the samples whose targets reach
+# over
+# it; after a boundary it embargoes those that reach back over it: the last step of a window is at least `embargo` steps behind
+# the
+# boundary, and `length - 1 + warm_up` is the least that can be.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """All in steps. A sample that is a whole series reaches no further."""
+
+    length: int
+    stride: int
+    horizon: int
+    warm_up: int
+    embargo: int
+    whole_series: bool
+
+    @property
+    def span(self) -> int:
+        """Steps that a sample is made of."""
+        return self.warm_up + self.length + self.horizon
+
+    @classmethod
+    def of(cls, view: AnyView, *, horizon: int | None, warm_up: int, embargo: int | None = None) -> Reach:
+        """Of the samples of a view. By default the horizon is that of the view, and the embargo the least that can be."""
+        given = {"horizon": horizon, "warm_up": warm_up, "embargo": embargo}
+        for name, value in given.items():
+            if value is not None:
+                checked_steps(name, value)
+        if isinstance(view, Sequences):
+            if any(given.values()):
+                raise OptionError(
+                    f"{view} has whole series as samples, which reach over no boundary: leave out horizon, warm_up and embargo."
+                )
+            return cls(length=view.max_length, stride=1, horizon=0, warm_up=0, embargo=0, whole_series=True)
+        windows = view.windows if isinstance(view, Segments) else view
+        own = windows.span - windows.length
+        if horizon is not None and horizon < own:
+            raise LeakFound(
+                f"horizon is {horizon}, but the targets of {view} reach {own} steps. Give at least {own}, or leave it out."
+            )
+        least = windows.length - 1 + warm_up
+        if embargo is not None and embargo < least:
+            raise LeakFound(
+                f"embargo is {embargo}, but windows of {windows.length} steps with a warm-up of {warm_up} reach back {least}. "
+                f"Give at least {least}, or leave it out."
+            )
+        return cls(
+            length=windows.length,
+            stride=windows.stride,
+            horizon=own if horizon is None else int(horizon),
+            warm_up=int(warm_up),
+            embargo=least if embargo is None else int(embargo),
+            whole_series=False,
+        )
+
+
+def checked_steps(name: str, value: Any) -> int:
+    """A number of steps."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise OptionError(f"{name} is {value!r}; expected a whole number of steps from 0.")
+    return int(value)
+
+
+# Cuts: where each series is cut into earlier and later steps, by a share of its steps or at moments that all series share.
+#
+# Times are never sorted across series: each series is searched on its own. A moment that has a share of all steps before it is
+# found
+# by halving the span of time, so its cost grows with the number of series and hardly with their lengths.
 
 
 class Cuts(Protocol):
@@ -221,3 +333,83 @@ def _moment_of(ground: Ground, times: Array, share: float) -> int:
             low = middle + 1
             lows, places = places, lows
     return low
+
+
+# Carve: from the cuts of each series to the samples between them, as runs of numbers; no list of samples is built.
+#
+# The windows of a series begin at multiples of the stride, so those between two cuts are a range, found by division. A sample is
+# at
+# home where the last step of its window is. There it is kept, or purged because its target reaches over the next cut, or
+# embargoed
+# because it reaches back over the last one.
+
+Interval = tuple[int, int]
+"""From one cut to another, by their numbers."""
+
+_SERIES_AT_ONCE = 2**18
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Samples that are in no part, and why."""
+
+    purged: int = 0
+    embargoed: int = 0
+
+
+def carve(ground: Ground, cuts: Cuts, reach: Reach, wanted: Mapping[str, Sequence[Interval]]) -> tuple[dict[str, Runs], Tally]:
+    """For each part the samples that lie in one of its intervals, which rise and do not touch."""
+    found: dict[str, list[tuple[Array, Array]]] = {name: [] for name in wanted}
+    tally = Tally()
+    all_firsts = ground.first_samples()
+    for first in range(0, ground.lengths.num_series, _SERIES_AT_ONCE):
+        last = min(first + _SERIES_AT_ONCE, ground.lengths.num_series)
+        firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
+        lengths, places = np.diff(ground.bounds(first, last)), cuts.local(first, last)
+        series = _Series(lengths, np.diff(firsts))
+        for name, intervals in wanted.items():
+            kept = [series.between(places, interval, reach, tally) for interval in intervals]
+            # One row a series: its ranges stand one after the other, as they do in the store.
+            starts = np.stack([begins for begins, _ in kept], axis=1) + firsts[:-1, None]
+            counts = np.stack([counts for _, counts in kept], axis=1)
+            there = counts > 0
+            found[name].append((starts[there], counts[there]))
+    return {name: Runs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))) for name, parts in found.items()}, tally
+
+
+@dataclass(frozen=True)
+class _Series:
+    """Some series: their steps and samples."""
+
+    lengths: Array
+    counts: Array
+
+    def between(self, places: Array, interval: Interval, reach: Reach, tally: Tally) -> tuple[Array, Array]:
+        """The first of the samples that each series has in an interval, counted from its own first, and their number."""
+        low, high = places[:, interval[0]], places[:, interval[1]]
+        # No cut within the series limits it there: beyond its ends there is nothing to reach.
+        is_begun, is_ended = low <= 0, high >= self.lengths
+        if reach.whole_series:
+            homes = (is_ended & (low < self.lengths)) | ((self.lengths == 0) & (interval[0] == 0))
+            kept = (homes & is_begun).astype(np.int64) * self.counts
+            tally.embargoed += int(homes.sum() - kept.sum())
+            return np.zeros_like(kept), kept
+        stride, length = reach.stride, reach.length
+        home = np.where(is_begun, 0, _ceil(low - length + 1, stride))
+        home_end = np.where(is_ended, self.counts, _ceil(high - length + 1, stride))
+        first = np.where(is_begun, 0, _ceil(low + reach.embargo - (length - 1), stride))
+        end = np.where(is_ended, self.counts, (high - length - reach.horizon) // stride + 1)
+        absent = (low >= self.lengths) & ~is_begun
+        home, home_end, first, end = (
+            np.where(absent, self.counts, np.clip(one, 0, self.counts)) for one in (home, home_end, first, end)
+        )
+        home_end = np.maximum(home, home_end)
+        first = np.clip(first, home, home_end)
+        kept = np.maximum(np.minimum(end, home_end) - first, 0)
+        tally.embargoed += int((first - home).sum())
+        tally.purged += int((home_end - first - kept).sum())
+        return first, kept
+
+
+def _ceil(number: Array, divisor: int) -> Array:
+    return -(-number // divisor)

@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker.errors import LeakFound, OptionError
-from stoker.order.part import Part, Runs, Stretches
-from stoker.split.carve import Tally
-from stoker.split.ground import Ground
-from stoker.split.reach import Reach
+from stoker.sampling.subset import Part, Runs, Stretches
+from stoker.split.cuts import Ground, Reach, Tally
 
 Array = npt.NDArray[Any]
 

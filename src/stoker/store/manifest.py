@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 import xxhash
 
+from stoker._disk import SHARD_NAME
 from stoker.errors import ManifestInvalid
-from stoker.files import SHARD_NAME
 
 VERSION = 1
 MAX_BYTES = 64 << 20

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
+from stoker._disk import check_path
 from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
-from stoker.files import check_path
 from stoker.store import manifest as manifests
-from stoker.store.column import Column, Texts
 from stoker.store.manifest import ColumnEntry, Manifest, Text
-from stoker.store.shard import ends_of, map_shard, open_shard
+from stoker.store.shards import Column, Texts, ends_of, map_shard, open_shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,8 +90,8 @@ class Store:
 
     @classmethod
     def from_arrays(cls, *, lengths: Sequence[int] | Array | None = None, **columns: Any) -> Store:
-        """Build a store in memory from arrays; see `stoker.store.arrays` for the shapes that are understood."""
-        from stoker.store.arrays import store_from_arrays
+        """Build a store in memory from arrays; see `stoker.store.memory` for the shapes that are understood."""
+        from stoker.store.memory import store_from_arrays
 
         return store_from_arrays(columns, lengths=lengths)
 
@@ -205,14 +204,14 @@ class Store:
         `note` says where the values are from. With `replace`, a store that is there already is replaced in one step, at the very
         end; without it, that is an error.
         """
-        from stoker.store.save import save_store
+        from stoker.store.writer import save_store
 
         save_store(self, check_path(path), note=note, replace=replace)
         return open_store(path)
 
     def to_arrow(self) -> pa.Table:
         """One row a series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
-        from stoker.store.arrow import store_to_arrow
+        from stoker.store.interop import store_to_arrow
 
         return store_to_arrow(self)
 

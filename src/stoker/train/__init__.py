@@ -14,76 +14,76 @@ It takes any iterable of batches, and knows neither feed nor store. These are th
 
 from typing import TYPE_CHECKING
 
-from stoker.lazy import lazy
+from stoker._lazy import lazy
 
 _LAZY = {
-    "AUC": "stoker.train.metrics.auc:AUC",
-    "Accuracy": "stoker.train.metrics.accuracy:Accuracy",
+    "AUC": "stoker.train.metrics:AUC",
+    "Accuracy": "stoker.train.metrics:Accuracy",
     "Constant": "stoker.train.schedule:Constant",
     "Cosine": "stoker.train.schedule:Cosine",
-    "Curve": "stoker.train.chart:Curve",
-    "EarlyStopping": "stoker.train.stopping:EarlyStopping",
-    "Ema": "stoker.train.ema:Ema",
+    "Curve": "stoker.train.plots:Curve",
+    "EarlyStopping": "stoker.train.schedule:EarlyStopping",
+    "Ema": "stoker.train.step:Ema",
     "Inverse": "stoker.train.schedule:Inverse",
     "Linear": "stoker.train.schedule:Linear",
-    "MAE": "stoker.train.metrics.distance:MAE",
-    "MSE": "stoker.train.metrics.distance:MSE",
-    "Mean": "stoker.train.metrics.mean:Mean",
-    "Metric": "stoker.train.metrics.metric:Metric",
-    "Mlflow": "stoker.train.writers.mlflow:Mlflow",
+    "MAE": "stoker.train.metrics:MAE",
+    "MSE": "stoker.train.metrics:MSE",
+    "Mean": "stoker.train.metrics:Mean",
+    "Metric": "stoker.train.metrics:Metric",
+    "Mlflow": "stoker.train.loggers:Mlflow",
     "OneCycle": "stoker.train.schedule:OneCycle",
-    "Panel": "stoker.train.chart:Panel",
-    "QuantileLoss": "stoker.train.metrics.distance:QuantileLoss",
-    "Result": "stoker.train.result:Result",
-    "Setup": "stoker.train.choice:Setup",
+    "Panel": "stoker.train.plots:Panel",
+    "QuantileLoss": "stoker.train.metrics:QuantileLoss",
+    "Result": "stoker.train.loop:Result",
+    "Setup": "stoker.train.autotune:Setup",
     "Steps": "stoker.train.schedule:Steps",
-    "TensorBoard": "stoker.train.writers.tensorboard:TensorBoard",
+    "TensorBoard": "stoker.train.loggers:TensorBoard",
     "Trainer": "stoker.train.trainer:Trainer",
-    "Trial": "stoker.train.choice:Trial",
-    "Wandb": "stoker.train.writers.wandb:Wandb",
-    "Writer": "stoker.train.writers.writer:Writer",
-    "check_picture": "stoker.train.plot:check_picture",
+    "Trial": "stoker.train.autotune:Trial",
+    "Wandb": "stoker.train.loggers:Wandb",
+    "Writer": "stoker.train.loggers:Writer",
+    "check_picture": "stoker.train.plots:check_picture",
     "Exported": "stoker.train.export:Exported",
     "export_model": "stoker.train.export:export_model",
-    "load_trained": "stoker.train.weights:load_trained",
-    "save_picture": "stoker.train.plot:save_picture",
-    "save_svg": "stoker.train.plot:save_svg",
+    "load_trained": "stoker.train.export:load_trained",
+    "save_picture": "stoker.train.plots:save_picture",
+    "save_svg": "stoker.train.plots:save_svg",
     "supervised": "stoker.train.loss:supervised",
 }
 
 if TYPE_CHECKING:
-    from stoker.train.chart import Curve as Curve
-    from stoker.train.chart import Panel as Panel
-    from stoker.train.choice import Setup as Setup
-    from stoker.train.choice import Trial as Trial
-    from stoker.train.ema import Ema as Ema
+    from stoker.train.autotune import Setup as Setup
+    from stoker.train.autotune import Trial as Trial
     from stoker.train.export import Exported as Exported
     from stoker.train.export import export_model as export_model
+    from stoker.train.export import load_trained as load_trained
+    from stoker.train.loggers import Mlflow as Mlflow
+    from stoker.train.loggers import TensorBoard as TensorBoard
+    from stoker.train.loggers import Wandb as Wandb
+    from stoker.train.loggers import Writer as Writer
+    from stoker.train.loop import Result as Result
     from stoker.train.loss import supervised as supervised
-    from stoker.train.metrics.accuracy import Accuracy as Accuracy
-    from stoker.train.metrics.auc import AUC as AUC
-    from stoker.train.metrics.distance import MAE as MAE
-    from stoker.train.metrics.distance import MSE as MSE
-    from stoker.train.metrics.distance import QuantileLoss as QuantileLoss
-    from stoker.train.metrics.mean import Mean as Mean
-    from stoker.train.metrics.metric import Metric as Metric
-    from stoker.train.plot import check_picture as check_picture
-    from stoker.train.plot import save_picture as save_picture
-    from stoker.train.plot import save_svg as save_svg
-    from stoker.train.result import Result as Result
+    from stoker.train.metrics import AUC as AUC
+    from stoker.train.metrics import MAE as MAE
+    from stoker.train.metrics import MSE as MSE
+    from stoker.train.metrics import Accuracy as Accuracy
+    from stoker.train.metrics import Mean as Mean
+    from stoker.train.metrics import Metric as Metric
+    from stoker.train.metrics import QuantileLoss as QuantileLoss
+    from stoker.train.plots import Curve as Curve
+    from stoker.train.plots import Panel as Panel
+    from stoker.train.plots import check_picture as check_picture
+    from stoker.train.plots import save_picture as save_picture
+    from stoker.train.plots import save_svg as save_svg
     from stoker.train.schedule import Constant as Constant
     from stoker.train.schedule import Cosine as Cosine
+    from stoker.train.schedule import EarlyStopping as EarlyStopping
     from stoker.train.schedule import Inverse as Inverse
     from stoker.train.schedule import Linear as Linear
     from stoker.train.schedule import OneCycle as OneCycle
     from stoker.train.schedule import Steps as Steps
-    from stoker.train.stopping import EarlyStopping as EarlyStopping
+    from stoker.train.step import Ema as Ema
     from stoker.train.trainer import Trainer as Trainer
-    from stoker.train.weights import load_trained as load_trained
-    from stoker.train.writers.mlflow import Mlflow as Mlflow
-    from stoker.train.writers.tensorboard import TensorBoard as TensorBoard
-    from stoker.train.writers.wandb import Wandb as Wandb
-    from stoker.train.writers.writer import Writer as Writer
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
     __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

@@ -1,11 +1,11 @@
-"""Checkpoint: one folder with a safetensors file for each part that has tensors, and checkpoint.json, which is written last.
+"""Image: the tensors of a part in host memory, byte for byte as they will lie in its file.
 
-    step-000001200/
-      model.safetensors  optimizer.safetensors  ...     read by any tool that knows the format
-      checkpoint.json      facts of the run; of each part its skeleton, and size and hash of its file; a digest of itself
+It stands between training, which goes on changing the tensors, and the thread that writes. Its memory is used again for the
+next save. On a GPU the training stream is held up only for a gather within the device; a second stream then brings that to
+pinned memory while the next steps run. Where the device has no room for the gathered copy, tensors are copied directly,
+and the training stream, not the host, waits for that: the next update would overwrite what is being copied.
 
-The law: checkpoint.json gets its name when all else is safe on the disk. So a folder without it is debris, and one with it is
-whole; reading hashes every byte, and nothing that is read is ever run.
+The law: the bytes are those that the current stream would have seen when `capture` was called, whatever comes after.
 """
 
 from __future__ import annotations
@@ -13,21 +13,132 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from types import TracebackType
+from typing import Any, Literal, NoReturn, Self
 
 import msgspec
+import torch
 import xxhash
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from stoker import files
-from stoker.errors import CheckpointError, CheckpointInvalid, DiskError
-from stoker.files import AppendFile
-from stoker.train.image import CHUNK_BYTES, Image
-from stoker.train.state import flatten, unflatten
+from stoker import _disk
+from stoker._disk import AppendFile
+from stoker.errors import CheckpointError, CheckpointInvalid, DiskError, OptionError
+from stoker.train import checkpoint
+from stoker.train.state_dict import Layout, Run, Signature, flatten, lay_out, signature, unflatten
+
+CHUNK_BYTES = 16 << 20
+_SPARE_SHARE = 0.5  # of the device memory that is free: more would take it from the next step
+
+
+class Image:
+    """Memory for one part; `capture` fills it, `chunks` gives what to write. One capture at a time."""
+
+    def __init__(self) -> None:
+        self._signature: Signature | None = None
+        self._layout: Layout = lay_out(())
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._views: list[list[Tensor]] = []  # of each run
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._events: list[torch.cuda.Event] = []
+        self._has_room: dict[torch.device, bool] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file."""
+        return len(self._layout.header) + self._layout.num_bytes
+
+    def capture(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take in all tensors as they are now. Returns when they may be changed by work of the current stream."""
+        found = signature(tensors)
+        if found != self._signature:
+            self._arrange(found)
+        self._events.clear()
+        for run, views in zip(self._layout.runs, self._views, strict=True):
+            sources = [tensors[place.name] for place in run.places]
+            if run.device.type == "cuda":
+                self._capture_cuda(run, views, sources)
+            else:
+                for view, source in zip(views, sources, strict=True):
+                    view.copy_(source.view(run.carrier))
+
+    def wait(self) -> None:
+        """Wait until all bytes are here; sleeps, and holds no GIL."""
+        for event in self._events:
+            event.synchronize()
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes of the file, in pieces. They are valid until the next `capture`."""
+        yield memoryview(self._layout.header)
+        values = memoryview(self._memory.numpy())
+        for begin in range(0, self._layout.num_bytes, CHUNK_BYTES):
+            yield values[begin : min(begin + CHUNK_BYTES, self._layout.num_bytes)]
+
+    def _arrange(self, found: Signature) -> None:
+        self._layout = layout = lay_out(found)
+        pinned = any(run.device.type == "cuda" for run in layout.runs)
+        if layout.num_bytes != len(self._memory) or pinned != self._memory.is_pinned():
+            self._memory = torch.empty(0, dtype=torch.uint8)  # first give back the old
+            self._memory = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=pinned)
+        self._views = [self._views_of(run) for run in layout.runs]
+        self._has_room = {run.device: _has_room(run.device, layout) for run in layout.runs if run.device.type == "cuda"}
+        self._signature = found
+
+    def _views_of(self, run: Run) -> list[Tensor]:
+        return [self._memory[place.begin : place.end].view(run.carrier).view(place.shape) for place in run.places]
+
+    def _capture_cuda(self, run: Run, views: list[Tensor], sources: list[Tensor]) -> None:
+        stream = self._streams.get(run.device)
+        if stream is None:
+            stream = self._streams[run.device] = torch.cuda.Stream(run.device)  # type: ignore[no-untyped-call]
+        training = torch.cuda.current_stream(run.device)
+        gathered = self._gather(run, sources)
+        stream.wait_stream(training)
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            if gathered is not None:
+                self._memory[run.begin : run.end].view(run.carrier).copy_(gathered, non_blocking=True)
+                gathered.record_stream(stream)  # its memory is free for training once the copy is done, and not before
+            else:
+                for view, source in zip(views, sources, strict=True):
+                    view.copy_(source.view(run.carrier), non_blocking=True)
+            done.record(stream)
+        if gathered is None:
+            training.wait_event(done)
+        self._events.append(done)
+
+    def _gather(self, run: Run, sources: list[Tensor]) -> Tensor | None:
+        """All tensors of a run end to end in device memory, by one kernel; None where there is no room for them."""
+        if not self._has_room[run.device]:
+            return None
+        try:
+            return torch.cat([source.reshape(-1).view(run.carrier) for source in sources])
+        except torch.OutOfMemoryError:
+            self._has_room[run.device] = False
+            return None
+
+
+def _has_room(device: torch.device, layout: Layout) -> bool:
+    """Whether a second copy of the tensors fits on their device beside what training needs; slow to ask."""
+    needed = sum(run.end - run.begin for run in layout.runs if run.device == device)
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return needed <= _SPARE_SHARE * (torch.cuda.mem_get_info(device)[0] + held)
+
+
+# Checkpoint: one folder with a safetensors file for each part that has tensors, and checkpoint.json, which is written last.
+#
+#     step-000001200/
+#       model.safetensors  optimizer.safetensors  ...     read by any tool that knows the format
+#       checkpoint.json      facts of the run; of each part its skeleton, and size and hash of its file; a digest of itself
+#
+# The law: checkpoint.json gets its name when all else is safe on the disk. So a folder without it is debris, and one with it is
+# whole; reading hashes every byte, and nothing that is read is ever run.
 
 INDEX_NAME = "checkpoint.json"
 VERSION = 1
@@ -102,19 +213,19 @@ def write(folder: Path, parts: Mapping[str, Any], facts: Mapping[str, Any]) -> N
 
 def write_captured(folder: Path, captured: Captured) -> None:
     """The part of `write` that needs no tensor of the training."""
-    if not files.make_folder(folder):
+    if not _disk.make_folder(folder):
         raise CheckpointError(f"{folder} exists: a checkpoint is never written over.")
     try:
         written = {name: _write_part(folder, name, image) for name, image in captured.images.items()}
         if written:
-            with files.naming(folder):
-                files.disk.sync_folder(folder)
+            with _disk.naming(folder):
+                _disk.disk.sync_folder(folder)
         parts = [Part(name=name, file=written.get(name), skeleton=skeleton) for name, skeleton in captured.skeletons.items()]
         index = Index(format="stoker checkpoint", version=VERSION, digest=_ZEROS, facts=captured.facts, parts=parts)
         data = _dump(index)
         if len(data) > MAX_INDEX_BYTES:
             raise CheckpointError(f"{folder}: what is not a tensor takes {len(data):,} bytes, but at most {MAX_INDEX_BYTES:,} fit.")
-        files.write_file(folder / INDEX_NAME, data)
+        _disk.write_file(folder / INDEX_NAME, data)
     except BaseException:
         with contextlib.suppress(DiskError):  # the first error is the one to report; debris is removed by the next save
             remove(folder)
@@ -123,8 +234,8 @@ def write_captured(folder: Path, captured: Captured) -> None:
 
 def remove(folder: Path) -> None:
     """Remove a checkpoint: first what makes it one, then the rest."""
-    files.remove_file(folder / INDEX_NAME)
-    files.remove_folder(folder)
+    _disk.remove_file(folder / INDEX_NAME)
+    _disk.remove_folder(folder)
 
 
 def is_committed(folder: Path) -> bool:
@@ -248,7 +359,7 @@ def _hash(fd: int, size: int, path: Path) -> str:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     try:
-        fd = files.open_plain(path, CheckpointInvalid)
+        fd = _disk.open_plain(path, CheckpointInvalid)
     except FileNotFoundError:
         raise CheckpointInvalid(f"{path} is missing.") from None
     try:
@@ -274,3 +385,279 @@ def _within(where: str) -> Iterator[None]:
         yield
     except CheckpointInvalid as error:
         raise CheckpointInvalid(f"{where}: {error}") from None
+
+
+# Checkpoints: the folder of a run's checkpoints, written by one background thread and read back newest first.
+#
+#     checkpoints/
+#       step-000001200/  step-000001300/      one checkpoint each; "-2" follows if a step is saved again
+#       LATEST  BEST                          the name of one of them, replaced in one step
+#
+# The law: LATEST names a checkpoint that is whole and safe on the disk, at any moment and after any crash. It is replaced when
+# the new one is safe, and the old ones are removed when LATEST is. A disk that refuses does not end the training; the third
+# refusal in a row does.
+
+LATEST = "LATEST"
+BEST = "BEST"
+MAX_FAILURES = 3
+_NAME = re.compile(r"step-([0-9]{9,18})(?:-([1-9][0-9]{0,5}))?")
+_NAME_BYTES = 64
+_RETRIES = 20  # for a reader that is overtaken by a writer again and again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A checkpoint that was read and verified. Tensors are on the CPU."""
+
+    path: Path
+    step: int
+    parts: dict[str, Any]
+    facts: dict[str, Any]
+
+
+class Checkpoints:
+    """The folder; `keep` of the newest checkpoints stay, and the best one. Close it, or use it as a context manager."""
+
+    def __init__(self, folder: str | Path, *, keep: int = 2) -> None:
+        if keep < 1:
+            raise OptionError(f"keep={keep}: at least 1 checkpoint must be kept.")
+        self.folder = Path(folder).absolute()
+        self.keep = keep
+        self.last: Path | None = None
+        """The newest checkpoint that this object has written or read, once that has ended well."""
+        self._failures = 0
+        self._memory: dict[str, Image] = {}
+        self._known: set[str | None] = {None}  # what LATEST may say unless another run writes here
+        self._line: list[str] = []  # checkpoints of this run, each gone on from by the next
+        self._writer: ThreadPoolExecutor | None = None
+        self._writing: tuple[Future[str | None], int, int] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is being written: another one would have to wait for it."""
+        return self._writing is not None and not self._writing[0].done()
+
+    def save(
+        self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any], *, best: bool = False, wait: bool = False
+    ) -> None:
+        """Copy the state, then write it in the background, or with `wait` before this returns.
+
+        `facts` are plain values; "step" is added. Waits for the save before, whose memory it uses. A disk that refused that
+        save is told as a warning here, and after three in a row as `CheckpointError`.
+        """
+        if type(step) is not int or not 0 <= step < 10**18:
+            raise OptionError(f"step={step!r}: expected a whole number from 0 on.")
+        self.wait()
+        self.refuse_other_runs()
+        captured = checkpoint.capture(parts, {**facts, "step": step}, memory=self._memory)
+        if self._writer is None:
+            # Its thread is waited for when the interpreter ends, so a save that was begun is not lost.
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="stoker-checkpoint")
+        self._writing = (self._writer.submit(self._write, step, captured, best), step, captured.num_bytes)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written, and tell how it went: a warning, or after three failures an error."""
+        if self._writing is None:
+            return
+        future, step, num_bytes = self._writing
+        try:
+            complaint = future.result()
+        except DiskError as error:
+            self._writing = None
+            self._fail(error, step, num_bytes)
+        except Exception:
+            self._writing = None
+            raise
+        else:
+            self._writing = None
+            self._failures = 0
+            if complaint is not None:
+                warnings.warn(complaint, stacklevel=2)
+
+    def close(self) -> None:
+        """Wait for what is being written and end the thread."""
+        try:
+            self.wait()
+        finally:
+            if self._writer is not None:
+                self._writer.shutdown()
+                self._writer = None
+            self._memory.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def latest(self, *, strict: bool = False) -> Checkpoint | None:
+        """The newest checkpoint that verifies; None if there is none at all. Falling back to an older one is warned of.
+
+        With `strict`, a newest one that does not verify raises `CheckpointInvalid`, as it does where none verifies. After this
+        call saves go on from there: what was newer goes, as does what is not whole.
+        """
+        self.wait()
+        named, candidates = self._candidates()
+        for _ in range(_RETRIES):
+            found, failed = self._first_whole(candidates[:1] if strict else candidates)
+            now, newer = self._candidates()
+            if found is not None and not failed:
+                break
+            if (now, newer) == (named, candidates):
+                break
+            named, candidates = now, newer  # a writer has gone on meanwhile, and may have removed what was being read
+        self._known = {named}
+        if failed and (found is None or strict):
+            raise CheckpointInvalid(f"{failed[0]} " + ("It is the newest one." if strict else "No other checkpoint is whole."))
+        if found is None:
+            return None
+        if failed:
+            warnings.warn(f"{' '.join(map(str, failed))} Falling back to {found.path}, of step {found.step:,}.", stacklevel=2)
+        self.last = found.path
+        untried = (name for name in candidates[len(failed) + 1 :] if _number(name) < _number(found.path.name))
+        self._line = [*sorted(untried, key=_number), found.path.name]
+        return found
+
+    def refuse_other_runs(self) -> None:
+        """Raise if there are checkpoints that this run did not start from: it must not replace them. Every save asks; ask early."""
+        found = self._read_name(LATEST)
+        if found not in self._known:
+            raise CheckpointError(
+                f"{self.folder} has checkpoints of another run (LATEST is {found!r}). Resume from them, or choose another folder."
+            )
+
+    def best(self) -> Checkpoint | None:
+        """The checkpoint that BEST names; None if there is no BEST. One that does not verify raises `CheckpointInvalid`."""
+        self.wait()
+        for _ in range(_RETRIES):
+            name = self._read_name(BEST)
+            try:
+                return None if name is None else self._read(name)
+            except CheckpointInvalid:
+                if self._read_name(BEST) == name:
+                    raise
+        raise CheckpointInvalid(f"{self.folder / BEST} changes faster than it can be read.")
+
+    # ---- reading ----
+
+    def _candidates(self) -> tuple[str | None, list[str]]:
+        """What LATEST says, and all checkpoints in the order in which to try them: that one, older ones, newer ones."""
+        named = self._read_name(LATEST)
+        names = sorted((name for name in self._names() if self._is_committed(name)), key=_number, reverse=True)
+        if named is None or not _NAME.fullmatch(named):
+            return named, names if named is None else [named, *names]
+        newer = [name for name in names if _number(name) > _number(named)]
+        return named, [named, *(name for name in names if _number(name) < _number(named)), *newer]
+
+    def _first_whole(self, names: list[str]) -> tuple[Checkpoint | None, list[CheckpointInvalid]]:
+        failed: list[CheckpointInvalid] = []
+        for name in names:
+            try:
+                return self._read(name), failed
+            except CheckpointInvalid as error:
+                failed.append(error)
+        return None, failed
+
+    def _read(self, name: str) -> Checkpoint:
+        if not _NAME.fullmatch(name):
+            raise CheckpointInvalid(f"{self.folder / LATEST}: expected the name of a checkpoint, found {name[:40]!r}.")
+        path = self.folder / name
+        if path.is_symlink() or not path.is_dir():
+            raise CheckpointInvalid(f"{path} is missing.")
+        parts, facts = checkpoint.read(path)
+        step = _number(name)[0]
+        if facts.get("step") != step:
+            raise CheckpointInvalid(f"{path} is of step {facts.get('step')!r}: its folder was renamed.")
+        return Checkpoint(path=path, step=step, parts=parts, facts=facts)
+
+    def _read_name(self, pointer: str) -> str | None:
+        """What LATEST or BEST says, which may be anything; None if it is not there."""
+        path = self.folder / pointer
+        try:
+            fd = _disk.open_plain(path, CheckpointInvalid)
+        except FileNotFoundError:
+            return None
+        with _disk.naming(path):
+            try:
+                data = os.read(fd, _NAME_BYTES)
+            finally:
+                os.close(fd)
+        return data.decode("utf-8", "replace").removesuffix("\n")
+
+    def _names(self) -> list[str]:
+        """All folders that have the name of a checkpoint, whole or not."""
+        with _disk.naming(self.folder):
+            if not self.folder.is_dir():
+                return []
+            return [entry.name for entry in self.folder.iterdir() if _NAME.fullmatch(entry.name)]
+
+    def _is_committed(self, name: str) -> bool:
+        return checkpoint.is_committed(self.folder / name)
+
+    # ---- writing ----
+
+    def _write(self, step: int, captured: Captured, best: bool) -> str | None:
+        """Write, name and clean up, in this order; runs in the background. What is returned is a complaint."""
+        _disk.make_folder(self.folder)
+        path = self._new_path(step)
+        checkpoint.write_captured(path, captured)
+        # From here on nothing removes the new folder: even a pointer whose sync failed may name it after a crash.
+        self._known.add(path.name)
+        if best:  # before LATEST: a run that goes on from LATEST relies on the best one it knows of
+            _disk.write_file(self.folder / BEST, f"{path.name}\n".encode())
+        _disk.write_file(self.folder / LATEST, f"{path.name}\n".encode())
+        self.last, self._known = path, {path.name}
+        self._line = [*self._line, path.name][-self.keep :]
+        try:
+            self._remove_old()
+        except DiskError as error:
+            return f"{path} is written, but older checkpoints could not be removed: {error}"
+        return None
+
+    def _new_path(self, step: int) -> Path:
+        """A folder that is not there; what killed saves left is not reused, so that nothing is ever written over."""
+        name, again = f"step-{step:09d}", 2
+        while (self.folder / name).is_symlink() or (self.folder / name).exists():
+            name, again = f"step-{step:09d}-{again}", again + 1
+        return self.folder / name
+
+    def _remove_old(self) -> None:
+        """Keep the newest ones of this run and the best one; what killed saves left, and what was not gone on from, goes."""
+        kept = {*self._line, self._read_name(BEST)}
+        for name in sorted(self._names(), key=_number):
+            if name not in kept:
+                checkpoint.remove(self.folder / name)
+        for pointer in (LATEST, BEST):
+            _disk.remove_file(self.folder / f"{pointer}.tmp")
+
+    def _fail(self, error: DiskError, step: int, num_bytes: int) -> None:
+        self._failures += 1
+        last = f"the last good one is {self.last}" if self.last is not None else "there is none before it"
+        told = f"the checkpoint of step {step:,} ({num_bytes:,} bytes) was not written, {last}: {_text(error)}"
+        if self._failures >= MAX_FAILURES:
+            raise CheckpointError(f"{told} These were {self._failures} failures in a row.") from error
+        warnings.warn(f"{told} Training goes on.", stacklevel=4)
+
+
+def saved_step(folder: Path) -> int | None:
+    """The step of the checkpoint that LATEST names; None where there is none. Whether it is whole is not looked at."""
+    with Checkpoints(folder) as checkpoints:
+        name = checkpoints._read_name(LATEST)
+    return _number(name)[0] if name is not None and _NAME.fullmatch(name) else None
+
+
+def is_own_name(name: str) -> bool:
+    """Whether something in a folder of checkpoints has a name that this module gives."""
+    return bool(_NAME.fullmatch(name)) or name in (LATEST, BEST, f"{LATEST}.tmp", f"{BEST}.tmp")
+
+
+def _text(error: DiskError) -> str:
+    return str(error.args[1]) if len(error.args) > 1 else str(error)
+
+
+def _number(name: str) -> tuple[int, int]:
+    """Step and number of the attempt, by which checkpoints are ordered."""
+    found = _NAME.fullmatch(name)
+    return (int(found[1]), int(found[2] or 1)) if found is not None else (-1, 0)

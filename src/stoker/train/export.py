@@ -1,9 +1,4 @@
-"""Export: a model as a program that needs none of its source, checked against the model before anybody uses it.
-
-The program is written by `torch.export` with a batch axis of any size, read back, and run on a golden batch: whole, and on its
-first row alone. The golden batch and the model's answer stay beside the program, so that whoever deploys it can check it there.
-Nothing is read back but what was written a moment before.
-"""
+"""Weights: what a run has learned, given to a model of the same shape."""
 
 from __future__ import annotations
 
@@ -19,8 +14,56 @@ from typing import Any
 import torch
 from torch import nn
 
-from stoker import files
-from stoker.errors import OptionError, TrainError
+from stoker import _disk
+from stoker.errors import CheckpointError, CheckpointInvalid, OptionError, TrainError
+from stoker.train import resume
+from stoker.train.checkpoint import Checkpoint, Checkpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """Which weights a model was given."""
+
+    step: int
+    averaged: bool
+    """Whether they are the average that the run kept."""
+
+
+def load_trained(model: nn.Module, folder: str | Path, *, latest: bool = False) -> Loaded:
+    """Give a model the best weights of a run (or the `latest`), averaged where the run kept an average."""
+    found = find_trained(folder, latest=latest)
+    return Loaded(step=found.step, averaged=load_weights(model, found))
+
+
+def find_trained(folder: str | Path, *, latest: bool = False) -> Checkpoint:
+    """The best checkpoint of a run, or the latest."""
+    with Checkpoints(Path(folder) / "checkpoints") as checkpoints:
+        found = None if latest else checkpoints.best()
+        found = found or checkpoints.latest()
+    if found is None:
+        raise CheckpointError(f"{folder} has no checkpoint. Train it first: stoker train --resume {folder}")
+    return found
+
+
+def load_weights(model: nn.Module, found: Checkpoint) -> bool:
+    """Give a model the weights of a checkpoint, averaged where it has an average; says whether it has."""
+    with resume.naming(found):
+        resume.check_weights(model, found.parts.get("model"))
+        weights = dict(found.parts["model"])
+        average = resume.average_of(found.parts.get("ema"), weights)
+    weights.update({name: tensor.to(weights[name].dtype) for name, tensor in average.items()})
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise CheckpointInvalid(f"{found.path} is of another model: {' '.join(str(error).split())[:200]}") from error
+    return bool(average)
+
+
+# Export: a model as a program that needs none of its source, checked against the model before anybody uses it.
+#
+# The program is written by `torch.export` with a batch axis of any size, read back, and run on a golden batch: whole, and on its
+# first row alone. The golden batch and the model's answer stay beside the program, so that whoever deploys it can check it there.
+# Nothing is read back but what was written a moment before.
 
 Entries = dict[str, torch.Tensor]
 
@@ -64,9 +107,9 @@ def export_model(model: nn.Module, batch: Mapping[str, torch.Tensor], path: Path
             raise TrainError(f"the program is {apart:.2g} off from the model; expected at most {allowed:.2g}. It was not written.")
         difference = max(difference, apart)
     golden = path.with_name(path.name + ".golden.safetensors")
-    files.make_folder(path.parent)
-    files.write_file(golden, _golden({**entries, ANSWER: answers[0][1]}))
-    files.write_file(path, data)
+    _disk.make_folder(path.parent)
+    _disk.write_file(golden, _golden({**entries, ANSWER: answers[0][1]}))
+    _disk.write_file(path, data)
     return Exported(path=path, golden=golden, num_bytes=len(data), rows=rows, difference=difference)
 
 

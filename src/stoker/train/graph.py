@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 import torch
 
-from stoker.devices import sync_debug_mode
+from stoker._text import sync_debug_mode
 from stoker.errors import TrainError
-from stoker.train.choice import reason_of
+from stoker.train.autotune import reason_of
 from stoker.train.loss import map_tensors, tensors_of
 from stoker.train.readout import Readout
 from stoker.train.step import Step

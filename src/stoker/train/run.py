@@ -1,33 +1,254 @@
-"""The run folder: what a training was, and the numbers it gave.
-
-    run.json        config, versions, machine, commit, stores: one session for each process that worked on it
-    metrics.jsonl   the numbers, as they came
-    checkpoints/    what the run resumes from
-
-run.json is the marker: only a folder that has one is resumed or removed, and only a run's own files are.
-
-The law: one process at a time, and a run that was killed and resumed has the same metrics.jsonl as one that was not, times apart.
-"""
+"""What a run ran on: versions, machine and commit, as far as they can be told without starting anything on a GPU."""
 
 from __future__ import annotations
 
+import math
 import os
+import platform
+import re
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from stoker.clock import now_utc
+from stoker._clock import now_utc
+from stoker._disk import Lock, is_locked, make_folder, remove_file, remove_folder, write_file
+from stoker._text import printable, readable_seconds
 from stoker.errors import OptionError, StoreLocked, TrainError
-from stoker.files import Lock, make_folder, remove_file, remove_folder
-from stoker.train.checkpoints import is_own_name
-from stoker.train.machine import find_commit, find_machine, find_versions
-from stoker.train.record import NAME, Record, Session, read_record, write_record
-from stoker.train.writers.jsonl import JsonLines
+from stoker.train.checkpoint import is_own_name
+from stoker.train.loggers import JsonLines, Lines, read_lines
+from stoker.train.schedule import Mode, guess_mode
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from stoker.train.autotune import Setup
+
+GIT_SECONDS = 10
+NVIDIA = Path("/proc/driver/nvidia")
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The computer of a run."""
+
+    host: str
+    system: str
+    cpu: str
+    cores: int
+    """That this process may use."""
+    memory_bytes: int
+    gpus: list[str]
+    driver: str | None
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of the user's code."""
+
+    commit: str
+    dirty: bool
+    """Whether files that git knows differ from the commit."""
+
+
+def find_machine() -> Machine:
+    """This computer."""
+    import psutil
+
+    return Machine(
+        host=platform.node(),
+        system=platform.platform(),
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        memory_bytes=int(psutil.virtual_memory().total),
+        gpus=list(_gpu_names()),
+        driver=_driver(),
+    )
+
+
+def find_versions() -> dict[str, str]:
+    """What computes: stoker, Python and the packages whose arithmetic a run consists of."""
+    import numpy as np
+    import torch
+
+    import stoker
+
+    versions = {
+        "stoker": stoker.__version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": str(torch.__version__),
+    }
+    return versions | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+
+
+def find_commit(folder: Path) -> Commit | None:
+    """The commit of the git repository that holds a folder; None where there is none, or no git."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None or not re.fullmatch(r"[0-9a-f]{40,64}", commit):
+        return None
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return Commit(commit=commit, dirty=changes is None or bool(changes))
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    # Neither a lock in somebody's repository, nor a program that its settings name.
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=GIT_SECONDS, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_name() -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
+    return found[1] if found else platform.processor() or platform.machine()
+
+
+def _gpu_names() -> Iterator[str]:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        yield from (torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+        return
+    # To ask torch would open every GPU, which a run on the CPU has no use for.
+    for path in sorted((NVIDIA / "gpus").glob("*/information")):
+        found = re.search(r"^Model:\s*(.+)$", _text(path), re.MULTILINE)
+        if found:
+            yield found[1]
+
+
+def _driver() -> str | None:
+    found = re.search(r"Kernel Module(?: for \S+)?\s+(\S+)", _text(NVIDIA / "version"))
+    return found[1] if found else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+# run.json: what a run is, so that it can be run again. Parsed strictly, replaced whole.
+#
+# A record has one session for each process that worked on the run: the one that started it, and those that resumed it. A session
+# without an end was killed, or is still running.
+
+NAME = "run.json"
+VERSION = 1
+MAX_BYTES = 64 << 20
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One process that worked on a run."""
+
+    started: str
+    """UTC, like 2026-11-15T16:20:00.123Z."""
+    from_step: int
+    ended: str | None = None
+    how: str | None = None
+    """"finished", "early", "budget", "signal", or the error that ended it."""
+    last_step: int | None = None
+    saved_step: int | None = None
+    """The step of a checkpoint that it has written; of the first one, as long as the session lasts."""
+    process: int
+    command: list[str]
+    folder: str
+    """Where the command was given."""
+    config: dict[str, Any]
+    """The effective configuration, with the setup of the run: what a resumed run takes it from."""
+    trials: list[dict[str, Any]] = []
+    """What was measured to choose the setup, with its intervals."""
+    stores: dict[str, str]
+    """The digest of each store that was fed, by its use or name."""
+    versions: dict[str, str]
+    machine: Machine
+    git: Commit | None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All sessions of a run, the first one first."""
+
+    format: Literal["stoker-run"] = "stoker-run"
+    version: Literal[1] = 1
+    sessions: list[Session]
+
+    @property
+    def last(self) -> Session:
+        """The session that worked on the run last."""
+        return self.sessions[-1]
+
+
+def step_reached(record: Record) -> int:
+    """The last step that a checkpoint of the run is known to have been saved at."""
+    return max(max(one.from_step, one.last_step or 0, one.saved_step or 0) for one in record.sessions)
+
+
+class _Head(msgspec.Struct):
+    format: str
+    version: int
+
+
+def read_record(folder: Path) -> Record:
+    """Read the run.json of a folder; one that breaks a rule raises a `TrainError` that says which."""
+    path = folder / NAME
+    try:
+        if path.exists() and not path.is_file():
+            raise TrainError(f"{path} is not a plain file.")
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+        if len(text) > MAX_BYTES:
+            raise TrainError(f"{path} has more than {MAX_BYTES:,} bytes, which no run needs.")
+        head = msgspec.json.decode(text, type=_Head)
+        if head.format == "stoker-run" and head.version > VERSION:
+            raise TrainError(f"{path} has version {head.version}, and this stoker reads up to {VERSION}. Use a newer stoker.")
+        record = msgspec.json.decode(text, type=Record)
+    except FileNotFoundError:
+        raise TrainError(f"{folder} holds no {NAME}, so it is no run. Give the folder of a run.") from None
+    except OSError as error:
+        raise TrainError(f"{path} cannot be read ({error.strerror}).") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TrainError(f"{path} is damaged: {error}.") from error
+    if not record.sessions:
+        raise TrainError(f"{path} is damaged: it has no session.")
+    if not all(0 <= (step or 0) < 2**63 for one in record.sessions for step in (one.from_step, one.last_step, one.saved_step)):
+        raise TrainError(f"{path} is damaged: a step is below 0, or has more than 63 bits.")
+    return record
+
+
+def recorded_setup(folder: Path) -> Setup:
+    """The setup that a run is computed in, as its last session recorded it before its first step."""
+    from stoker.train.autotune import parse_setup  # imports torch, which `stoker runs` has no use for
+
+    config = read_record(folder).last.config
+    if "setup" not in config:
+        raise TrainError(f"{folder / NAME} has no setup, so none can be taken from it. Give the folder of a run of stoker.Trainer.")
+    return parse_setup(config["setup"], where=str(folder / NAME))
+
+
+def write_record(folder: Path, record: Record) -> None:
+    """Replace the run.json of a folder in one step."""
+    write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
+
+
+# The run folder: what a training was, and the numbers it gave.
+#
+#     run.json        config, versions, machine, commit, stores: one session for each process that worked on it
+#     metrics.jsonl   the numbers, as they came
+#     checkpoints/    what the run resumes from
+#
+# run.json is the marker: only a folder that has one is resumed or removed, and only a run's own files are.
+#
+# The law: one process at a time, and a run that was killed and resumed has the same metrics.jsonl as one that was not, times
+# apart.
 
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
@@ -172,3 +393,188 @@ def _plain(config: Any) -> dict[str, Any]:
     """The configuration as JSON values; what JSON lacks becomes its text."""
     plain = msgspec.to_builtins({} if config is None else config, enc_hook=str, str_keys=True)
     return plain if isinstance(plain, dict) else {"config": plain}
+
+
+# Runs: the folders of trainings, each summed up in one line of a table. A damaged one is listed with the reason.
+
+State = Literal["running", "finished", "stopped", "killed", "damaged"]
+
+LOSS, RATE, WAIT = "loss", "rate", "wait"
+"""Names under which a trainer writes the loss of the training, updates a second, and the share of time spent waiting for data."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """One run in short; None is what is not known."""
+
+    path: Path
+    name: str
+    """The path within the folder that was searched."""
+    state: State
+    how: str | None = None
+    """What its last session says of its end."""
+    started: str | None = None
+    seconds: float | None = None
+    """Time that all its sessions worked on it."""
+    step: int | None = None
+    metric: str | None = None
+    best: float | None = None
+    best_step: int | None = None
+    loss: float | None = None
+    """The last one of the training."""
+    rate: float | None = None
+    """Updates a second: the median of what was written."""
+    wait: float | None = None
+    """The mean share of time spent waiting for data."""
+    reason: str | None = None
+    """What is damaged."""
+
+
+def collect(folder: str | Path, *, metric: str | None = None) -> list[RunSummary]:
+    """All runs in a folder (or the one that it is), the earliest first, damaged ones without a start last.
+
+    `best` is that of `metric`; without one, of `val_loss`, another metric of validation, or the training's loss.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise OptionError(f"{folder} is no folder. Give a run, or a folder of runs.")
+    found = [_summary(path, folder, metric) for path in _run_folders(folder)]
+    return sorted(found, key=lambda run: (run.started is None, run.started or "", run.name))
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        if NAME in files or METRICS in files:
+            yield Path(place)
+            folders.clear()  # a run holds no runs
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+
+
+def _summary(path: Path, folder: Path, metric: str | None) -> RunSummary:
+    name = path.name if path == folder else str(path.relative_to(folder))
+    try:
+        is_running = is_locked(path)  # looked at first: a run that ends meanwhile has its end in what is read next
+        lines = read_lines(path / METRICS)
+        record = read_record(path)
+        seconds = _seconds(record, lines, is_running=is_running)
+        return _summed_up(path, name, record, lines, metric, seconds=seconds, is_running=is_running)
+    except Exception as error:  # whatever a file holds: one run that cannot be read must not hide the others
+        reason = str(error) if isinstance(error, TrainError | OSError) else f"{type(error).__name__}: {error}"
+        return RunSummary(path=path, name=name, state="damaged", reason=_short(reason))
+
+
+def _summed_up(
+    path: Path, name: str, record: Record, lines: Lines, metric: str | None, *, seconds: float, is_running: bool
+) -> RunSummary:
+    best_name, best, best_step = _best(lines, metric)
+    how = record.last.how
+    state: State = (
+        "running" if is_running else "killed" if how is None else "finished" if how in ("finished", "early") else "stopped"
+    )
+    return RunSummary(
+        path=path,
+        name=name,
+        state=state,
+        how=how,
+        started=record.sessions[0].started,
+        seconds=seconds,
+        step=record.last.last_step if record.last.last_step is not None else lines.last_step,
+        metric=best_name,
+        best=best,
+        best_step=best_step,
+        loss=_values(lines, LOSS)[-1] if _values(lines, LOSS) else None,
+        rate=_median(_values(lines, RATE)),
+        wait=_mean(_values(lines, WAIT)),
+        reason=f"{lines.damaged:,} lines of {METRICS} cannot be read" if lines.damaged else None,
+    )
+
+
+def _seconds(record: Record, lines: Lines, *, is_running: bool) -> float:
+    """A session that was killed worked until its last line, as far as is known."""
+    total = 0.0
+    for session in record.sessions:
+        is_last = session is record.last
+        ended = session.ended or (now_utc() if is_last and is_running else lines.last_time if is_last else None)
+        if ended is not None:
+            total += max(0.0, (_time(ended) - _time(session.started)).total_seconds())
+    return total
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _best(lines: Lines, metric: str | None) -> tuple[str | None, float | None, int | None]:
+    validated = sorted(name for name in lines.curves if name.startswith("val_"))
+    for name in [metric] if metric is not None else ["val_loss", *validated, LOSS]:
+        mode = guess_mode(name) or ("min" if metric is not None else None)
+        if name in lines.curves and mode is not None:
+            return name, *_best_of(*lines.curves[name], mode)
+    return metric, None, None
+
+
+def _best_of(steps: Sequence[int], values: Sequence[float], mode: Mode) -> tuple[float | None, int | None]:
+    finite = [(value, step) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
+    if not finite:
+        return None, None
+    return (min if mode == "min" else max)(finite, key=lambda pair: pair[0])
+
+
+def _values(lines: Lines, name: str) -> list[float]:
+    return lines.curves.get(name, ([], []))[1]
+
+
+def _median(values: Sequence[float]) -> float | None:
+    ordered = sorted(value for value in values if math.isfinite(value))
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(finite) / len(finite) if finite else None
+
+
+def table(runs: Sequence[RunSummary]) -> Table:
+    """The runs as a table for a terminal; below it what is damaged."""
+    from rich.table import Table
+    from rich.text import Text
+
+    metrics = {run.metric for run in runs if run.best is not None}
+    best_title = f"best {_short(metrics.pop() or '')}" if len(metrics) == 1 else "best"
+    damaged = [f"{printable(run.name)}: {printable(run.reason)}" for run in runs if run.reason is not None]
+    caption = Text("\n".join(damaged), style="red") if damaged else None
+    shown = Table(box=None, header_style="bold", pad_edge=False, caption=caption, caption_justify="left")
+    shown.add_column("run", overflow="fold", min_width=12)
+    for title in ("state", "started (UTC)"):
+        shown.add_column(title, no_wrap=True)
+    for title in ("took", "step", best_title, "loss", "it/s", "wait"):
+        shown.add_column(Text(printable(title)), justify="right", no_wrap=True)
+    for run in runs:
+        best = "" if run.best is None else f"{run.best:.4g}" + (f" {_short(run.metric or '')}" if best_title == "best" else "")
+        how = f" ({run.how})" if run.how not in (None, "finished") else ""
+        shown.add_row(
+            Text(printable(run.name)),
+            Text(printable(_short(run.state + how)), style=STYLES[run.state]),
+            Text(printable((run.started or "")[:16].replace("T", " "))),
+            "" if run.seconds is None else readable_seconds(run.seconds) if run.seconds >= 1 else "< 1 s",
+            _shown(run.step, ","),
+            Text(printable(best)),
+            _shown(run.loss, ".4g"),
+            _shown(run.rate, ",.0f" if run.rate and run.rate >= 100 else ".3g"),
+            _shown(run.wait, ".0%").replace("%", " %"),
+        )
+    return shown
+
+
+LONGEST = 200
+STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "killed": "red", "damaged": "red"}
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _short(text: str) -> str:
+    """A text of a file, as much of it as a table holds."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from stoker.errors import CheckpointInvalid, OptionError, StokerError, TrainError
-from stoker.train import rng
+from stoker.train import state_dict
 from stoker.train.loss import map_tensors, tensors_of
 
 
@@ -45,14 +45,14 @@ class Stream:
         as if nothing had been measured.
         """
         if self._keeps_state:
-            state, random = self.state(), rng.capture()
+            state, random = self.state(), state_dict.capture()
             iterator = iter(self.batches)
             found = [map_tensors(batch, torch.clone) for batch in islice(iterator, count)]
             close = getattr(iterator, "close", None)
             if close is not None:
                 close()
             self.batches.load_state_dict(state)  # type: ignore[attr-defined]
-            rng.restore(random)
+            state_dict.restore(random)
         else:
             self.set_epoch(0)
             iterator = iter(self.batches)

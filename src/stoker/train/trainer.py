@@ -19,32 +19,25 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from stoker.devices import check_device
+from stoker._progress import TrainingProgress as Bar
+from stoker._text import check_device
 from stoker.errors import CheckpointError, OptionError
-from stoker.train import contents, facts, rng
-from stoker.train.checkpoints import Checkpoint, Checkpoints
-from stoker.train.choice import Setup, Trial
-from stoker.train.ema import Ema
+from stoker.train import resume as contents
+from stoker.train import state_dict
+from stoker.train.autotune import Setup, Trial
+from stoker.train.checkpoint import Checkpoint, Checkpoints
+from stoker.train.distributed import Elsewhere, Ranks, is_shard, shard
 from stoker.train.engine import Engine
-from stoker.train.evaluation import evaluate
-from stoker.train.fit import Fit, check_rates, deliver
-from stoker.train.log import Log
+from stoker.train.loggers import Writer
+from stoker.train.loop import Fit, Result, Signals, check_rates, deliver, evaluate
 from stoker.train.loss import as_loss
 from stoker.train.metrics import Metric
-from stoker.train.optimizer import check_optimizer, refuses_fused
-from stoker.train.precision import Scale, autocast, check_precision, kept_matmul_flags
-from stoker.train.progress import Progress as Bar
-from stoker.train.ranks import Elsewhere, Ranks
-from stoker.train.recompute import recomputed
-from stoker.train.record import NAME, read_record, recorded_setup, step_reached
-from stoker.train.result import Result
-from stoker.train.run import Run, check_new, remove_run
-from stoker.train.schedule import Schedule, as_schedule
-from stoker.train.shards import is_shard, shard
-from stoker.train.signals import Signals
-from stoker.train.stopping import EarlyStopping
+from stoker.train.numerics import Scale, autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
+from stoker.train.readout import Log
+from stoker.train.run import NAME, Run, check_new, read_record, recorded_setup, remove_run, step_reached
+from stoker.train.schedule import EarlyStopping, Schedule, as_schedule
+from stoker.train.step import Ema
 from stoker.train.stream import Stream
-from stoker.train.writers import Writer
 
 Auto = Literal["auto"]
 
@@ -281,9 +274,9 @@ class Trainer:
             return  # its batches come once
         names = ["loss"]
         if self.valid is not None:
-            before = rng.capture()
+            before = state_dict.capture()
             values = self.evaluate(Stream(self.valid, self.device).peek(1))
-            rng.restore(before)
+            state_dict.restore(before)
             names += [f"val_{name}" for name in values]
         if self.stopping is not None and self.stopping.metric not in names:
             raise OptionError(f"early stopping watches {self.stopping.metric!r}, but an epoch has {', '.join(names)}.")
@@ -329,7 +322,9 @@ class Trainer:
         elif resume and self.folder is not None and (self.folder / NAME).exists():
             where, setup = str(self.folder), recorded_setup(self.folder)
             allowed = [name for name in allow if name.partition(".")[0] == "setup"]
-            facts.check({"setup": asdict(setup)}, {"setup": asdict(setup) | contents.asked_setup(self)}, where=where, allow=allowed)
+            state_dict.check_facts(
+                {"setup": asdict(setup)}, {"setup": asdict(setup) | contents.asked_setup(self)}, where=where, allow=allowed
+            )
         elif self.given_setup is not None:
             setup, where = self._copied_setup(self.given_setup)
         else:
@@ -367,9 +362,9 @@ class Trainer:
 
     def _part_random(self) -> None:
         """Let each rank draw random numbers of its own, all of which follow from those of the first."""
-        state = self.ranks.share(rng.capture())
+        state = self.ranks.share(state_dict.capture())
         if not self.ranks.is_first:
-            rng.derive(state, self.ranks.rank)
+            state_dict.derive(state, self.ranks.rank)
 
     def say(self, line: str) -> None:
         """Print a line, where progress is shown."""

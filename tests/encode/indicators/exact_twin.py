@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.indicators.operators.operator import Settings
+from stoker.encode.indicators.operators import Settings
 
 Array = npt.NDArray[Any]
 Column = list[float]

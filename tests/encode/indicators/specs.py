@@ -6,7 +6,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from stoker.encode.indicators.operators.table import OPERATORS
+from stoker.encode.indicators.operators import OPERATORS
 
 EMAS = (2, 3, 5, 8, 10, 12, 15, 20, 25, 26, 30, 35, 40, 45, 50, 55, 60, 70, 80, 90, 100, 120, 150, 200)
 RSIS = (2, 3, 5, 7, 9, 14, 21, 25, 30)

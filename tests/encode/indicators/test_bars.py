@@ -13,7 +13,7 @@ import pytest
 from tests.encode.indicators.markets import market
 from tests.encode.indicators.specs import all_operators
 
-from stoker.encode.indicators.batch import features
+from stoker.encode.indicators.engine import features
 from stoker.errors import BadValue, OptionError
 from stoker.store.store import Store
 

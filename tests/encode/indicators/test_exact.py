@@ -12,8 +12,8 @@ from tests.encode.indicators.exact_twin import ExactTwin, deviation
 from tests.encode.indicators.markets import market, troubled_markets
 from tests.encode.indicators.specs import all_operators, any_specs, minimal_spec
 
-from stoker.encode.indicators.batch import features
-from stoker.encode.indicators.operators.table import OPERATORS
+from stoker.encode.indicators.engine import features
+from stoker.encode.indicators.operators import OPERATORS
 from stoker.encode.indicators.spec import parse_spec
 
 

@@ -16,8 +16,8 @@ from tests.encode.indicators.markets import edge_markets, golden_bars, market, t
 from tests.encode.indicators.sentio_twin import SentioTwin
 from tests.encode.indicators.specs import all_operators, any_specs, minimal_spec
 
-from stoker.encode.indicators.batch import features
-from stoker.encode.indicators.operators.table import OPERATORS
+from stoker.encode.indicators.engine import features
+from stoker.encode.indicators.operators import OPERATORS
 from stoker.encode.indicators.spec import parse_spec
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.encode.indicators.specs import all_operators, minimal_spec
 
-from stoker.encode.indicators.operators.table import OPERATORS
+from stoker.encode.indicators.operators import OPERATORS
 from stoker.encode.indicators.spec import MAX_WINDOW, MEANING_CLOSE, parse_spec
 from stoker.errors import OptionError
 

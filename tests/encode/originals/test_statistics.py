@@ -16,8 +16,8 @@ from tests.encode.digits_twin import mixed_numbers, money
 from tests.encode.originals.mostlyai import as_written, numbers_of_text, original
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import subjects
-from stoker.encode.statistics.texts import parse_number
+from stoker.encode.statistics import analyze as subjects
+from stoker.encode.statistics.columns import parse_number
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 MANY = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))

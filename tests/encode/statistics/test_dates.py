@@ -14,9 +14,9 @@ from hypothesis import given
 from tests.encode.statistics.twin import as_json
 
 from stoker.encode import analyze
-from stoker.encode.statistics import calendar
-from stoker.encode.statistics.calendar import civil_date, civil_days, moment_texts, parse_moments, widen_parts
+from stoker.encode.statistics import dates as calendar
 from stoker.encode.statistics.columns import DateColumn
+from stoker.encode.statistics.dates import civil_date, civil_days, moment_texts, parse_moments, widen_parts
 from stoker.errors import BadValue
 
 MOMENTS = st.integers(-(2**58), 2**58)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stoker.encode.statistics.quantiles import Distribution, closest_positions
-from stoker.encode.statistics.runs import Run
+from stoker.encode.statistics.quantiles import Distribution, Run, closest_positions
 
 SHARES = np.linspace(0, 1, 1001)
 

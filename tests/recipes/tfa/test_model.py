@@ -13,8 +13,7 @@ from torch import nn
 
 import stoker
 from stoker.errors import OptionError
-from stoker.recipes.tfa.build import build_model
-from stoker.recipes.tfa.model import Tfa
+from stoker.recipes.tfa.model import Tfa, build_model
 
 FEATURES = 55
 

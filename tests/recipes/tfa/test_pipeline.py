@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.markets import market, write_csv
+from tests.harness import FaultyFiles
 from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, WARM_UP, change_bars, make_folder, prepared_of, settings_of
 
 import stoker
-from stoker import files
+from stoker import _disk
 from stoker.errors import BadValue, DiskError, OptionError, TrainError
-from stoker.recipes.tfa import audit, baselines, pipeline, scoring
+from stoker.recipes.tfa import audit, pipeline, scoring
 from stoker.recipes.tfa.pipeline import accumulate_of, direction_loss, train
 from stoker.recipes.tfa.scoring import Line, judge
 from stoker.recipes.tfa.settings import ignored, read_settings
-from stoker.testing import FaultyFiles
 
 LEARNS = {"d_model": 32, "epochs": 5, "T": 16, "batch_size": 128, "lr": 5e-3}
 
@@ -116,7 +116,7 @@ def test_negative_control_without_the_claim_files_of_the_user_are_lost(tmp_path:
     make_folder(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("precious")
-    monkeypatch.setattr(files, "claim_folder", lambda *given, **options: None)
+    monkeypatch.setattr(_disk, "claim_folder", lambda *given, **options: None)
     train(settings_of(tmp_path, epochs=1))
     assert (tmp_path / "run" / "config.yaml").read_text() != "precious"
 
@@ -144,7 +144,7 @@ def test_a_run_folder_is_for_one_process(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "run" / "bars").mkdir(parents=True)
     (tmp_path / "run" / "recipe.json").write_text('{"recipe": "tfa"}\n')
-    with files.Lock(tmp_path / "run" / "bars"), pytest.raises(TrainError, match=r"run is being trained by process \d+\. Wait"):
+    with _disk.Lock(tmp_path / "run" / "bars"), pytest.raises(TrainError, match=r"run is being trained by process \d+\. Wait"):
         train(settings_of(tmp_path))
     assert train(settings_of(tmp_path, epochs=1)).result.epoch == 1
 
@@ -184,7 +184,7 @@ def test_settings_that_make_another_run_are_refused_before_a_file_is_touched(sto
 def test_negative_control_without_the_comparisons_another_seed_is_accepted(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(stopped / "run", stopped / "copy")
     monkeypatch.setattr(pipeline, "_resumed", lambda settings, folder: settings)
-    monkeypatch.setattr("stoker.train.contents.compare", lambda *given, **options: None)
+    monkeypatch.setattr("stoker.train.resume.compare", lambda *given, **options: None)
     done = train(settings_of(stopped, schedule="constant", seed=5, epochs=2), stopped / "copy", resume=True)
     assert done.result.epoch == 2
 
@@ -318,13 +318,13 @@ def test_baselines_are_what_they_say() -> None:
     x = rng.normal(size=(4000, 3)).astype(np.float32)
     logits = x @ np.array([1.5, -0.5, 0.0]) + 0.3
     y = (rng.random(4000) < 1 / (1 + np.exp(-logits))).astype(np.float64)
-    np.testing.assert_allclose(baselines.fit_linear(x, y), [1.5, -0.5, 0.0, 0.3], atol=0.15)
-    assert baselines.chance_area(rng.normal(size=4000), y) < 0.53
+    np.testing.assert_allclose(scoring.fit_linear(x, y), [1.5, -0.5, 0.0, 0.3], atol=0.15)
+    assert scoring.chance_area(rng.normal(size=4000), y) < 0.53
     others = rng.normal(size=4000)
-    mean, error = baselines.gain(logits, others, y)
+    mean, error = scoring.gain(logits, others, y)
     assert mean > 5 * error
     assert mean == pytest.approx(audit.auc(logits, y) - audit.auc(others, y)), "the difference of the areas that are told"
-    mean, error = baselines.gain(logits, logits, y)
+    mean, error = scoring.gain(logits, logits, y)
     assert (mean, error) == (0.0, 0.0)
 
 

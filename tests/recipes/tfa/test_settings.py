@@ -9,8 +9,8 @@ import pytest
 from tests.recipes.tfa.trainings import THEIRS, make_folder, settings_of
 
 from stoker.errors import ConfigInvalid
+from stoker.experiment.parse import docstrings
 from stoker.recipes.tfa.settings import IGNORED, LEVERAGED, Settings, ignored, is_tfa, read_settings
-from stoker.train.config.manual import docstrings
 
 MULTI = """\
 symbol: QQQ

@@ -16,14 +16,23 @@ from benchmarks.timemoe_folder import walks, write_folder
 from tests.recipes.time_moe.waves import write_csv
 
 import stoker
-from stoker import files
+from stoker import _disk
 from stoker.errors import CheckpointInvalid, ConfigInvalid, NonFinite, OptionError, SourceNotFound
 from stoker.recipes import time_moe
-from stoker.recipes.time_moe import folder, training
-from stoker.recipes.time_moe.folder import Corpus, open_corpus
+from stoker.recipes.time_moe import files, training
+from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.forecasting import load_model
-from stoker.recipes.time_moe.settings import make_settings, read_settings
-from stoker.recipes.time_moe.training import Decay, Trained, best_on, make_model, make_rows, resume, train
+from stoker.recipes.time_moe.training import (
+    Decay,
+    Trained,
+    best_on,
+    make_model,
+    make_rows,
+    make_settings,
+    read_settings,
+    resume,
+    train,
+)
 
 QUICK: dict[str, Any] = {
     "size": "tiny",
@@ -142,7 +151,7 @@ def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
     model = make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
     for name, weight in weights_of(first).items():
         assert torch.equal(weight, model.state_dict()[name]), name
-    files.remove_folder(tmp_path / "first" / "weights")
+    _disk.remove_folder(tmp_path / "first" / "weights")
     with pytest.raises(OptionError, match=r"is a run that has not ended. Write its weights first"):
         make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
 
@@ -206,7 +215,7 @@ def test_points_in_place_are_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
     write_folder(tmp_path / "b", series, num_files=2)
     assert open_corpus(tmp_path / "a").find_nonfinite() is None
     for look in (1, 7, 1 << 22):
-        monkeypatch.setattr(folder, "_LOOK", look)
+        monkeypatch.setattr(files, "_LOOK", look)
         assert open_corpus(tmp_path).find_nonfinite() == (6, 5)
     with pytest.raises(OptionError, match=f"is {'missing' if bad != bad else 'infinite'}.* at point 6, but windows"):
         train(tmp_path / "b", samples="compat", **QUICK)
@@ -262,7 +271,7 @@ def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Pa
     whole = weights_of(train(ett, folder=tmp_path / "whole", **options))
     train(ett, folder=tmp_path / "half", **options, max_seconds=1e-9, save_every=1)
     assert isinstance(read_settings(tmp_path / "half").size, time_moe.Size)
-    files.remove_folder(sizes)
+    _disk.remove_folder(sizes)
     done = resume(tmp_path / "half", device="cpu", max_seconds=None)
     assert done.result.step == 6
     for name, tensor in weights_of(done).items():

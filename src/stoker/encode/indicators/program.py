@@ -1,12 +1,31 @@
-"""The program of a spec: its indicators as a table of instructions, which a compiled kernel reads. The kernel never changes."""
+"""Parts of a kernel: plain functions that are compiled into the kernel that calls them, and into nothing else.
+
+Each kernel of its own costs a tenth of a second when it is compiled, for an entry from Python that nobody uses.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from numba.extending import register_jitable
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def part(function: F) -> F:
+    """Let kernels call a function, with the arithmetic of NumPy; in Python it stays what it is."""
+    # No passes that would find nothing to do, and no ways in from outside: together 5 % of the time to compile.
+    known: F = register_jitable(error_model="numpy", no_rewrites=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)(function)
+    return known
+
+
+# The program of a spec: its indicators as a table of instructions, which a compiled kernel reads. The kernel never changes.
 
 Array = npt.NDArray[Any]
 Arithmetic = Literal["exact", "sentio"]
@@ -47,3 +66,375 @@ class Program:
     def dtype(self) -> np.dtype[Any]:
         """The type of the columns."""
         return np.dtype(np.float64 if self.arithmetic == "exact" else np.float32)
+
+
+# Instructions: what both arithmetics know, one loop over a block of bars each.
+#
+# A column is one row of a matrix, `history` earlier bars followed by the block at place `p`; an operand is read so many bars
+# back. The law: what needs a missing value (NaN) is missing, whichever operand it is, and a bar never reads a later one.
+# The types are those of the columns, so the same text is the arithmetic in float32 and in float64.
+
+Number = float | np.floating[Any]
+
+ADD, SUBTRACT, MULTIPLY, DIVIDE, LARGER, ABSOLUTE, LOGARITHM, ROOT, ABOVE, RATIO, HIGHEST, DISTANCE = range(12)
+
+
+@part
+def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Array) -> None:
+    """One number a bar from one or two others, for every bar of the block.
+
+    LARGER is the larger of the two, ABOVE is 1 where a > b and else 0, RATIO is a / b or `otherwise` where b <= `limit`; a
+    quotient is missing where b is 0.
+    """
+    n = len(y)
+    if op == ADD:
+        for t in range(n):
+            y[t] = a[t] + b[t]
+    elif op == SUBTRACT:
+        for t in range(n):
+            y[t] = a[t] - b[t]
+    elif op == MULTIPLY:
+        for t in range(n):
+            y[t] = a[t] * b[t]
+    elif op in (DIVIDE, RATIO):
+        # One loop for both: a quotient is a ratio for which only 0 is too little.
+        for t in range(n):
+            too_little = b[t] <= limit and (b[t] == limit or op == RATIO)
+            y[t] = otherwise - (a[t] - a[t]) if too_little else a[t] / b[t]
+    elif op == LARGER:
+        for t in range(n):
+            y[t] = a[t] if a[t] > b[t] or a[t] != a[t] else b[t]
+    elif op == ABSOLUTE:
+        for t in range(n):
+            y[t] = abs(a[t])
+    elif op == LOGARITHM:
+        for t in range(n):
+            y[t] = np.log(a[t]) if a[t] > 0 else np.nan
+    elif op == ROOT:
+        for t in range(n):
+            y[t] = np.sqrt(a[t])
+    elif op == ABOVE:
+        for t in range(n):
+            y[t] = 1.0 if a[t] > b[t] else 0.0 if a[t] <= b[t] else np.nan
+
+
+@part
+def highest(x: Array, window: int, scratch: Array, y: Array) -> None:
+    """The largest of `window` values up to each bar; `x` begins `window` - 1 bars before the block.
+
+    Spans of 1, 2, 4, … values are joined two by two, so a window costs its logarithm.
+    """
+    here, n, span = x, len(x), 1
+    while 2 * span <= window:
+        n -= span
+        there = here[span : span + n]
+        for t in range(n):  # in place from the second time on: what is read lies ahead of what is written
+            scratch[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+        here = scratch
+        span *= 2
+    there = here[window - span :]
+    for t in range(len(y)):
+        y[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
+
+
+@part
+def distance(x: Array, center: Array, window: int, y: Array) -> None:
+    """The sum of |x - center| over `window` values up to each bar, the oldest first; `x` begins `window` - 1 bars earlier."""
+    for k in range(window):
+        values = x[k:]
+        for t in range(len(y)):
+            y[t] = (y[t] if k else 0) + abs(values[t] - center[t])
+
+
+@part
+def begin(registers: Array, lanes: Array) -> None:
+    """Forget a series: all registers, and the averages in the first two rows of the lanes."""
+    for r in range(len(registers)):
+        registers[r] = 0
+    for j in range(lanes.shape[1]):
+        lanes[0, j] = lanes[1, j] = 0
+
+
+@part
+def keep_history(rows: Array, count: int, place: int, history: int, before: float) -> None:
+    """Bring the last `history` values of each row to its front; at the begin of a series (place 0) they are `before`."""
+    for i in range(count):
+        row = rows[i]
+        for t in range(history):
+            row[t] = row[place - history + t] if place else before
+
+
+@part
+def write_columns(columns: Array, place: int, runs: Array, first: int, count: int, most: Number, out: Array) -> None:
+    """Copy finished columns into the rows of the result, 16 rows at a time so that both sides stay in the nearest cache.
+
+    What is larger than `most` is missing. A NaN is written as the one that NumPy has: which one an operation gives depends on
+    the machine.
+    """
+    for top in range(0, len(out), 16):
+        n = min(16, len(out) - top)
+        for i in range(first, first + count):
+            column = columns[runs[i, 0], place + top : place + top + n]
+            feature = runs[i, 1]
+            for t in range(n):
+                out[top + t, feature] = column[t] if abs(column[t]) <= most else np.nan
+
+
+# Assembly: the definitions of operators become instructions.
+#
+# A definition calls the methods of an assembly as it would call functions of whole columns, and gets terms: columns that a
+# kernel will fill. The same call with the same arguments is the same column, so features share what they have in common.
+# What only one of the two arithmetics knows is a method of its own assembly (exact.py, sentio.py).
+
+Numbers = tuple[float, float]
+
+
+class Term(NamedTuple):
+    """A column, read so many bars back."""
+
+    column: int
+    """Negative for a constant: those get their places last."""
+    lag: int = 0
+
+    def back(self, bars: int) -> Term:
+        """The same column earlier."""
+        return Term(self.column, self.lag + bars)
+
+
+NONE = Term(0)
+
+
+class Lane(NamedTuple):
+    """An average that is computed side by side with those of the same kind and column, and only written to the result."""
+
+    kind: Literal["ema", "rsi"]
+    source: Term
+    window: int
+
+
+Output = Term | Lane
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instruction:
+    """One row of a program; its fields are those of `Program.instructions`."""
+
+    op: int
+    out: int = 0
+    a: Term = NONE
+    b: Term = NONE
+    window: int = 0
+    first: int = 0
+    register: int = 0
+    row: int = 0
+    run: int = 0
+    count: int = 0
+    numbers: Numbers = (0.0, 0.0)
+
+
+class Assembly(ABC):
+    """The words that both arithmetics know. `first` is the bar before which a column is 0 where 0 stands for missing."""
+
+    LOAD: int
+    WRITE: int
+    LANES: dict[str, int]
+    SUM_ROWS: int
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.constants: list[float] = []
+        self.sources: list[str] = []
+        self.num_live = 0
+        self.num_registers = 3  # behind those that a kernel keeps for itself
+        self.num_sum_rows = 0
+        self.history = 1
+        self._columns: dict[Instruction | str, Term] = {}
+        self._sums: dict[Term, Instruction] = {}
+
+    @abstractmethod
+    def source(self, name: str) -> Term:
+        """What a feature is computed from: a column of the bars, or `logret`."""
+
+    @abstractmethod
+    def lane_numbers(self, lane: Lane) -> Numbers:
+        """The two numbers that the kernel keeps for a lane."""
+
+    def column(self, name: str) -> Term:
+        """A column of the bars."""
+        if name not in self._columns:
+            self.sources.append(name)
+            self._columns[name] = self._emit(Instruction(op=self._load(name), row=len(self.sources) - 1))
+        return self._columns[name]
+
+    def _load(self, name: str) -> int:
+        return self.LOAD
+
+    def constant(self, value: float) -> Term:
+        """The same number at every bar."""
+        if value not in self.constants:
+            self.constants.append(value)
+        return Term(-1 - self.constants.index(value))
+
+    def add(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
+        """The sum."""
+        return self._simple(ADD, a, b, first=first)
+
+    def subtract(self, a: Term | float, b: Term, *, first: int = 0) -> Term:
+        """The difference."""
+        return self._simple(SUBTRACT, a, b, first=first)
+
+    def multiply(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
+        """The product."""
+        return self._simple(MULTIPLY, a, b, first=first)
+
+    def divide(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
+        """The quotient, missing where `b` is 0."""
+        return self._simple(DIVIDE, a, b, first=first, numbers=(0.0, math.nan))
+
+    def ratio(self, a: Term, b: Term, *, limit: float = 0.0, otherwise: float, first: int = 0) -> Term:
+        """The quotient, and `otherwise` where `b` is not above `limit`."""
+        return self._simple(RATIO, a, b, first=first, numbers=(limit, otherwise))
+
+    def larger(self, a: Term, b: Term | float, *, first: int = 0) -> Term:
+        """The larger of the two."""
+        return self._simple(LARGER, a, b, first=first)
+
+    def above(self, a: Term, b: Term) -> Term:
+        """1 where a > b, else 0."""
+        return self._simple(ABOVE, a, b)
+
+    def absolute(self, a: Term) -> Term:
+        """The value without its sign."""
+        return self._simple(ABSOLUTE, a, a)
+
+    def logarithm(self, a: Term) -> Term:
+        """The natural logarithm, missing where there is none."""
+        return self._simple(LOGARITHM, a, a)
+
+    def root(self, a: Term) -> Term:
+        """The square root."""
+        return self._simple(ROOT, a, a)
+
+    def highest(self, a: Term, window: int) -> Term:
+        """The largest of the last `window` values."""
+        one = Instruction(op=HIGHEST, a=a.back(window - 1), b=self._scratch(), window=window)
+        return self._emit(one)
+
+    def lowest(self, a: Term, window: int) -> Term:
+        """The smallest of the last `window` values."""
+        return self.subtract(0.0, self.highest(self.subtract(0.0, a), window))
+
+    def distance(self, a: Term, center: Term, window: int) -> Term:
+        """The mean of |a - center| over the last `window` values of `a`, with the center of this bar."""
+        one = Instruction(op=DISTANCE, a=a.back(window - 1), b=center, window=window)
+        return self.divide(self._emit(one), float(window))
+
+    def _scratch(self) -> Term:
+        """A column that any instruction may write to while it runs."""
+        if "scratch" not in self._columns:
+            self._columns["scratch"] = Term(self.num_live)
+            self.num_live += 1
+        return self._columns["scratch"]
+
+    def _simple(self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)) -> Term:
+        a = a if isinstance(a, Term) else self.constant(a)
+        b = b if isinstance(b, Term) else self.constant(b)
+        return self._emit(Instruction(op=op, a=a, b=b, first=first, numbers=numbers))
+
+    def _running_sums(self, op: int, a: Term, *, num_registers: int) -> Instruction:
+        """The instruction that keeps running sums of a column."""
+        if a not in self._sums:
+            self._sums[a] = Instruction(op=op, row=self.num_sum_rows, a=a, register=self.num_registers)
+            self.instructions.append(self._sums[a])
+            self.num_sum_rows += self.SUM_ROWS
+            self.num_registers += num_registers
+        return self._sums[a]
+
+    def _emit(self, one: Instruction, num_registers: int = 0) -> Term:
+        """Append an instruction with a column of its own, or find the one that is the same.
+
+        Its operands begin as many bars before the block as they are read back; so does the window of an instruction with one.
+        """
+        self.history = max(self.history, one.a.lag, one.b.lag)
+        if one not in self._columns:
+            register = self.num_registers if num_registers else one.register
+            self.instructions.append(replace(one, out=self.num_live, register=register))
+            self._columns[one] = Term(self.num_live)
+            self.num_live += 1
+            self.num_registers += num_registers
+        return self._columns[one]
+
+
+# Linking: an assembly and the outputs that are wanted of it become a program. Constants and lanes get their places here.
+
+Run = tuple[int, int, int]
+
+
+def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, *, emit_from: int, pad: float) -> Program:
+    """The program that computes these outputs, in this order."""
+    table = list(assembly.instructions)
+    runs: list[Run] = []
+    lanes: list[Numbers] = []
+    num_registers = assembly.num_registers
+    groups: dict[tuple[str, Term], list[int]] = {}
+    for feature, output in enumerate(outputs):
+        if isinstance(output, Lane):
+            groups.setdefault((output.kind, output.source), []).append(feature)
+    for (kind, source), features in groups.items():
+        found = _runs(features)
+        table.append(
+            Instruction(
+                op=assembly.LANES[kind],
+                a=source.back(1) if kind == "rsi" else source,
+                window=len(features),
+                register=num_registers,
+                row=len(lanes),
+                run=len(runs),
+                count=len(found),
+            )
+        )
+        runs += found
+        lanes += [assembly.lane_numbers(output) for output in outputs if isinstance(output, Lane) and output[:2] == (kind, source)]
+        num_registers += 1
+    written = [(_place(assembly, output), feature, 1) for feature, output in enumerate(outputs) if isinstance(output, Term)]
+    if written:
+        table.append(Instruction(op=assembly.WRITE, run=len(runs), count=len(written)))
+        runs += written
+    return Program(
+        arithmetic=arithmetic,
+        sources=tuple(assembly.sources),
+        num_features=len(outputs),
+        instructions=np.array([_row(assembly, one) for one in table], dtype=np.int64),
+        numbers=np.array([one.numbers for one in table], dtype=np.float64),
+        runs=np.array(runs, dtype=np.int64).reshape(-1, 3),
+        num_live=assembly.num_live,
+        constants=np.array(assembly.constants, dtype=np.float64),
+        lanes=np.concatenate([np.zeros((2, len(lanes))), np.array(lanes, dtype=np.float64).reshape(-1, 2).T]),
+        num_sum_rows=assembly.num_sum_rows,
+        num_registers=num_registers,
+        history=assembly.history,
+        emit_from=emit_from,
+        pad=pad,
+    )
+
+
+def _runs(features: Sequence[int]) -> list[Run]:
+    """Lanes that go to neighbouring features are copied together: first lane, first feature, how many."""
+    runs: list[Run] = []
+    for lane, feature in enumerate(features):
+        if runs and runs[-1][1] + runs[-1][2] == feature:
+            runs[-1] = (*runs[-1][:2], runs[-1][2] + 1)
+        else:
+            runs.append((lane, feature, 1))
+    return runs
+
+
+def _row(assembly: Assembly, one: Instruction) -> list[int]:
+    a, b = _place(assembly, one.a), _place(assembly, one.b)
+    operands = [one.op, one.out, a, one.a.lag, b, one.b.lag]
+    return [*operands, one.window, one.first, one.register, one.row, one.run, one.count]
+
+
+def _place(assembly: Assembly, term: Term) -> int:
+    """The column of a term; constants lie behind those that are written."""
+    return term.column if term.column >= 0 else assembly.num_live - 1 - term.column

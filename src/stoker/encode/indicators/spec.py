@@ -18,8 +18,7 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
-from stoker.encode.indicators.operators.operator import Operator, Settings
-from stoker.encode.indicators.operators.table import OPERATORS
+from stoker.encode.indicators.operators import OPERATORS, Operator, Settings
 from stoker.encode.indicators.program import BAR
 from stoker.errors import OptionError
 

@@ -6,15 +6,20 @@ of Python objects is converted. Law: what cannot be read names column, row and v
 
 from __future__ import annotations
 
+import math
+import mmap
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stoker.errors import BadValue, OptionError
+from stoker._kernels import ALIGNMENT
+from stoker._text import readable_bytes
+from stoker.errors import BadValue, OptionError, SourceTooLarge
+from stoker.store.shards import MISSING_TIME
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,3 +238,175 @@ def _refuse_mixture(name: str, values: Array) -> None:
 
 def _is_missing_type(kind: type) -> bool:
     return kind is type(None) or (kind.__name__ in ("NAType", "NaTType") and kind.__module__.startswith("pandas."))
+
+
+# Cells: the memory of all tensors of a call, filled here and there, and zero elsewhere.
+#
+# The system hands memory out zeroed when it is first touched. In pages of 2 MB that is several times faster than in those of
+# 4 kB, and it is most of the time that sequences take (benchmarks/bench_sequences.py): so all tensors lie in one stretch, for
+# which large pages are asked for. It is given back when the last of them is gone.
+
+LARGE_BYTES = 4 << 20
+"""From this size on, large pages are asked for: below, little of the memory would lie in one."""
+
+
+def zeroed(shape: Sequence[int], types: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
+    """A flat array of zeros for each column, with as many cells as a tensor of this shape."""
+    num_cells = math.prod(shape)
+    starts, end = {}, 0
+    for name, dtype in types.items():
+        starts[name] = end
+        end += -(-num_cells * dtype.itemsize // ALIGNMENT) * ALIGNMENT
+    try:
+        memory = _stretch(end)
+    except (MemoryError, OSError, OverflowError, ValueError):  # asking for too much has several names
+        raise SourceTooLarge(
+            f"{len(types)} columns of shape {list(shape)} take {readable_bytes(end)}, which there is no memory for. "
+            "Lower max_length, pass layout='packed', or make a store with pack_sequences(…)."
+        ) from None
+    return {name: np.ndarray((num_cells,), dtype, memory, starts[name]) for name, dtype in types.items()}
+
+
+def _stretch(num_bytes: int) -> Any:
+    """Memory that lives as long as an array over it."""
+    if num_bytes < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(num_bytes, dtype=np.uint8)
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+# Numbers of a column, block by block, in the type that goes into tensors. Nothing is rounded, cut or wrapped silently.
+#
+# What is missing is NaN in floats and the least int64 in times; whole numbers have no such value, so a gap there is an error.
+# A column that is already as it should be is one block, where it lies.
+
+BLOCK_ROWS = 1 << 16
+"""Rows that are converted at a time: they stay in the second-level cache until they are used."""
+
+
+def number_type(column: TableColumn) -> np.dtype[Any]:
+    """The type of a column's numbers; times are int64. Raises `BadValue` where it holds none."""
+    if isinstance(column.kind, np.dtype):
+        return np.dtype(np.int64) if column.kind.kind in "mM" else column.kind.newbyteorder("=")
+    import pyarrow as pa
+
+    kind = column.kind
+    if _is_time(kind):
+        return np.dtype(np.int64)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return found
+    row, value = column.first_value()
+    if value is None:
+        raise BadValue(f"column {column.name!r} has no values (type {kind}), where numbers are needed. Leave it out of columns=.")
+    raise column.bad(row, value, f"and its type is {kind}, where a number is needed. Encode it to numbers first")
+
+
+def number_blocks(column: TableColumn, dtype: np.dtype[Any], *, truncate: bool = False) -> Iterator[tuple[int, Array]]:
+    """The first row of each block and its values, contiguous and of `dtype`; `truncate` lets floats lose their fractions."""
+    start = 0
+    for part in column.parts:
+        size = max(len(part), 1) if _is_plain(part, dtype) else BLOCK_ROWS
+        for begin in range(0, len(part), size):
+            values, gaps = plain_values(part[begin : begin + size])
+            if values.dtype != dtype or gaps is not None:
+                values = _converted(column, start + begin, values, gaps, dtype, truncate)
+            yield start + begin, np.ascontiguousarray(values)
+        start += len(part)
+
+
+def _is_plain(part: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a part can be used where it lies."""
+    if isinstance(part, np.ndarray):
+        return part.dtype.kind in "biuf" and part.dtype == dtype and part.flags.c_contiguous and part.flags.aligned
+    import pyarrow as pa
+
+    return not part.null_count and not pa.types.is_boolean(part.type)
+
+
+def plain_values(part: Any) -> tuple[Array, Array | None]:
+    """A part as NumPy numbers (times as int64), and which of them are missing; NaN is not counted as missing."""
+    if isinstance(part, np.ndarray):
+        if part.dtype.kind not in "mM":
+            return part if part.dtype.isnative else part.astype(part.dtype.newbyteorder("=")), None
+        numbers = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("=")).view(np.int64)
+        gaps = numbers == MISSING_TIME
+        return numbers, gaps if gaps.any() else None
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from stoker.store.interop import to_numpy
+
+    gaps = to_numpy(pc.is_null(part)) if part.null_count else None
+    if _is_time(part.type):
+        part = part.view(pa.int32() if part.type.bit_width == 32 else pa.int64())
+    return to_numpy(part), gaps
+
+
+def plain_gaps(part: Any) -> Array | None:
+    """Which values of a part are missing, NaN and NaT too; None where none is."""
+    if isinstance(part, np.ndarray):
+        gaps = np.isnan(part) if part.dtype.kind == "f" else np.isnat(part) if part.dtype.kind in "mM" else None
+    else:
+        import pyarrow.compute as pc
+
+        from stoker.store.interop import to_numpy
+
+        gaps = to_numpy(pc.is_null(part, nan_is_null=True))
+    return gaps if gaps is not None and gaps.any() else None
+
+
+def _is_time(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_temporal(kind)) and not pa.types.is_interval(kind)
+
+
+def _converted(column: TableColumn, row: int, values: Array, gaps: Array | None, dtype: np.dtype[Any], truncate: bool) -> Array:
+    is_time = column.kind.kind in "mM" if isinstance(column.kind, np.dtype) else _is_time(column.kind)
+    if gaps is not None and not is_time and dtype.kind != "f":
+        raise column.bad(row + int(gaps.argmax()), None, f"which {dtype} cannot hold. Fill the gaps, or pass dtype='float64'")
+    result = cast_numbers(column, row, values, gaps, dtype, truncate=truncate)
+    if gaps is not None:
+        result[gaps] = np.nan if dtype.kind == "f" else MISSING_TIME
+    return result
+
+
+def cast_numbers(
+    column: TableColumn, row: int, values: Array, gaps: Array | None, dtype: np.dtype[Any], *, truncate: bool = False
+) -> Array:
+    """A copy in another type, each value checked; those that are missing may be anything. `row` is the first one's."""
+    with np.errstate(all="ignore"):
+        result = values.astype(dtype)
+        # NumPy calls the way from 64-bit integers to float64 safe, which it is not.
+        if values.dtype == dtype or (values.dtype.itemsize < 8 and np.can_cast(values.dtype, dtype, casting="safe")):
+            return result
+        bad = _differs(values, result, truncate)
+    if gaps is not None:
+        bad &= ~gaps
+    if bad.any():
+        i = int(bad.argmax())
+        raise column.bad(row + i, values[i].item(), f"which {dtype} cannot hold. Choose another dtype, or fix the row")
+    return result
+
+
+def _differs(values: Array, result: Array, truncate: bool) -> Array:
+    """Which numbers are not the same after a cast; floats may round to narrower floats, but not overflow."""
+    source, target = values.dtype.kind, result.dtype.kind
+    if source == "f" and target == "f":
+        return np.asarray(np.isfinite(values) & ~np.isfinite(result))
+    if target == "b":
+        return np.asarray((values != 0) & (values != 1))
+    if source == "f":
+        whole = np.trunc(values.astype(np.float64))
+        outside = ~_fits(whole, result.dtype)
+        return outside if truncate else outside | (whole != values)
+    bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
+    return np.asarray(bad | ~_fits(result.astype(np.float64), values.dtype) if target == "f" else bad)
+
+
+def _fits(whole: Array, dtype: np.dtype[Any]) -> Array:
+    """Which float64 lie in an integer type: what others become depends on the processor, and may even come back the same."""
+    bounds = np.iinfo(dtype)
+    return np.asarray((whole >= float(bounds.min)) & (whole < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))

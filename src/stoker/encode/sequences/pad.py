@@ -21,15 +21,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stoker.encode.sequences.cells import zeroed
-from stoker.encode.sequences.columns import TableColumn, read_column, read_columns
-from stoker.encode.sequences.contexts import Contexts, number_contexts
-from stoker.encode.sequences.device import pad_tensors
-from stoker.encode.sequences.numbers import number_blocks, number_type
-from stoker.encode.sequences.options import Compat, Layout, Options, check_grouping
-from stoker.encode.sequences.places import count_rows, place_rows, put_positions, put_values, start_steps
-from stoker.encode.sequences.positions import position_names
-from stoker.encode.sequences.result import PackedSequences, PaddedSequences
+from stoker.encode.sequences.columns import TableColumn, number_blocks, number_type, read_column, read_columns, zeroed
+from stoker.encode.sequences.contexts import (
+    Contexts,
+    count_rows,
+    number_contexts,
+    place_rows,
+    position_names,
+    put_positions,
+    put_values,
+    start_steps,
+)
+from stoker.encode.sequences.tensors import Compat, Layout, Options, PackedSequences, PaddedSequences, check_grouping, pad_tensors
 from stoker.errors import OptionError
 
 Array = npt.NDArray[Any]

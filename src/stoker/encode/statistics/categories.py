@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.encode.statistics.columns import CategoryColumn
-from stoker.store.sharing import from_numpy, to_numpy
+from stoker.store.interop import from_numpy, to_numpy
 
 MAX_TEXT_BYTES = 64 << 20
 """Of the texts that are kept, all together."""

@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.encode.digits.layout import widen_ranges
-from stoker.encode.digits.limbs import LIMB_PLACES, LOWEST_PLACE, Block
-from stoker.encode.statistics import digit_ranges, keys, runs
-from stoker.encode.statistics.calendar import DAY
-from stoker.kernel import kernel
+from stoker._kernels import kernel
+from stoker.encode.digit_kernels import LIMB_PLACES, LOWEST_PLACE, Block
+from stoker.encode.digits import widen_ranges
+from stoker.encode.statistics import columns, numbers, quantiles
+from stoker.encode.statistics.dates import DAY
 
 Array = npt.NDArray[Any]
 
-write_float_keys = kernel(keys.write_float_keys)
-sort_keys = kernel(runs.sort_keys)
-find_runs = kernel(runs.find_runs)
-ends_to_counts = kernel(runs.ends_to_counts)
-merge_runs = kernel(runs.merge_runs)
-settled_down_to = kernel(digit_ranges.settled_down_to)
+write_float_keys = kernel(columns.write_float_keys)
+sort_keys = kernel(quantiles.sort_keys)
+find_runs = kernel(quantiles.find_runs)
+ends_to_counts = kernel(quantiles.ends_to_counts)
+merge_runs = kernel(quantiles.merge_runs)
+settled_down_to = kernel(numbers.settled_down_to)
 
 _DAY = 86_400_000_000
 assert DAY == _DAY  # a number of another file would be frozen into the cache of this one

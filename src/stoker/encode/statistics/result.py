@@ -1,29 +1,242 @@
-"""Result: the statistics of a table, as an object and as JSON that is versioned and parsed strictly.
-
-    stats = stoker.encode.analyze("events/*.parquet")
-    stats["price"].quantiles[500]
-    stats.save("stats.json")                                # a report
-    part.save("part7.json", partial=True)                   # with what joining needs
-    whole = Statistics.load("part7.json").merge(Statistics.load("part8.json"))
-
-Law: joined parts say the same as one analysis of all rows: exactly where both are exact, within the stated bounds beyond.
-"""
+"""Rules: what must hold in the JSON of statistics beyond the types of its fields; each names the place that breaks it."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping, Sequence
 from functools import reduce
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import msgspec
 import numpy as np
 
-from stoker import files
-from stoker.encode.statistics.columns import AnyColumn, DateColumn, NumberColumn
-from stoker.encode.statistics.limits import Limits
-from stoker.encode.statistics.rules import check_lengths, check_statistics
+from stoker import _disk
+from stoker.encode.digit_kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL
+from stoker.encode.statistics.columns import AnyColumn, CategoryColumn, DateColumn, NumberColumn
+from stoker.encode.statistics.dates import PARTS, parse_moments
+from stoker.encode.statistics.kinds import NUM_BINS, NUM_EXTREMES, Limits, fault_in
+from stoker.encode.statistics.quantiles import GROUP, NUM_QUANTILES
 from stoker.errors import OptionError, SchemaDrift, SourceInvalid, SourceNotFound
+
+_MAX_INT = 2**63 - 1
+_BOUNDS = {"int": (-(2**63), _MAX_INT), "uint": (0, 2**64 - 1)}
+
+
+def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str, *, keyless: bool = False) -> None:
+    """Raise `SourceInvalid` for the first rule that is broken. With `keyless` rows some values may belong to no key."""
+    rule = _Rules(where, keyless)
+    rule.count("$.num_rows", num_rows)
+    if limits.exact < GROUP or limits.exact % GROUP or limits.exact > _MAX_INT >> 20:
+        rule.broken("$.limits.exact", f"a multiple of {GROUP}", str(limits.exact))
+    if not 1 <= limits.categories <= _MAX_INT:
+        rule.broken("$.limits.categories", "at least 1", str(limits.categories))
+    names: set[str] = set()
+    for i, column in enumerate(columns):
+        path = f"$.columns[{i}]"
+        if column.name in names:
+            rule.broken(f"{path}.name", "names that differ", repr(column.name))
+        names.add(column.name)
+        _check_column(rule, path, column, num_rows)
+        if isinstance(column, NumberColumn):
+            _check_number(rule, path, column, limits)
+        elif isinstance(column, DateColumn):
+            _check_date(rule, path, column, limits)
+        elif isinstance(column, CategoryColumn):
+            _check_category(rule, path, column)
+
+
+def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> int:
+    """Raise `SourceInvalid` for lengths of keys that cannot be; returns the rows of all keys: others may belong to none."""
+    rule = _Rules(where)
+    rule.count("$.num_rows", num_rows)
+    if (key is None) != (lengths is None):
+        rule.broken("$.cnt_lengths", "lengths exactly where there is a key", repr(lengths)[:80])
+    total = _check_counted_lengths(rule, "$.cnt_lengths", lengths or {})
+    if total > num_rows:
+        rule.broken("$.cnt_lengths", f"at most {num_rows:,} rows", f"{total:,}")
+    return total
+
+
+def _check_counted_lengths(rule: _Rules, path: str, lengths: Mapping[str, int]) -> int:
+    for length in lengths:
+        if not (length.isascii() and length.isdecimal()):
+            rule.broken(path, "lengths", repr(length[:80]))
+    rule.counts(path, lengths)
+    return sum(int(length) * count for length, count in lengths.items())
+
+
+def _check_column(rule: _Rules, path: str, column: AnyColumn, num_rows: int) -> None:
+    rule.count(f"{path}.num_values", column.num_values)
+    rule.count(f"{path}.num_null", column.num_null)
+    if column.cnt_lengths is None:
+        rule.equal(f"{path}.num_values", column.num_values, num_rows)
+    else:
+        total = _check_counted_lengths(rule, f"{path}.cnt_lengths", column.cnt_lengths)
+        rule.equal(f"{path}.num_values", column.num_values, total)
+    if column.num_keys is not None and not 0 <= column.num_keys <= num_rows:
+        rule.broken(f"{path}.num_keys", "no more keys than rows", f"{column.num_keys:,}")
+    if column.num_null > column.num_values:
+        rule.broken(f"{path}.num_null", f"at most {column.num_values:,}", f"{column.num_null:,}")
+
+
+def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits) -> None:
+    rule.count(f"{path}.num_infinite", column.num_infinite)
+    num_finite = column.num_present - column.num_infinite
+    rule.count(f"{path}.num_negative", column.num_negative)
+    if num_finite < 0 or column.num_negative > num_finite:
+        rule.broken(f"{path}.num_infinite", "no more values than there are", f"{column.num_infinite:,}")
+    if (column.first_infinite is not None) != (column.num_infinite > 0):
+        rule.broken(f"{path}.first_infinite", "a row exactly where something is infinite", repr(column.first_infinite))
+    if column.first_infinite is not None and not 0 <= column.first_infinite < column.num_values:
+        rule.broken(f"{path}.first_infinite", "one of the rows", str(column.first_infinite))
+    for field, value in (("min", column.min), ("max", column.max), *(("quantiles", value) for value in column.quantiles or [])):
+        _check_value(rule, f"{path}.{field}", column, value, num_finite)
+    for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
+        _check_extremes(rule, f"{path}.{field}", column, len(extremes), num_finite)
+        rule.ordered(f"{path}.{field}", extremes if field == "min_n" else extremes[::-1])
+        if not all(map(math.isfinite, extremes)):
+            rule.broken(f"{path}.{field}", "finite numbers", "others")
+    places = [f"E{place}" for place in range(MAX_DECIMAL, MAX_DECIMAL - len(column.min_digits), -1)]
+    if not MAX_DECIMAL - MIN_DECIMAL + 1 <= len(places) <= MAX_DECIMAL - LOWEST + 1 or list(column.min_digits) != places:
+        rule.broken(f"{path}.min_digits", f"E{MAX_DECIMAL} down to E{MIN_DECIMAL} or lower", ", ".join(column.min_digits)[:80])
+    if list(column.max_digits) != places:
+        rule.broken(f"{path}.max_digits", "the places of min_digits", ", ".join(column.max_digits)[:80])
+    for place in places:
+        least, most = column.min_digits[place], column.max_digits[place]
+        if not 0 <= least <= most <= 9:
+            rule.broken(f"{path}.max_digits.{place}", "a range of digits", f"{least} to {most}")
+    if column.cnt_values is not None:
+        rule.counts(f"{path}.cnt_values", column.cnt_values, 0 if rule.keyless else 1)
+        _check_total(rule, path, column, sum(column.cnt_values.values()), num_finite)
+        _check_texts(rule, f"{path}.cnt_values", column)
+    _check_distribution(rule, path, column, num_finite, limits)
+
+
+def _check_extremes(rule: _Rules, path: str, column: NumberColumn | DateColumn, found: int, num_values: int) -> None:
+    """As many as there are values, up to so many; one a key where there are keys, of which some may have no value."""
+    most = min(num_values if column.num_keys is None else min(num_values, column.num_keys), NUM_EXTREMES)
+    if column.num_keys is None or found > most or (num_values and not found and not rule.keyless):
+        rule.equal(path, found, most)
+
+
+def _check_total(rule: _Rules, path: str, column: AnyColumn, found: int, num_values: int) -> None:
+    """Counts add up to all values; by key a value may be counted less often than it occurs, but not never."""
+    if column.num_keys is None or found > num_values or (num_values and not found and not rule.keyless):
+        rule.equal(f"{path}.cnt_values", found, num_values)
+
+
+def _check_value(rule: _Rules, path: str, column: NumberColumn, value: float | None, num_finite: int) -> None:
+    if (value is None) != (num_finite == 0):
+        rule.broken(path, "a number exactly where there are values", repr(value))
+    if value is None:
+        return
+    if column.form == "float":
+        if not isinstance(value, float) or not math.isfinite(value):
+            rule.broken(path, "a finite number with a point, as the column's form is float", repr(value))
+    elif not isinstance(value, int) or not _BOUNDS[column.form][0] <= value <= _BOUNDS[column.form][1]:
+        rule.broken(path, f"a whole number, as the column's form is {column.form}", repr(value))
+
+
+def _check_texts(rule: _Rules, path: str, column: NumberColumn) -> None:
+    number = float if column.form == "float" else int
+    for text in column.cnt_values or {}:
+        try:
+            same = repr(number(text)) == text
+        except ValueError:
+            same = False
+        if not same:
+            rule.broken(path, f"numbers of the form {column.form}", repr(text[:80]))
+
+
+def _check_date(rule: _Rules, path: str, column: DateColumn, limits: Limits) -> None:
+    for field, parts in (("min_values", column.min_values), ("max_values", column.max_values)):
+        if list(parts) != list(PARTS):
+            rule.broken(f"{path}.{field}", ", ".join(PARTS), ", ".join(parts)[:80])
+    for field, texts in (
+        ("min", [] if column.min is None else [column.min]),
+        ("max", [] if column.max is None else [column.max]),
+        ("min_n", column.min_n),
+        ("max_n", column.max_n[::-1]),
+        ("quantiles", column.quantiles or []),
+    ):
+        try:
+            rule.ordered(f"{path}.{field}", parse_moments(texts).tolist())
+        except ValueError as error:
+            rule.broken(f"{path}.{field}", "moments", str(error))
+    for field, count in (("min", 1 if column.min is not None else 0), ("max", 1 if column.max is not None else 0)):
+        rule.equal(f"{path}.{field}", count, min(column.num_present, 1))
+    for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
+        _check_extremes(rule, f"{path}.{field}", column, len(extremes), column.num_present)
+    _check_distribution(rule, path, column, column.num_present, limits)
+
+
+def _check_distribution(rule: _Rules, path: str, column: NumberColumn | DateColumn, num_values: int, limits: Limits) -> None:
+    if column.num_distinct is not None:
+        rule.count(f"{path}.num_distinct", column.num_distinct)
+    rule.count(f"{path}.rank_error", column.rank_error)
+    rule.equal(f"{path}.quantiles", len(column.quantiles or []), NUM_QUANTILES if num_values else 0)
+    rule.equal(f"{path}.log_hist", len(column.log_hist), NUM_BINS)
+    for count in column.log_hist:
+        rule.count(f"{path}.log_hist", count)
+    rule.equal(f"{path}.log_hist", sum(column.log_hist), num_values)
+    fault = None if column.state is None else fault_in(column.state, num_values=num_values, limit=limits.exact)
+    if fault is not None:
+        field, expected, found = fault
+        rule.broken(f"{path}.state.{field}", expected, found)
+
+
+def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
+    rule.counts(f"{path}.cnt_values", column.cnt_values, 0 if rule.keyless else 1)
+    rule.count(f"{path}.count_error", column.count_error)
+    total = sum(column.cnt_values.values())
+    if column.count_error == 0:
+        _check_total(rule, path, column, total, column.num_present)
+    elif total > column.num_present:
+        rule.broken(f"{path}.cnt_values", f"at most {column.num_present:,} values", f"{total:,}")
+    if column.num_distinct != (None if column.count_error else len(column.cnt_values)):
+        rule.broken(f"{path}.num_distinct", "the number of texts, or null with a count_error", repr(column.num_distinct))
+
+
+class _Rules:
+    """Checks that raise `SourceInvalid` with the JSON path of what is wrong."""
+
+    def __init__(self, where: str, keyless: bool = False) -> None:
+        self._where = where
+        self.keyless = keyless
+
+    def broken(self, path: str, expected: str, found: str) -> NoReturn:
+        raise SourceInvalid(f"{self._where} at {path}: expected {expected}, found {found}.")
+
+    def count(self, path: str, value: int) -> None:
+        if not 0 <= value <= _MAX_INT:
+            self.broken(path, "a number from 0 to 2^63 - 1", str(value)[:40])
+
+    def equal(self, path: str, found: int, expected: int) -> None:
+        if found != expected:
+            self.broken(path, f"{expected:,}", f"{found:,}")
+
+    def counts(self, path: str, counts: Mapping[str, int], least: int = 1) -> None:
+        for count in counts.values():
+            if not least <= count <= _MAX_INT:
+                self.broken(path, f"counts of at least {least}", str(count)[:40])
+
+    def ordered(self, path: str, values: Sequence[float]) -> None:
+        if any(a > b for a, b in pairwise(values)):
+            self.broken(path, "sorted values", "others")
+
+
+# Result: the statistics of a table, as an object and as JSON that is versioned and parsed strictly.
+#
+#     stats = stoker.encode.analyze("events/*.parquet")
+#     stats["price"].quantiles[500]
+#     stats.save("stats.json")                                # a report
+#     part.save("part7.json", partial=True)                   # with what joining needs
+#     whole = Statistics.load("part7.json").merge(Statistics.load("part8.json"))
+#
+# Law: joined parts say the same as one analysis of all rows: exactly where both are exact, within the stated bounds beyond.
 
 VERSION = 1
 
@@ -77,7 +290,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def save(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
         """Write the JSON to a file, in one step."""
-        files.write_file(Path(path), self.to_json(partial=partial))
+        _disk.write_file(Path(path), self.to_json(partial=partial))
 
     @staticmethod
     def from_json(data: bytes, where: str = "the statistics") -> Statistics:
@@ -105,7 +318,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _merge(one: Statistics, other: Statistics) -> Statistics:
-    from stoker.encode.statistics.gathering import merge_columns, merge_lengths
+    from stoker.encode.statistics.tables import merge_columns, merge_lengths
 
     if one.limits != other.limits:
         raise OptionError(f"one part was analysed with {_told(one.limits)}, another with {_told(other.limits)}. Use the same.")

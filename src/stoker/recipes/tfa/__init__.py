@@ -15,13 +15,13 @@ These are the public names; each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker.lazy import lazy
+from stoker._lazy import lazy
 
 _LAZY = {
-    "Predictor": "stoker.recipes.tfa.predictor:Predictor",
+    "Predictor": "stoker.recipes.tfa.bundle:Predictor",
     "Settings": "stoker.recipes.tfa.settings:Settings",
-    "build_model": "stoker.recipes.tfa.build:build_model",
-    "label_bars": "stoker.recipes.tfa.labels:label_bars",
+    "build_model": "stoker.recipes.tfa.model:build_model",
+    "label_bars": "stoker.recipes.tfa.data:label_bars",
     "read_settings": "stoker.recipes.tfa.settings:read_settings",
     "train": "stoker.recipes.tfa.pipeline:train",
     "verify_bundle": "stoker.recipes.tfa.bundle:verify_bundle",
@@ -30,13 +30,13 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from stoker.recipes.tfa.build import build_model as build_model
+    from stoker.recipes.tfa.bundle import Predictor as Predictor
     from stoker.recipes.tfa.bundle import verify_bundle as verify_bundle
     from stoker.recipes.tfa.bundle import write_bundle as write_bundle
     from stoker.recipes.tfa.bundle import write_program as write_program
-    from stoker.recipes.tfa.labels import label_bars as label_bars
+    from stoker.recipes.tfa.data import label_bars as label_bars
+    from stoker.recipes.tfa.model import build_model as build_model
     from stoker.recipes.tfa.pipeline import train as train
-    from stoker.recipes.tfa.predictor import Predictor as Predictor
     from stoker.recipes.tfa.settings import Settings as Settings
     from stoker.recipes.tfa.settings import read_settings as read_settings
 else:

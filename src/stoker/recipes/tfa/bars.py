@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 import stoker
-from stoker import files
+from stoker import _disk
 from stoker.errors import BadValue, ConfigInvalid, OptionError, SourceNotFound
 from stoker.recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, Dataset
 
@@ -115,7 +115,7 @@ def _read(source: Dataset, target: Path) -> Bars:
     if not (target / "manifest.json").is_file():
         if not path.is_file():
             raise SourceNotFound(f"there is no file {path}. Give the CSV of the bars as bars_csv, or as the path of a dataset.")
-        files.make_folder(target.parent)
+        _disk.make_folder(target.parent)
         key = next((name for name in _header(path) if name.lower() in KEYS), None)
         stoker.pack(str(path), target, series=key)
     return bars_of(stoker.open(target), source)

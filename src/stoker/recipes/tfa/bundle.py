@@ -21,11 +21,12 @@ import hashlib
 import inspect
 import io
 import json
+import math
 import warnings
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -34,18 +35,14 @@ import torch
 from torch import nn
 
 import stoker
-from stoker import files
-from stoker.clock import now_utc
+from stoker import _disk
+from stoker._clock import now_utc
 from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, TrainError
-from stoker.recipes.tfa.banded import Banded
 from stoker.recipes.tfa.bars import PRICES, read_bars
-from stoker.recipes.tfa.build import KNOWN, SMALL, TfaModel, build_model
 from stoker.recipes.tfa.data import BARS_NAME
-from stoker.recipes.tfa.model import Tfa
-from stoker.recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of
+from stoker.recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
+from stoker.recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 from stoker.recipes.tfa.settings import Settings, read_settings
-from stoker.recipes.tfa.stationary import levels_of
-from stoker.recipes.tfa.threads import using
 from stoker.train import Exported
 
 Array = npt.NDArray[Any]
@@ -134,27 +131,27 @@ def write_bundle(
     The target is a new or empty folder, or with `overwrite` a bundle. `onnx` adds model.onnx, which is checked with onnxruntime.
     """
     target = Path(target)
-    files.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
+    _disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
     before = _listed(target)
     if before and not overwrite:
         raise OptionError(f"{target} has a bundle already. Replace it (overwrite=True, --overwrite), or give another folder.")
     new = target / ".new"  # a bundle is made and proved there, so that one that fails or is killed leaves the old one as it was
     try:
-        files.remove_folder(new)
-        files.make_folder(new)
+        _disk.remove_folder(new)
+        _disk.make_folder(new)
         bundle = _write_files(_read_run(Path(run), latest=latest), new, onnx=onnx)
         proof = verify_bundle(new)
-        files.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
+        _disk.write_file(target / BUNDLE_NAME, b"{" + SIGN + b"}\n")  # neither the old bundle nor the new one
         for name in before:
-            files.remove_file(target / name)
-        with files.naming(target):
+            _disk.remove_file(target / name)
+        with _disk.naming(target):
             for name in (*bundle.files, BUNDLE_NAME):
-                files.disk.replace(new / name, target / name)
-            files.disk.sync_folder(target)
+                _disk.disk.replace(new / name, target / name)
+            _disk.disk.sync_folder(target)
     finally:
-        files.remove_folder(new)
+        _disk.remove_folder(new)
         if not _listed(target) and [entry.name for entry in target.iterdir()] == [BUNDLE_NAME]:
-            files.remove_folder(target)
+            _disk.remove_folder(target)
     return bundle, proof
 
 
@@ -172,10 +169,10 @@ def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
         SERVING_NAME: _json(_serving(bundle)),
     }
     for name, data in written.items():
-        files.write_file(folder / name, data)
+        _disk.write_file(folder / name, data)
     names = [*written, *(path.name for done in programs for path in (done.path, done.golden))]
     bundle = msgspec.structs.replace(bundle, files={name: _digest(folder / name) for name in names})
-    files.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
+    _disk.write_file(folder / BUNDLE_NAME, msgspec.json.format(msgspec.json.encode(bundle), indent=1) + b"\n")
     return bundle
 
 
@@ -197,9 +194,9 @@ def write_program(run: str | Path, path: str | Path, *, latest: bool = False, ov
     if path.suffix != ".pt":
         return _export(trained, path)
     data, difference = _script(trained)
-    files.make_folder(path.parent)
-    files.write_file(beside, _json(_meta(trained.bundle, trained.spec)))
-    files.write_file(path, data)
+    _disk.make_folder(path.parent)
+    _disk.write_file(beside, _json(_meta(trained.bundle, trained.spec)))
+    _disk.write_file(path, data)
     return Exported(path=path, golden=beside, num_bytes=len(data), rows=len(trained.windows), difference=difference)
 
 
@@ -250,7 +247,6 @@ def _listed(folder: Path) -> list[str]:
 @using(1)
 def verify_bundle(folder: str | Path) -> Proof:
     """Read a bundle as a program that serves it would, and re-run its golden bars: in one batch, and bar by bar."""
-    from stoker.recipes.tfa.predictor import Predictor
 
     predictor = Predictor.load(folder)
     golden = read_golden(Path(folder))
@@ -471,3 +467,112 @@ def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# The predictor: one bar in, one logit out, as in the training.
+#
+#     predictor = Predictor.load("bundle/")
+#     predictor.warm(history)                 # bars of the last days, so that indicators have their past
+#     logit = predictor.push(bar)             # None until enough rows are ready
+#
+# The features are those of the batch, bit for bit, as one engine makes both. A row that is not ready gives None. A missing price
+# ends
+# the series, as in the training, and its indicators begin anew behind it: nothing is padded, filled or clipped.
+
+_ROOM = 4
+"""Windows that the memory of rows holds; it is moved to the front when full, so rows are copied now and then, not at each bar."""
+
+
+class Predictor:
+    """Logits of one series, as its bars come in. `Predictor.load` makes one from a bundle."""
+
+    def __init__(self, bundle: Bundle, spec: Any, model: TfaModel) -> None:
+        self.bundle = bundle
+        self._stream = stoker.encode.FeatureStream(spec)
+        self._model = model
+        self._prices = [name for name in self._stream.bar if name != "volume"]
+        self._rows = np.empty((_ROOM * bundle.reach, len(bundle.features)), dtype=np.float32)
+        self._end = 0
+        """Behind the last row in memory."""
+        self._ready = 0
+        """Rows in a row that are ready."""
+        self._last = np.full(len(bundle.features), np.nan, dtype=np.float32)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, spec: Any = None, length: int | None = None) -> Self:
+        """Read a bundle. Who has a spec or a window of his own can give it, and is refused if the model knows another."""
+        bundle, own, model = read_bundle(Path(folder))
+        if spec is not None:
+            given = stoker.encode.FeatureStream(spec).spec.content_hash
+            if given != bundle.spec_hash:
+                raise OptionError(f"the spec here is {given}, but the model of {folder} was trained on {bundle.spec_hash}.")
+        if length is not None and length != bundle.length:
+            raise OptionError(f"windows here have {length} rows, but the model of {folder} was trained on {bundle.length}.")
+        return cls(bundle, own, model)
+
+    @property
+    def num_bars(self) -> int:
+        """Bars so far."""
+        return self._stream.num_bars
+
+    @property
+    def features(self) -> Array:
+        """The features at the last bar, float32."""
+        return self._last
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the last bar had a logit."""
+        return self._ready >= self.bundle.reach
+
+    @property
+    def bars_to_go(self) -> int:
+        """Whole bars until there is a logit."""
+        return max(self.bundle.warm_up - self.num_bars, 0) + self.bundle.reach - self._ready
+
+    def push(self, bar: Any) -> float | None:
+        """The logit at a new bar (a mapping, a record, or open, high, low, close, volume); None as long as there is none."""
+        row = self._stream.push(bar)
+        if any(not 0 < self._stream.bar[name] < math.inf for name in self._prices):
+            self.reset()  # as in a training: a series ends where a price is missing, and what follows is another
+            return None
+        self._take(row)
+        return self._logit() if self.is_ready else None
+
+    def warm(self, bars: Any) -> None:
+        """Take in the history of the series, a table of bars, without logits: all is then as if each bar had been pushed."""
+        columns = self._stream.read(bars)
+        holes = [np.flatnonzero(~((columns[name] > 0) & (columns[name] < math.inf))) for name in self._prices]
+        begin = max((int(rows[-1]) + 1 for rows in holes if len(rows)), default=0)
+        if begin:
+            self.reset()  # as `push` does at each missing price: what is before the last of them is of another series
+        before = self.num_bars
+        rows = self._stream.extend({name: values[begin:] for name, values in columns.items()})
+        # Only the rows that a window can still hold matter, and whether those before them were ready.
+        for number, row in enumerate(rows[-self.bundle.reach :], max(before, self.num_bars - self.bundle.reach) + 1):
+            self._take(row, num_bars=number)
+
+    def reset(self) -> None:
+        """Begin another series."""
+        self._stream.reset()
+        self._end = self._ready = 0
+        self._last = np.full(len(self.bundle.features), np.nan, dtype=np.float32)
+
+    def _take(self, row: Array, *, num_bars: int | None = None) -> None:
+        self._last = row
+        if (self.num_bars if num_bars is None else num_bars) <= self.bundle.warm_up or not np.isfinite(row).all():
+            self._end = self._ready = 0
+            return
+        if self._end == len(self._rows):
+            keep = self.bundle.reach - 1
+            self._rows[:keep] = self._rows[self._end - keep : self._end]
+            self._end = keep
+        self._rows[self._end] = row
+        self._end += 1
+        self._ready = min(self._ready + 1, self.bundle.reach)
+
+    def _logit(self) -> float:
+        window = torch.from_numpy(self._rows[None, self._end - self.bundle.reach : self._end])
+        with torch.inference_mode():
+            logits = self._model.last(window) if isinstance(self._model, Banded) else self._model(window)[:, -1]
+        return float(logits[0])

@@ -1,28 +1,314 @@
-"""The TFA transformer, as its authors have it: the logit of a window's last row, from an encoder over its rows.
+"""Stationary features: what is in units of price becomes a ratio to the close of the same row.
 
-It takes raw features (the scaler is part of it) and comes after the windows of a feed. The weights have the names of
-`nn.TransformerEncoder`, so that they load both ways, and the numbers are the same ones; but what nobody reads is not computed:
-
-- the last layer has one query a window, and makes neither keys nor values (`attend_last`);
-- in a run of rows, what is computed of a row alone (scaler, input, first norm, queries, keys, values) is shared by its windows.
-
-Axes: s runs of rows (of one window each, or of many), n rows of a run, w windows, t rows of a window, f features, d width.
+33 of the 55 features of the usual spec are price levels. A market that doubles leaves the range of the scaler, and a model that
+was good on the rows after the training is worse on later ones. The ratio is of one row alone, so batches and streams give the same
+bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import cast
+import importlib.util
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
 
 from stoker.errors import OptionError
-from stoker.recipes.tfa.attention import attend, attend_last
-from stoker.recipes.tfa.scaler import Scaler
-from stoker.recipes.tfa.stationary import Levels
-from stoker.recipes.tfa.windows import num_windows, to_windows
+from stoker.recipes.tfa import attention_kernel
+from stoker.recipes.tfa.attention_kernel import num_windows, to_windows
+
+LEVELS = ("IDENT", "SMA", "EMA", "BOLLINGER_UPPER", "BOLLINGER_MIDDLE", "BOLLINGER_LOWER")
+"""Operators whose result is a price where their source is one."""
+DISTANCES = ("MOMENTUM", "VOLATILITY", "ATR", "MACD_LINE", "MACD_SIGNAL", "MACD_HISTOGRAM", "MARKET_DEPTH")
+"""Operators whose result is a difference of prices where their source is one."""
+OF_BARS = ("ATR", "MARKET_DEPTH")
+"""Of these the source says nothing: they read the bar."""
+PRICES = ("open", "high", "low", "close", "hlc", "hl", "ohlc", "ohlcv", "close_volume", "hlcv")
+
+Array = npt.NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Levels:
+    """Which columns are prices and differences of prices, and which one is the close."""
+
+    close: int
+    levels: tuple[int, ...]
+    distances: tuple[int, ...] = ()
+
+
+def levels_of(features: Iterable[Mapping[str, Any]]) -> Levels:
+    """Of the features of a spec, as its JSON has them."""
+    listed = list(features)
+    close, levels, distances = None, [], []
+    for column, feature in enumerate(listed):
+        op, source = str(feature["op"]).upper(), feature.get("source", "close")
+        if op == "IDENT" and source == "close" and close is None:
+            close = column
+        if source in PRICES or op in OF_BARS:
+            if op in LEVELS:
+                levels.append(column)
+            elif op in DISTANCES:
+                distances.append(column)
+    if close is None:
+        raise OptionError(f"stationary features are ratios to the close, but none of {len(listed)} features is IDENT of the close.")
+    return Levels(close=close, levels=tuple(levels), distances=tuple(distances))
+
+
+def ratios(x: Array, levels: Levels) -> Array:
+    """Rows [..., f] with prices p as (p - close) / close, and their differences d as d / close; other columns as they are.
+
+    The difference comes first: numbers that are near each other have one without rounding, so the ratio keeps its digits.
+    """
+    result = x.copy()
+    close, lifted, divided = x[..., levels.close, None], list(levels.levels), list(levels.distances)
+    result[..., lifted] = (x[..., lifted] - close) / close
+    result[..., divided] = x[..., divided] / close
+    return result
+
+
+# The scaler of a model: from raw features to numbers around zero, baked into the model so that nobody can forget it.
+#
+# Where prices drift, features in units of price leave the range that a model was trained on. With `levels` they become ratios to
+# the
+# close first; mean and std are then those of the ratios (`stationary.ratios`).
+
+
+class Scaler(nn.Module):
+    """A module that begins with `(x - mean) * inv_std`."""
+
+    mean: torch.Tensor
+    inv_std: torch.Tensor
+    _lifted: torch.Tensor
+    _divided: torch.Tensor
+
+    def __init__(self, *, mean: torch.Tensor, std: torch.Tensor, levels: Levels | None = None) -> None:
+        super().__init__()
+        if mean.dim() != 1 or mean.shape != std.shape or not len(mean):
+            raise OptionError(
+                f"mean and std have the shapes {list(mean.shape)} and {list(std.shape)}; expected one number a feature."
+            )
+        if not bool((std > 0).all()) or not bool(torch.isfinite(mean).all()):
+            raise OptionError("std is not above 0 for each feature, or a mean is no number; clip std at a small number.")
+        self.register_buffer("mean", mean.detach().clone())
+        self.register_buffer("inv_std", 1 / std.detach())
+        self.levels = levels
+        # From which columns the close is taken, and which it divides. They follow from the spec, so files of weights lack them.
+        lifted = torch.zeros_like(mean)
+        divided = torch.zeros(len(mean), dtype=torch.bool)
+        if levels is not None:
+            lifted[list(levels.levels)] = 1
+            divided[[*levels.levels, *levels.distances]] = True
+        self.register_buffer("_lifted", lifted, persistent=False)
+        self.register_buffer("_divided", divided, persistent=False)
+
+    @property
+    def num_features(self) -> int:
+        """Features of a row."""
+        return len(self.mean)
+
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        """Features [..., f] in units of their spread."""
+        if self.levels is not None:
+            close = x[..., self.levels.close, None]
+            x = torch.where(self._divided, (x - close * self._lifted) / close, x)
+        return (x - self.mean) * self.inv_std
+
+
+# Attention within windows of a few dozen rows, where all scores of a window fit into registers.
+#
+# On a GPU one kernel does a window and a head as a whole, forward and backward, straight from the rows of a run: nothing but its
+# result is written. Elsewhere torch's own attention does it. Axes: s runs, n rows of a run, w windows, t rows of a window, d
+# width.
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def attend(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Tensor:
+    """Each row of a window attends to all rows of the window: [s * w, t, d] from queries, keys and values of rows [s, n, 3 d]."""
+    if qkv_snc.is_cuda and HAS_TRITON:
+        mixed: torch.Tensor = attention_kernel.window_attention(qkv_snc, heads, length)
+        return mixed
+    return attend_plain(qkv_snc, heads=heads, length=length)
+
+
+def attend_plain(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Tensor:
+    """The same by torch alone."""
+    windows = to_windows(qkv_snc, length)
+    split = windows.reshape(-1, length, 3, heads, windows.shape[2] // 3 // heads).permute(2, 0, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(split[0], split[1], split[2])
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def attend_last(rows_wtd: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, heads: int) -> torch.Tensor:
+    """The last row of each window attends to all of its rows: [w, d].
+
+    `weight` and `bias` are the projection to queries, keys and values. With one query a window, keys and values need not be made:
+    a score is the product of the row itself with the query seen through the keys' matrix, and the values' matrix can wait until the
+    rows are mixed. A bias of the keys moves all scores of a query alike, so it cancels.
+    """
+    width = rows_wtd.shape[-1]
+    to_query, to_key, to_value = weight.reshape(3, heads, width // heads, width).unbind()
+    query_whc = functional.linear(rows_wtd[:, -1], to_query.flatten(0, 1), bias[:width]).reshape(-1, heads, width // heads)
+    seen_whd = torch.einsum("whc,hcd->whd", query_whc, to_key) * (width // heads) ** -0.5
+    shares_wht = torch.softmax(seen_whd @ rows_wtd.transpose(1, 2), dim=-1)
+    mixed_whd = shares_wht @ rows_wtd
+    return torch.einsum("whd,hcd->whc", mixed_whd, to_value).flatten(1) + bias[2 * width :]
+
+
+# The banded model: one token a label. Each row of a long run attends to itself and the rows before it, up to a window.
+#
+# A model of windows computes a window of rows for each label; here a row is computed once, whatever the number of labels that
+# look
+# at it. Rows are cut into chunks of a window, and a chunk attends to itself and the one before it, so work grows with rows times
+# window. How far back a row lies is learned, for each head, in two ways: as a bias of the scores, and as a fixed share of its
+# value
+# (a convolution), which finds a signal at one lag long before the scores do. Rows go through a non-linear layer before the first
+# attention, so that it can already mix sizes where signs would cancel (benchmarks/bench_tfa_quality.py has what both are worth).
+#
+# Law: a logit depends on its own row and the `reach` - 1 rows before it, and on nothing else. Features are numbers: one that is
+# none
+# makes none of its whole chunk.
+# Axes: s runs, n rows, c chunks, w rows of a chunk, v those and the rows of the chunk before, h heads, k numbers of a head, d
+# width.
+
+
+class Banded(Scaler):
+    """Logits [s, n] of runs of rows [s, n, f], one for each row.
+
+    Rows before a run are as if they did not exist, so the first `reach` - 1 logits of a run know less than later ones.
+    """
+
+    def __init__(
+        self,
+        *,
+        mean: torch.Tensor,
+        std: torch.Tensor,
+        window: int = 48,
+        width: int = 64,
+        heads: int = 4,
+        layers: int = 2,
+        hidden: int | None = None,
+        levels: Levels | None = None,
+    ) -> None:
+        super().__init__(mean=mean, std=std, levels=levels)
+        if width % heads:
+            raise OptionError(f"banded: heads is {heads}, which does not divide the width {width}.")
+        for name, value in (("window", window), ("layers", layers)):
+            if value < 1:
+                raise OptionError(f"banded: {name} is {value}; expected at least 1.")
+        self.window = window
+        self.inp = nn.Linear(self.num_features, width)
+        self.bend = nn.Linear(width, width)
+        self.blocks = nn.ModuleList(Block(width, heads, 2 * width if hidden is None else hidden, window) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 1)
+
+    @property
+    def reach(self) -> int:
+        """How many rows a logit depends on, its own among them."""
+        return len(self.blocks) * (self.window - 1) + 1
+
+    def forward(self, x_snf: torch.Tensor) -> torch.Tensor:
+        """The logits of all rows."""
+        num_rows = x_snf.shape[1]
+        rows_snd = self._embed(x_snf)
+        for block in self.blocks:
+            rows_snd = block(rows_snd)
+        logits: torch.Tensor = self.head(self.norm(rows_snd))
+        return logits.reshape(-1, num_rows)
+
+    def last(self, x_snf: torch.Tensor) -> torch.Tensor:
+        """The logit of the last row alone: [s], from the last `reach` rows. A layer computes the rows that the next one needs."""
+        rows_snd = self._embed(x_snf[:, -self.reach :])
+        for number, block in enumerate(cast(Iterable[Block], self.blocks), 1):
+            rows_snd = block.last(rows_snd, num_rows=(len(self.blocks) - number) * (self.window - 1) + 1)
+        logits: torch.Tensor = self.head(self.norm(rows_snd[:, -1]))
+        return logits[:, 0]
+
+    def _embed(self, x_snf: torch.Tensor) -> torch.Tensor:
+        rows_snd: torch.Tensor = self.inp(self.scale(x_snf))
+        bent: torch.Tensor = self.bend(functional.gelu(rows_snd))
+        return rows_snd + bent
+
+
+class Block(nn.Module):
+    """Banded attention and feed-forward, each behind a norm and added to what came in."""
+
+    def __init__(self, width: int, heads: int, hidden: int, window: int) -> None:
+        super().__init__()
+        self._heads, self._window = heads, window
+        self.norm1 = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.linear1 = nn.Linear(width, hidden)
+        self.linear2 = nn.Linear(hidden, width)
+        self.bias = nn.Parameter(torch.zeros(heads, window))
+        self.share = nn.Parameter(torch.zeros(heads, window))
+
+    def forward(self, rows_snd: torch.Tensor) -> torch.Tensor:
+        """All rows, each after it has seen those before it."""
+        runs, num_rows, width = rows_snd.shape
+        window = self._window
+        chunks = -(-num_rows // window)
+        qkv = functional.pad(self.qkv(self.norm1(rows_snd)), (0, 0, window, chunks * window - num_rows))  # no row sees the padding
+        query, key, value = qkv.reshape(runs, chunks + 1, window, 3, self._heads, -1).permute(3, 0, 1, 4, 2, 5).unbind()
+        key, value = (torch.cat([part[:, :-1], part[:, 1:]], dim=-2) for part in (key, value))  # [s, c, h, v, k]
+        scores = torch.matmul(query[:, 1:] * query.shape[-1] ** -0.5, key.transpose(-1, -2))
+        scores = scores + self._along(self.bias, -math.inf)
+        scores[:, 0, :, :, :window] = -math.inf  # before the first chunk there is nothing
+        mixed = torch.matmul(torch.softmax(scores, dim=-1) + self._along(self.share, 0.0), value)  # [s, c, h, w, k]
+        joined = mixed.transpose(2, 3).reshape(runs, chunks * window, width)[:, :num_rows]
+        return self._forward(rows_snd + self.out(joined))
+
+    def _along(self, of_lags: torch.Tensor, outside: float) -> torch.Tensor:
+        """Numbers of lags [h, window] for each pair of rows [h, w, v]: column v lies `w + window - v` rows back.
+
+        A row of the result is the one before it, moved on by one; so all are one row with gaps, read on and on. Unlike an index
+        it has a gradient that is a plain sum.
+        """
+        heads, window = of_lags.shape
+        gaps = of_lags.new_full((heads, window + 1), outside)
+        row = torch.cat([gaps[:, :1], of_lags.flip(1), gaps[:, 1:]], dim=1)
+        again = row[:, None].expand(heads, window, 2 * window + 1).reshape(heads, -1)
+        return again[:, : 2 * window * window].reshape(heads, window, 2 * window)
+
+    def last(self, rows_snd: torch.Tensor, *, num_rows: int) -> torch.Tensor:
+        """The last rows alone, each with all rows that it sees: [s, num_rows, d]."""
+        runs, given, width = rows_snd.shape
+        num_rows = min(num_rows, given)
+        query, key, value = self.qkv(self.norm1(rows_snd)).reshape(runs, given, 3, self._heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        row = torch.arange(given, device=rows_snd.device)
+        back = row[-num_rows:, None] - row[None, :]
+        sees = (back >= 0) & (back < self._window)
+        lag = back.clamp(0, self._window - 1)
+        scores = torch.matmul(query[:, :, -num_rows:] * query.shape[-1] ** -0.5, key.transpose(-1, -2)) + self.bias[:, lag]
+        shares = torch.softmax(scores.masked_fill(~sees, -math.inf), dim=-1) + torch.where(sees, self.share[:, lag], 0.0)
+        mixed = torch.matmul(shares, value).transpose(1, 2).reshape(runs, num_rows, width)
+        return self._forward(rows_snd[:, -num_rows:] + self.out(mixed))
+
+    def _forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """The part that sees one row at a time."""
+        added: torch.Tensor = self.linear2(functional.gelu(self.linear1(self.norm2(rows))))
+        return rows + added
+
+
+# The TFA transformer, as its authors have it: the logit of a window's last row, from an encoder over its rows.
+#
+# It takes raw features (the scaler is part of it) and comes after the windows of a feed. The weights have the names of
+# `nn.TransformerEncoder`, so that they load both ways, and the numbers are the same ones; but what nobody reads is not computed:
+#
+# - the last layer has one query a window, and makes neither keys nor values (`attend_last`);
+# - in a run of rows, what is computed of a row alone (scaler, input, first norm, queries, keys, values) is shared by its windows.
+#
+# Axes: s runs of rows (of one window each, or of many), n rows of a run, w windows, t rows of a window, f features, d width.
 
 
 class Tfa(Scaler):
@@ -97,3 +383,42 @@ def _forward(layer: nn.TransformerEncoderLayer, rows: torch.Tensor) -> torch.Ten
     """The part of a layer that sees one row at a time."""
     added: torch.Tensor = layer.linear2(functional.gelu(layer.linear1(layer.norm2(rows))))
     return rows + added
+
+
+# Models of the recipe by name, as a configuration has them.
+#
+# tfa         the authors' model, for parity; sizes of the original: 404,737 weights
+# tfa-small   the smaller one that its report proposes: 155,041 weights with 32 rows
+# banded      one token a label: causal attention over a long run of rows
+
+Numbers = torch.Tensor | npt.NDArray[np.floating[Any]]
+TfaModel = Tfa | Banded
+
+SMALL = {"width": 96, "heads": 4, "layers": 2, "hidden": 192}
+_SIZES = {"width", "heads", "layers", "hidden"}
+KNOWN = {"tfa": _SIZES | {"positions"}, "tfa-small": _SIZES | {"positions"}, "banded": _SIZES}
+
+
+def build_model(
+    name: str, *, num_features: int, mean: Numbers, std: Numbers, length: int, levels: Levels | None = None, **sizes: Any
+) -> TfaModel:
+    """A model of raw features [.., rows, features]; `mean` and `std` are those of the training rows (of ratios, with `levels`).
+
+    `length` is how many rows a window has; for "banded" how many rows back a layer looks. `sizes` are the keyword arguments of
+    `Tfa` or `Banded`: width, heads, layers, hidden, positions.
+    """
+    if len(mean) != num_features:
+        raise OptionError(f"mean has {len(mean)} numbers, but there are {num_features} features.")
+    unknown = sorted(set(sizes) - KNOWN.get(name, set(sizes)))
+    if unknown:
+        raise OptionError(f"model {name} has no {', '.join(unknown)}; it takes {', '.join(sorted(KNOWN[name]))}.")
+    given: dict[str, Any] = {
+        "mean": torch.as_tensor(mean, dtype=torch.float32),
+        "std": torch.as_tensor(std, dtype=torch.float32),
+        "levels": levels,
+    }
+    if name == "banded":
+        return Banded(**given, window=length, **sizes)
+    if name in ("tfa", "tfa-small"):
+        return Tfa(**given, length=length, **((SMALL if name == "tfa-small" else {}) | sizes))
+    raise OptionError(f"model is {name!r}; expected tfa, tfa-small or banded.")

@@ -1,15 +1,4 @@
-"""Pipeline: from a YAML to a trained, judged model in the folder of a run.
-
-    recipe.json      written first: the folder is one of this recipe, which may write into it
-    config.yaml      all settings
-    feature_spec.json      the features, as they were computed
-    bars/            the bars, as they were packed
-    data.stoker      rows with features, labels and times
-    checkpoints/     the best model, and the latest
-    score.json       the third block: the model next to what it must beat
-
-Training stops early by the validation block; the score block is looked at once, with the best weights.
-"""
+"""Threads of torch, for a block. Their number decides bits of sums, so it is stated and never measured."""
 
 from __future__ import annotations
 
@@ -27,16 +16,38 @@ import torch
 from torch import nn
 
 import stoker
-from stoker import files
-from stoker.devices import check_device
+from stoker import _disk
+from stoker._text import check_device
 from stoker.errors import OptionError, StoreLocked, TrainError
+from stoker.experiment.parse import to_tree, to_yaml
 from stoker.recipes.tfa import audit, scoring
-from stoker.recipes.tfa.build import TfaModel, build_model
-from stoker.recipes.tfa.data import BARS_NAME, DATA_NAME, Prepared, drop_store, prepare, read_spec
-from stoker.recipes.tfa.labels import count_labels
+from stoker.recipes.tfa.data import BARS_NAME, DATA_NAME, Prepared, count_labels, drop_store, prepare, read_spec
+from stoker.recipes.tfa.model import TfaModel, build_model
 from stoker.recipes.tfa.settings import IGNORED, Settings, ignored, read_settings
-from stoker.recipes.tfa.threads import using
-from stoker.train.config import to_tree, to_yaml
+
+
+@contextlib.contextmanager
+def using(count: int) -> Iterator[None]:
+    """Use `count` threads, and afterwards as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# Pipeline: from a YAML to a trained, judged model in the folder of a run.
+#
+#     recipe.json      written first: the folder is one of this recipe, which may write into it
+#     config.yaml      all settings
+#     feature_spec.json      the features, as they were computed
+#     bars/            the bars, as they were packed
+#     data.stoker      rows with features, labels and times
+#     checkpoints/     the best model, and the latest
+#     score.json       the third block: the model next to what it must beat
+#
+# Training stops early by the validation block; the score block is looked at once, with the best weights.
 
 SCORE_NAME, SPEC_NAME, RECIPE_NAME, CONFIG_NAME = "score.json", "feature_spec.json", "recipe.json", "config.yaml"
 SIGN = b'"recipe": "tfa"'
@@ -154,13 +165,13 @@ def _train(settings: Settings, folder: Path, device: str, *, resume: bool, progr
         SPEC_NAME: json.dumps(prepared.spec, indent=1).encode() + b"\n",
     }
     for name, data in kept.items():
-        files.write_file(folder / name, data)
+        _disk.write_file(folder / name, data)
     with using(threads_of(settings) if device == "cpu" else torch.get_num_threads()):
         result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
         stoker.train.load_trained(model, folder)
         found = scoring.score(model.cpu(), prepared)
     told = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
-    files.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **told}, indent=1).encode() + b"\n")
+    _disk.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **told}, indent=1).encode() + b"\n")
     return Trained(prepared=prepared, model=model, result=result, score=found)
 
 
@@ -168,11 +179,11 @@ def _train(settings: Settings, folder: Path, device: str, *, resume: bool, progr
 def _held(folder: Path) -> Iterator[None]:
     """The folder of a run for this process alone, from its first file on; the trainer holds it only while it trains."""
     advice = "Give a folder of its own for the run: `out_dir: runs/tfa` in the YAML, or --set out_dir=runs/tfa."
-    files.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice=advice)
-    files.make_folder(folder / BARS_NAME)
+    _disk.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice=advice)
+    _disk.make_folder(folder / BARS_NAME)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(files.Lock(folder / BARS_NAME))
+            stack.enter_context(_disk.Lock(folder / BARS_NAME))
         except StoreLocked as error:
             process = str(error).partition("process ")[2].partition(".")[0]
             raise TrainError(
@@ -189,7 +200,7 @@ def _begin(folder: Path, *, overwrite: bool) -> None:
             "folder (--set out_dir=…)."
         )
     for name in OF_A_RUN:
-        files.remove_folder(folder / name)
+        _disk.remove_folder(folder / name)
     for store in (folder / BARS_NAME).glob("*.stoker"):
         drop_store(store)
 

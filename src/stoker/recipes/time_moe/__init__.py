@@ -15,17 +15,17 @@ These are the public names. Each is imported when first used.
 
 from typing import TYPE_CHECKING
 
-from stoker.lazy import lazy
+from stoker._lazy import lazy
 
 _LAZY = {
-    "Corpus": "stoker.recipes.time_moe.folder:Corpus",
+    "Corpus": "stoker.recipes.time_moe.files:Corpus",
     "Dataset": "stoker.recipes.time_moe.dataset:Dataset",
-    "SIZES": "stoker.recipes.time_moe.sizes:SIZES",
-    "Size": "stoker.recipes.time_moe.sizes:Size",
+    "SIZES": "stoker.recipes.time_moe.layers:SIZES",
+    "Size": "stoker.recipes.time_moe.layers:Size",
     "TimeMoe": "stoker.recipes.time_moe.model:TimeMoe",
-    "evaluate": "stoker.recipes.time_moe.evaluation:evaluate",
+    "evaluate": "stoker.recipes.time_moe.forecasting:evaluate",
     "load_weights": "stoker.recipes.time_moe.weights:load_weights",
-    "open_corpus": "stoker.recipes.time_moe.folder:open_corpus",
+    "open_corpus": "stoker.recipes.time_moe.files:open_corpus",
     "read_size": "stoker.recipes.time_moe.weights:read_size",
     "save_weights": "stoker.recipes.time_moe.weights:save_weights",
     "time_moe_loss": "stoker.recipes.time_moe.model:time_moe_loss",
@@ -34,13 +34,13 @@ _LAZY = {
 
 if TYPE_CHECKING:
     from stoker.recipes.time_moe.dataset import Dataset as Dataset
-    from stoker.recipes.time_moe.evaluation import evaluate as evaluate
-    from stoker.recipes.time_moe.folder import Corpus as Corpus
-    from stoker.recipes.time_moe.folder import open_corpus as open_corpus
+    from stoker.recipes.time_moe.files import Corpus as Corpus
+    from stoker.recipes.time_moe.files import open_corpus as open_corpus
+    from stoker.recipes.time_moe.forecasting import evaluate as evaluate
+    from stoker.recipes.time_moe.layers import SIZES as SIZES
+    from stoker.recipes.time_moe.layers import Size as Size
     from stoker.recipes.time_moe.model import TimeMoe as TimeMoe
     from stoker.recipes.time_moe.model import time_moe_loss as time_moe_loss
-    from stoker.recipes.time_moe.sizes import SIZES as SIZES
-    from stoker.recipes.time_moe.sizes import Size as Size
     from stoker.recipes.time_moe.training import train as train
     from stoker.recipes.time_moe.weights import load_weights as load_weights
     from stoker.recipes.time_moe.weights import read_size as read_size

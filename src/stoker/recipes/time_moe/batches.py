@@ -1,7 +1,12 @@
-"""Batches: rows of the training, batch after batch through as many epochs as it takes, resumable anywhere.
+"""Packing: short series side by side in rows of equal length, so that hardly a position is padding.
 
-A pass has a fixed number of batches, whatever the length of the data: so a training has exactly the steps it was asked for, and is
-validated as often as wanted. The state is a few numbers: the pass, the batches given out in it, and the row that comes next.
+    row 0    aaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbb.
+    row 1    ccccccccccccddddddddddeeeeeeeeffff
+    row 2    ffffffffffffffgggggggggghhhhhhhhhh     the series f did not fit: it is cut where the row before ends
+
+Pieces come in pools, in the shuffled order of the epoch. A row takes the longest piece of its pool that fits, again and again;
+where none fits and more than a sixty-fourth of the row is left, the longest piece is cut. So every target is in exactly one row,
+and a pool depends on nothing but seed, epoch and its number. Attention must stay within a segment: `segments` says which.
 """
 
 from __future__ import annotations
@@ -11,15 +16,265 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 import stoker
+from stoker._kernels import kernel
 from stoker.errors import FeedError, OptionError
-from stoker.recipes.time_moe.samples import CompatSamples
+from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, gathered
 
 Array = npt.NDArray[Any]
+
+POOL_ROWS = 128
+"""Rows of a pool, about: its last row is not full."""
+SLACK_SHARE = 64
+LEAST_CUT = 16
+"""Positions that both sides of a cut have at least."""
+WORTH_PACKING = 0.97
+"""Where so many positions are targets anyway, each piece has a row of its own."""
+COUNTED_POOLS = 1024
+LOOKED_POOLS = 16
+PADDING = -1
+"""The segment of positions that hold nothing."""
+
+
+class Placed(NamedTuple):
+    """Pieces, or parts of pieces that were cut, row by row."""
+
+    pieces: Array
+    skips: Array
+    """Positions of the piece that are in rows before."""
+    counts: Array
+    bounds: Array
+    """Where each row begins among the pieces, and the last ends."""
+
+
+def pack_rows(counts: Array, length: int) -> Placed:
+    """Put pieces of these many positions (at most `length`) into rows."""
+    slack = length // SLACK_SHARE
+    least = max(1, min(LEAST_CUT, slack))
+    most = len(counts) + int(counts.sum()) // length + 2
+    pieces, skips, taken, bounds = (np.empty(most, dtype=np.int64) for _ in range(4))
+    num_placed, num_rows = _pack(counts.astype(np.int64), length, slack, least, pieces, skips, taken, bounds)
+    bounds[num_rows] = num_placed
+    return Placed(pieces[:num_placed], skips[:num_placed], taken[:num_placed], bounds[: num_rows + 1])
+
+
+@kernel
+def _highest(bits: Array, bound: int) -> int:
+    """The highest number up to a bound whose bit is set; 0 where there is none."""
+    word = bound >> 6
+    here = bits[word] & (np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(63 - (bound & 63)))
+    while here == 0 and word > 0:
+        word -= 1
+        here = bits[word]
+    if here == 0:
+        return 0
+    place = 63
+    while not (here >> np.uint64(place)) & np.uint64(1):
+        place -= 1
+    return word * 64 + place
+
+
+@kernel
+def _push(piece: int, size: int, heads: Array, tails: Array, nexts: Array, bits: Array) -> None:
+    nexts[piece] = -1
+    if heads[size] < 0:
+        heads[size] = piece
+        bits[size >> 6] |= np.uint64(1) << np.uint64(size & 63)
+    else:
+        nexts[tails[size]] = piece
+    tails[size] = piece
+
+
+@kernel
+def _pop(size: int, heads: Array, nexts: Array, bits: Array) -> int:
+    piece: int = heads[size]
+    heads[size] = nexts[piece]
+    if heads[size] < 0:
+        bits[size >> 6] &= ~(np.uint64(1) << np.uint64(size & 63))
+    return piece
+
+
+@kernel
+def _pack(
+    counts: Array, length: int, slack: int, least: int, pieces: Array, skips: Array, taken: Array, bounds: Array
+) -> tuple[int, int]:
+    """Returns how many are placed, and in how many rows. Pieces of one size wait in a line, the first of them comes first."""
+    heads, tails = np.full(length + 1, -1, dtype=np.int64), np.empty(length + 1, dtype=np.int64)
+    nexts, done = np.empty(len(counts), dtype=np.int64), np.zeros(len(counts), dtype=np.int64)
+    bits = np.zeros((length >> 6) + 1, dtype=np.uint64)
+    remaining = 0
+    for i in range(len(counts)):
+        if counts[i] > 0:
+            _push(i, counts[i], heads, tails, nexts, bits)
+            remaining += 1
+    placed, row = 0, 0
+    while remaining > 0:
+        bounds[row] = placed
+        free = length
+        while remaining > 0 and free > 0:
+            size = _highest(bits, free)
+            is_cut = size == 0
+            if is_cut:
+                size = _highest(bits, length)
+            take = min(free, size - least) if is_cut else size
+            if is_cut and (free <= slack or take < least):
+                break
+            piece = _pop(size, heads, nexts, bits)
+            pieces[placed], skips[placed], taken[placed] = piece, done[piece], take
+            placed += 1
+            free -= take
+            done[piece] += take
+            if is_cut:
+                _push(piece, size - take, heads, tails, nexts, bits)
+            else:
+                remaining -= 1
+        row += 1
+    return placed, row
+
+
+@kernel
+def _fill(
+    values: Array, starts: Array, counts: Array, rows: Array, columns: Array, numbers: Array, centers: Array, divisors: Array,
+    x: Array, y: Array, mask: Array, segments: Array,
+) -> None:  # fmt: skip
+    """Write pieces into their places: what is missing is 0 as an input, and no target."""
+    for i in range(len(starts)):
+        row, column = rows[i], columns[i]
+        before = (np.float64(values[starts[i]]) - centers[i]) / divisors[i]
+        for t in range(counts[i]):
+            after = (np.float64(values[starts[i] + t + 1]) - centers[i]) / divisors[i]
+            x[row, column + t] = np.float32(before) if np.isfinite(before) else np.float32(0)
+            y[row, column + t] = np.float32(after) if np.isfinite(after) else np.float32(0)
+            mask[row, column + t] = np.isfinite(after)
+            segments[row, column + t] = numbers[i]
+            before = after
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The rows of one pool, in the order in which they come."""
+
+    series: Array
+    starts: Array
+    counts: Array
+    bounds: Array
+    order: Array
+
+    @property
+    def num_rows(self) -> int:
+        """How many there are."""
+        return len(self.order)
+
+
+class PackedRows:
+    """All pieces of a part as rows of `length` positions, packed or (with `packed=False`) one piece a row."""
+
+    def __init__(self, pieces: Pieces, scales: Scales, *, seed: int, packed: bool | None = None) -> None:
+        self.pieces = pieces
+        self.length = pieces.length
+        self.packed = pieces.filled < WORTH_PACKING if packed is None else packed
+        self._scales = scales
+        shuffle: Any = stoker.Shuffle(seed)
+        self._shuffle = shuffle
+        self._plan = shuffle.over(_Count(pieces.num_samples), batch_size=1)
+        rows = pieces.num_positions / pieces.length if self.packed else pieces.num_samples
+        self.num_pools = max(1, min(round(rows / POOL_ROWS), pieces.num_samples))
+        self.fingerprint = f"{pieces.corpus.fingerprint} {self.length} {pieces.num_samples} {self.packed} {scales.method}"
+        self._latest: tuple[tuple[int, int], Pool] | None = None
+
+    def pool(self, epoch: int, number: int) -> Pool:
+        """One pool of an epoch."""
+        known = self._latest
+        if known is None or known[0] != (epoch, number):
+            known = self._latest = (epoch, number), self._make(epoch, number)
+        return known[1]
+
+    def _make(self, epoch: int, number: int) -> Pool:
+        total = self.pieces.num_samples
+        bounds = [total * one // self.num_pools for one in (number, number + 1)]
+        located = self.pieces.locate(self._plan.numbers(epoch, *bounds))
+        if not self.packed:
+            placed = np.arange(len(located.series))
+            return Pool(located.series, located.starts, located.counts, np.arange(len(placed) + 1), placed)
+        found = pack_rows(located.counts, self.length)
+        rows = self._shuffle.over(_Count(len(found.bounds) - 1), batch_size=1)
+        # A key of its own for each pool, far from those of the epochs.
+        order = rows.numbers(2**40 + epoch * self.num_pools + number, 0, len(found.bounds) - 1)
+        return Pool(located.series[found.pieces], located.starts[found.pieces] + found.skips, found.counts, found.bounds, order)
+
+    def gather(self, pool: Pool, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
+        """Write rows of a pool, from its `first` one on, into a batch from its row `row` on."""
+        chosen = pool.order[first : first + num_rows]
+        sizes = pool.bounds[chosen + 1] - pool.bounds[chosen]
+        ends = np.cumsum(sizes)
+        numbers = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)  # within the row
+        at = np.repeat(pool.bounds[chosen], sizes) + numbers
+        rows = np.repeat(np.arange(row, row + num_rows), sizes)
+        series, starts, counts = pool.series[at], pool.starts[at], pool.counts[at]
+        before = np.cumsum(counts) - counts
+        columns = before - np.repeat(before[ends - sizes], sizes)
+        self._scales.know(series)
+        flats = self.pieces.corpus.flat_of(series)
+        for flat in np.unique(flats).tolist():
+            some = flats == flat
+            values, begins = self.pieces.corpus.flats[flat].values, starts[some]
+            if values.dtype == np.float16:
+                values, begins, _ = gathered(values, begins, begins + counts[some] + 1)
+            scales = self._scales.centers[series[some]], self._scales.divisors[series[some]]
+            places = (rows[some], columns[some], numbers[some].astype(np.int32))
+            _fill(values, begins, counts[some], *places, *scales, batch["x"], batch["y"], batch["mask"], batch["segments"])
+
+    def empty(self, num_rows: int, *, pinned: bool = False) -> dict[str, Any]:
+        """A batch of so many rows of nothing."""
+        import torch
+
+        shape = (num_rows, self.length)
+        return {
+            "x": torch.zeros(shape, pin_memory=pinned),
+            "y": torch.zeros(shape, pin_memory=pinned),
+            "mask": torch.zeros(shape, dtype=torch.bool, pin_memory=pinned),
+            "segments": torch.full(shape, PADDING, dtype=torch.int32, pin_memory=pinned),
+        }
+
+    def finish(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """What a model takes: rows of one piece need no segments."""
+        return batch if self.packed else {name: tensor for name, tensor in batch.items() if name != "segments"}
+
+    def share_known(self) -> float:
+        """The share of positions whose target is not missing, by the first pool that has one; 0 where none of the first has."""
+        for number in range(min(self.num_pools, LOOKED_POOLS)):
+            pool = self.pool(0, number)
+            batch = {name: tensor.numpy() for name, tensor in self.empty(pool.num_rows).items()}
+            self.gather(pool, 0, batch, 0, pool.num_rows)
+            if batch["mask"].any():
+                return float(batch["mask"].sum() / pool.counts.sum())
+        return 0.0
+
+    def count_rows(self, epoch: int) -> int:
+        """Rows of a whole epoch; of very many pools only some are packed to tell, evenly chosen."""
+        numbers = np.unique(np.linspace(0, self.num_pools - 1, min(self.num_pools, COUNTED_POOLS)).astype(np.int64))
+        counted = sum(self._make(epoch, number).num_rows for number in numbers.tolist())
+        return round(counted * self.num_pools / len(numbers))
+
+
+@dataclass(frozen=True)
+class _Count:
+    """So many rows, for an order."""
+
+    num_samples: int
+
+
+# Batches: rows of the training, batch after batch through as many epochs as it takes, resumable anywhere.
+#
+# A pass has a fixed number of batches, whatever the length of the data: so a training has exactly the steps it was asked for, and
+# is
+# validated as often as wanted. The state is a few numbers: the pass, the batches given out in it, and the row that comes next.
+
 Batch = dict[str, Any]
 
 AHEAD = 2

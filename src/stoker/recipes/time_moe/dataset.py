@@ -1,27 +1,247 @@
-"""A drop-in for the authors' `TimeMoEWindowDataset`: the same samples bit for bit, gathered a batch at a time.
+"""Samples: what a model is trained on, in two ways.
 
-    from stoker.recipes.time_moe import Dataset
-    dataset = Dataset("time300b/", context_length=2048, normalization_method="zero")
-    Trainer(..., train_dataset=dataset, data_collator=dataset.collate)
+    fixed     pieces of at most L positions, end to end: every next point of every series is a target exactly once
+    compat    the authors' windows bit for bit: left-over points are dropped, statistics are those of the storage type
 
-Length, keys, types and numbering are the authors', so the same sampler with the same seed gives the same order. Folders come
-sorted, where the authors' order is that of the file system.
+A piece of m positions has m + 1 points: the input is all but the last, the target all but the first. Where some last share of each
+series is kept for validation, pieces of the training end before it, and what centres and scales a series is computed from the
+training's points alone.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import numpy.typing as npt
 
+import stoker
+from stoker._kernels import kernel
 from stoker.errors import OptionError
-from stoker.recipes.time_moe.folder import open_corpus
-from stoker.recipes.time_moe.samples import CompatSamples, Method
+from stoker.recipes.time_moe.files import Corpus, open_corpus
 
 if TYPE_CHECKING:
     import torch
+
+Array = npt.NDArray[Any]
+Method = Literal["zero", "max", "none"]
+Part = Literal["train", "valid"]
+
+LEAST_DEVIATION = 1e-7
+"""Of the mean's size: a constant series has a deviation of rounding errors, and dividing by them would make noise of it."""
+
+
+class Located(NamedTuple):
+    """Where pieces lie, one number a piece each."""
+
+    series: Array
+    starts: Array
+    """The first point in the flat array."""
+    counts: Array
+    """Positions: one less than points."""
+
+
+class Pieces:
+    """The pieces of one part of all series. `valid` is the share of each series, at its end, that is kept for validation."""
+
+    def __init__(self, corpus: Corpus, length: int, *, valid: float = 0.0, part: Part = "train") -> None:
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            raise OptionError(f"length is {length!r}; expected a whole number from 1.")
+        if not 0 <= valid < 1:
+            raise OptionError(f"valid is {valid!r}; expected a share from 0 to below 1.")
+        self.corpus = corpus
+        self.length = length
+        cuts = train_ends(corpus, valid)
+        self.begins, self.ends = (corpus.begins, cuts) if part == "train" else (cuts, corpus.ends)
+        positions = np.maximum(self.ends - self.begins - 1, 0)
+        self.num_positions = int(positions.sum())
+        """Targets of all pieces."""
+        self._firsts: Array = np.concatenate([[0], np.cumsum(-(-positions // length))])
+        self.num_samples = int(self._firsts[-1])
+        if not self.num_samples:
+            raise OptionError(
+                f"{corpus.name} has nothing for the {part} part: none of its {len(corpus):,} series has 2 points there. "
+                f"Change the share of validation, or give longer series."
+            )
+
+    @property
+    def filled(self) -> float:
+        """The share of positions that would hold a target if each piece had a row of its own."""
+        return self.num_positions / (self.num_samples * self.length)
+
+    def locate(self, numbers: Array) -> Located:
+        """Where these pieces lie."""
+        series = np.searchsorted(self._firsts, numbers, side="right") - 1
+        starts = self.begins[series] + (numbers - self._firsts[series]) * self.length
+        return Located(series, starts, np.minimum(self.ends[series] - 1 - starts, self.length))
+
+
+def train_ends(corpus: Corpus, valid: float) -> Array:
+    """Where the training's points of each series end."""
+    if not valid:
+        return corpus.ends
+    return np.asarray(corpus.ends - (corpus.lengths * valid).astype(np.int64))
+
+
+class Scales:
+    """What each series is centred on and divided by, in float64 over finite points. Computed when a series first comes."""
+
+    def __init__(self, corpus: Corpus, method: Method, *, ends: Array | None = None) -> None:
+        if method not in get_args(Method):
+            raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
+        self.method = method
+        self._corpus = corpus
+        self._ends = corpus.ends if ends is None else ends
+        self.centers: Array = np.zeros(len(corpus))
+        self.divisors: Array = np.ones(len(corpus))
+        self._known: Array = np.full(len(corpus), method == "none")
+
+    def know(self, series: Array) -> None:
+        """Compute those of these series that are not known yet."""
+        unknown = np.unique(series[~self._known[series]])
+        if not len(unknown):
+            return
+        flats = self._corpus.flat_of(unknown)
+        for at in np.unique(flats).tolist():
+            some = unknown[flats == at]
+            values = self._corpus.flats[at].values
+            begins, ends = self._corpus.begins[some], self._ends[some]
+            centers, divisors = np.empty(len(some)), np.empty(len(some))
+            if values.dtype == np.float16:  # compiled kernels cannot calculate with it
+                values, begins, ends = gathered(values, begins, ends)
+            if self.method == "zero":
+                _measure_moments(values, begins, ends, LEAST_DEVIATION, centers, divisors)
+            else:
+                _measure_largest(values, begins, ends, centers, divisors)
+            self.centers[some], self.divisors[some] = centers, divisors
+        self._known[unknown] = True
+
+
+def gathered(values: Array, begins: Array, ends: Array) -> tuple[Array, Array, Array]:
+    """Stretches of float16 end to end as float32, and where they begin and end there."""
+    parts = [values[begin:end].astype(np.float32) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+    bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+    return np.concatenate(parts), bounds[:-1], bounds[1:]
+
+
+@kernel
+def _measure_moments(values: Array, begins: Array, ends: Array, least: float, centers: Array, divisors: Array) -> None:
+    for i in range(len(begins)):
+        total, count = 0.0, 0
+        for t in range(begins[i], ends[i]):
+            x = np.float64(values[t])
+            if np.isfinite(x):
+                total += x
+                count += 1
+        mean = total / count if count else 0.0
+        squares = 0.0
+        for t in range(begins[i], ends[i]):
+            x = np.float64(values[t])
+            if np.isfinite(x):
+                squares += (x - mean) * (x - mean)
+        deviation = np.sqrt(squares / count) if count else 0.0
+        if not np.isfinite(deviation):  # sums beyond float64: once more, in units of the largest value
+            largest = 0.0
+            for t in range(begins[i], ends[i]):
+                x = abs(np.float64(values[t]))
+                if np.isfinite(x) and x > largest:
+                    largest = x
+            mean, squares = 0.0, 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                mean += x / count if np.isfinite(x) else 0.0
+            for t in range(begins[i], ends[i]):
+                x = np.float64(values[t]) / largest
+                squares += (x - mean) * (x - mean) if np.isfinite(x) else 0.0
+            mean, deviation = mean * largest, np.sqrt(squares / count) * largest
+        centers[i] = mean
+        divisors[i] = deviation if deviation > least * abs(mean) and deviation > 0 else 1.0
+
+
+@kernel
+def _measure_largest(values: Array, begins: Array, ends: Array, centers: Array, divisors: Array) -> None:
+    for i in range(len(begins)):
+        largest = 0.0
+        for t in range(begins[i], ends[i]):
+            x = abs(np.float64(values[t]))
+            if np.isfinite(x) and x > largest:
+                largest = x
+        centers[i] = 0.0
+        divisors[i] = largest if largest > 0 else 1.0
+
+
+def scaled_as_theirs(series: Array, method: Method, *, listed: bool) -> Array:
+    """One whole series by the authors' arithmetic, in its own type, as the float32 that their windows hold.
+
+    `listed` says that it was a list of Python numbers: without normalisation those become float32 by way of float64.
+    """
+    if not len(series) or method == "none":
+        return series.astype(np.float64 if listed else series.dtype).astype(np.float32)
+    with np.errstate(all="ignore"):
+        if method == "zero":
+            mean, deviation = series.mean(), series.std()
+            scaled = series - mean if deviation == 0 else (series - mean) / deviation
+        else:
+            largest = np.abs(series).max()
+            scaled = series if largest == 0 else series / largest
+        return np.asarray(scaled.astype(series.dtype).astype(np.float32))
+
+
+class CompatSamples:
+    """The windows of the authors' data set over all series, as rows of float32 and int32 tensors."""
+
+    def __init__(self, corpus: Corpus, length: int, *, stride: int | None = None, method: Method = "none") -> None:
+        if method not in get_args(Method):
+            raise OptionError(f"normalize is {method!r}; expected 'zero', 'max' or 'none'.")
+        view = stoker.Windows(length, stride=stride or length, compat="time-moe")
+        self.corpus = corpus
+        self._parts: list[Any] = []
+        for flat in corpus.flats:
+            if np.any(np.diff(flat.store.offsets) > 1):  # else there is no window at all
+                store, column, normalize = flat.store, flat.column, None if method == "none" else method
+                # Negative results wrap around in unsigned integers, large ones in int8: NumPy alone says to what.
+                wraps = normalize is not None and (flat.values.dtype.kind == "u" or flat.values.dtype == np.int8)
+                if flat.own is not None or wraps:
+                    own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
+                    series = [scaled_as_theirs(one, method, listed=flat.file in ("json", "jsonl")) for one in own]
+                    store, column, normalize = stoker.Store.from_arrays(x=series), "x", None
+                feed = stoker.Feed(store, view, batch_size=1, columns=[column], normalize=normalize, residency="host")
+                self._parts.append(feed.as_dataset())
+        self._firsts: Array = np.concatenate([[0], np.cumsum([len(part) for part in self._parts])]).astype(np.int64)
+        if not self._firsts[-1]:
+            raise OptionError(f"{corpus.name} has no window: none of its {len(corpus):,} series has 2 points.")
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def gather(self, numbers: Sequence[int] | Array) -> dict[str, Any]:
+        """These windows together: `input_ids`, `labels` (float32) and `loss_masks` (int32)."""
+        import torch
+
+        wanted = np.asarray(numbers, dtype=np.int64)
+        at = np.searchsorted(self._firsts, wanted, side="right") - 1
+        if len(set(at.tolist())) == 1:
+            batch: dict[str, Any] = self._parts[at[0]].__getitems__(wanted - self._firsts[at[0]]).batch
+            return batch
+        whole: dict[str, Any] = {}
+        for one in np.unique(at).tolist():
+            places = np.flatnonzero(at == one)
+            some = self._parts[one].__getitems__(wanted[places] - self._firsts[one]).batch
+            for name, rows in some.items():
+                whole.setdefault(name, torch.empty(len(wanted), *rows.shape[1:], dtype=rows.dtype))[torch.from_numpy(places)] = rows
+        return whole
+
+
+# A drop-in for the authors' `TimeMoEWindowDataset`: the same samples bit for bit, gathered a batch at a time.
+#
+#     from stoker.recipes.time_moe import Dataset
+#     dataset = Dataset("time300b/", context_length=2048, normalization_method="zero")
+#     Trainer(..., train_dataset=dataset, data_collator=dataset.collate)
+#
+# Length, keys, types and numbering are the authors', so the same sampler with the same seed gives the same order. Folders come
+# sorted, where the authors' order is that of the file system.
 
 METHODS: dict[str | None, Method] = {None: "none", "none": "none", "zero": "zero", "max": "max"}
 

@@ -1,31 +1,233 @@
-"""Forecasting: a trained model and the points that are known become the points that follow, in the units of the data.
+"""Evaluation: how far forecasts are from what came, over rolling windows of the last part of each series.
 
-A model sees series centred and scaled. The scale of a training is that of a whole series; what follows is not known here, so it is
-that of the context, by the same rule. What is missing within a context counts as its mean.
+As in the authors' benchmark, series are centred and scaled by their first 70 %, errors are in these units, so that series of any
+size count alike, and targets lie in the last 20 %. The windows are all there are, the last one too: its target ends with the series
+(the authors' data set misses it). Beside the model stand forecasts that cost nothing:
+
+    last point                   repeated
+    season of 24, of 168         the last day or week of hourly data, repeated
+    season by autocorrelation    the same with the period that each series' own training part shows
+
+They see no more than the model does: a season longer than the context is left out.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 import stoker
-from stoker.devices import check_device
+from stoker._text import check_device
 from stoker.errors import OptionError, SourceNotFound
+from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, Method, Scales, train_ends
+from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.model import TimeMoe
-from stoker.recipes.time_moe.samples import LEAST_DEVIATION, Method
-from stoker.recipes.time_moe.settings import NAME, read_settings
-from stoker.recipes.time_moe.training import find_size
+from stoker.recipes.time_moe.training import NAME, find_size, read_settings
 from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size
 
 Array = npt.NDArray[Any]
+
+PERIODS = (24, 168)
+"""Steps of a day and a week of hourly data."""
+OWN = "season by autocorrelation"
+LOOKED_AT = 1 << 20
+"""Points of a series, the last of its training part, whose autocorrelation is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """Errors of a forecast that needs no model; None where the context is shorter than its season."""
+
+    name: str
+    mse: float | None
+    mae: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Errors over all windows, in units of each series' deviation."""
+
+    mse: float
+    mae: float
+    windows: int
+    naive_mse: float
+    """Of a forecast that repeats the last known point."""
+    naive_mae: float
+    baselines: tuple[Baseline, ...]
+    """What a model must beat, repeating the last point first."""
+
+    @property
+    def best_baseline(self) -> Baseline:
+        """The one with the least MSE."""
+        return min((one for one in self.baselines if one.mse is not None), key=lambda one: one.mse or 0.0)
+
+
+def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
+    """Where the targets of a series begin: within its test part, with a whole context before and a whole target behind.
+
+    The last window ends with the series, whatever the stride.
+    """
+    first, last = max(begin + context, test_begin), end - horizon
+    if last < first:
+        return np.zeros(0, dtype=np.int64)
+    return np.arange(last, first - 1, -stride, dtype=np.int64)[::-1]
+
+
+def count_windows(corpus: Corpus, *, context: int, horizon: int, stride: int, test: float) -> int:
+    """How many windows there are, over all series."""
+    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
+    return int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
+
+
+def find_period(values: Array, most: int) -> int:
+    """The lag from 2 to `most` at which a centred series is most like itself; 1 where there is none.
+
+    It is the highest peak of the autocorrelation, if that is beyond what chance gives (1.96 / sqrt(n)).
+    """
+    known = np.where(np.isfinite(values), values, 0.0)[-LOOKED_AT:]
+    known = known - known.mean() if len(known) else known
+    last = min(most, len(known) // 2)
+    if last < 2 or not known.any():
+        return 1
+    spectrum = np.fft.rfft(known / np.abs(known).max(), 2 * len(known))
+    likeness = np.fft.irfft(spectrum * spectrum.conj())[: last + 2]
+    likeness /= likeness[0]
+    inner = likeness[2 : last + 1]
+    peaks = (inner > likeness[1:last]) & (inner >= likeness[3 : last + 2]) & (inner > 1.96 / np.sqrt(len(known)))
+    return int(np.argmax(np.where(peaks, inner, -np.inf))) + 2 if peaks.any() else 1
+
+
+def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
+    """The last `periods` points of each row again and again; a point that is missing counts as the mean, 0."""
+    steps = np.arange(horizon)[None] % periods[:, None]
+    found = np.take_along_axis(seen, seen.shape[1] - periods[:, None] + steps, axis=1)
+    return np.where(np.isfinite(found), found, 0.0)
+
+
+def evaluate(
+    loaded: Loaded,
+    data: str | os.PathLike[str] | stoker.Store | Corpus,
+    *,
+    context: int = 512,
+    horizon: int = 96,
+    stride: int = 1,
+    test: float = 0.2,
+    train: float = 0.7,
+    batch_size: int = 64,
+    scale: Literal["series", "context"] = "series",
+    report: Callable[[int, int], None] = lambda done, total: None,
+) -> Score:
+    """MSE and MAE of forecasts over windows whose targets lie in the last `test` share of each series.
+
+    Args:
+        loaded: The model.
+        data: Anything that `open_corpus` takes.
+        context: Points that the model and the baselines look back on.
+        horizon: Points to forecast.
+        stride: Steps between two windows; the last window ends with the series.
+        test: Share of each series, at its end, that targets lie in.
+        train: Share of each series, at its begin, whose mean and deviation scale it. With `test` at most 1.
+        batch_size: Windows at once.
+        scale: "series": the model sees a series as scaled by its training part. "context": each context scaled by itself, as
+            `forecast` does it. Errors are in units of the training part in both cases.
+        report: Called with the windows that are done, and all.
+
+    Targets that are missing do not count.
+    """
+    for name, value in (("context", context), ("horizon", horizon), ("stride", stride), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
+    if scale not in ("series", "context"):
+        raise OptionError(f"scale is {scale!r}; expected 'series' or 'context'.")
+    if not (0 < test < 1 and 0 < train < 1 and train + test <= 1 + 1e-9):
+        raise OptionError(f"test is {test!r} and train {train!r}; expected shares above 0 that are 1 at most together.")
+    corpus = data if isinstance(data, Corpus) else open_corpus(data)
+    most = loaded.model.size.max_position
+    if context + horizon > most:
+        raise OptionError(f"context {context:,} and horizon {horizon:,} need more than the {most:,} positions of the model.")
+    seasons = {"last point": 1, **{f"season of {period}": period for period in PERIODS}, OWN: 0}
+    sums, count, windows = np.zeros((1 + len(seasons), 2)), 0, 0
+    total = count_windows(corpus, context=context, horizon=horizon, stride=stride, test=test)
+    for rows, periods in _batches(corpus, context, horizon, stride, test, train, batch_size):
+        seen, target = rows[:, :context], rows[:, context:]
+        known = np.isfinite(target)
+        guesses = [_forecast(loaded, seen, horizon, scale)]
+        for period in seasons.values():
+            chosen = np.full(len(rows), period) if period else periods
+            guesses.append(repeat_season(seen, np.minimum(chosen, context), horizon))
+        for number, guess in enumerate(guesses):
+            apart = (guess - np.where(known, target, 0.0))[known]
+            sums[number] += (apart**2).sum(), np.abs(apart).sum()
+        count += int(known.sum())
+        windows += len(rows)
+        report(windows, total)
+    if not count:
+        raise OptionError(
+            f"{corpus.name} has no window of {context:,} + {horizon:,} points that ends in the last {test:.0%} of a series. "
+            f"Give a shorter context or horizon."
+        )
+    (mse, mae), *others = (sums / count).tolist()
+    baselines = tuple(
+        Baseline(name=name, mse=pair[0] if period <= context else None, mae=pair[1] if period <= context else None)
+        for (name, period), pair in zip(seasons.items(), others, strict=True)
+    )
+    return Score(mse=mse, mae=mae, windows=windows, naive_mse=others[0][0], naive_mae=others[0][1], baselines=baselines)
+
+
+def _batches(
+    corpus: Corpus, context: int, horizon: int, stride: int, test: float, train: float, batch_size: int
+) -> Iterator[tuple[Array, Array]]:
+    """Windows of context and target, scaled by the training part of their series, float64 [rows, points], and their periods."""
+    ends, trained = train_ends(corpus, test), corpus.begins + (corpus.lengths * train).astype(np.int64)
+    scales = Scales(corpus, "zero", ends=trained)
+    waiting: list[Array] = []
+    periods: list[Array] = []
+    for number in range(len(corpus)):
+        values, begin = corpus.series(number), int(corpus.begins[number])
+        starts = window_starts(0, int(ends[number]) - begin, len(values), context=context, horizon=horizon, stride=stride)
+        if not len(starts):
+            continue
+        scales.know(np.array([number]))
+        scaled = (values.astype(np.float64) - scales.centers[number]) / scales.divisors[number]
+        period = find_period(scaled[: int(trained[number]) - begin], context)
+        windows = np.lib.stride_tricks.sliding_window_view(scaled, context + horizon)
+        for first in range(0, len(starts), batch_size):
+            waiting.append(windows[starts[first : first + batch_size] - context])
+            periods.append(np.full(len(waiting[-1]), period))
+            while sum(map(len, waiting)) >= batch_size:
+                together, theirs = np.concatenate(waiting), np.concatenate(periods)
+                yield together[:batch_size], theirs[:batch_size]
+                waiting, periods = [together[batch_size:]], [theirs[batch_size:]]
+    if sum(map(len, waiting)):
+        yield np.concatenate(waiting), np.concatenate(periods)
+
+
+def _forecast(loaded: Loaded, seen: Array, horizon: int, scale: Literal["series", "context"]) -> Array:
+    """What the model says, in units of the series."""
+    centers, divisors = np.zeros(len(seen)), np.ones(len(seen))
+    inputs = np.where(np.isfinite(seen), seen, 0.0).astype(np.float32)
+    if scale == "context":
+        inputs, centers, divisors = scale_rows(seen, "zero")
+    device = next(loaded.model.parameters()).device
+    with torch.no_grad():
+        found = loaded.model.forecast(torch.from_numpy(inputs).to(device), horizon).double().cpu().numpy()
+    return np.asarray(found * divisors[:, None] + centers[:, None])
+
+
+# Forecasting: a trained model and the points that are known become the points that follow, in the units of the data.
+#
+# A model sees series centred and scaled. The scale of a training is that of a whole series; what follows is not known here, so it
+# is
+# that of the context, by the same rule. What is missing within a context counts as its mean.
 
 LARGE = 1e140
 """Squares of larger values, summed, may be beyond float64."""
@@ -134,3 +336,29 @@ def as_json(found: Array, actual: Array | None, **told: Any) -> str:
     if actual is not None:
         values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
     return json.dumps({**told, **values})
+
+
+# The picture of a forecast: the points before it, what the model says, and what came, where that is known.
+
+SHOWN = 3
+"""Horizons of the past that are shown."""
+
+
+def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:
+    """Draw a forecast into a picture: .svg or .png. `known` is the series up to where it begins."""
+    past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(found), 32) :]
+    now = len(known) - 1
+    steps = list(range(now, now + len(found) + 1))
+    # Curves begin at the last known point, so that there is no gap.
+    joined = [past[-1], *found.tolist()]
+    curves = [
+        stoker.train.Curve(colour=0, steps=list(range(now + 1 - len(past), now + 1)), values=past.tolist(), smooth=False),
+        stoker.train.Curve(colour=1, steps=steps, values=joined, smooth=False),
+    ]
+    legend = ["known", "forecast"]
+    if actual is not None:
+        came = [past[-1], *np.asarray(actual, dtype=np.float64).tolist()]
+        curves.append(stoker.train.Curve(colour=2, steps=steps[: len(came)], values=came, dashed=True, smooth=False))
+        legend.append("what came")
+    panel = stoker.train.Panel(title=f"the next {len(found):,} steps", curves=curves)
+    return stoker.train.save_picture(path, [panel], title=title, legend=legend)

@@ -1,11 +1,4 @@
-"""The recipe: series become rows, rows become steps of a Time-MoE, and the best weights an official checkpoint.
-
-    train("ett.stoker", size="50m", length=2048, folder="runs/ett")
-    train("time300b/", init="TimeMoE-50M/", steps=10_000, folder="runs/tuned")
-
-The folder of a run has checkpoints, metrics and `recipe.json` (what it was told), and at the end `weights/`: config.json and
-model.safetensors under their official names.
-"""
+"""Settings: all that a training of Time-MoE is told, as one checked value that its run keeps."""
 
 from __future__ import annotations
 
@@ -21,22 +14,141 @@ import psutil
 import torch
 
 import stoker
-from stoker import files
-from stoker.devices import check_device
-from stoker.errors import OptionError, SourceNotFound
-from stoker.printable import printable
-from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches
-from stoker.recipes.time_moe.folder import Corpus, Report, open_corpus, warn
+from stoker import _disk
+from stoker._text import check_device, printable, readable_bytes
+from stoker.errors import ConfigInvalid, OptionError, SourceNotFound
+from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches, PackedRows
+from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, train_ends
+from stoker.recipes.time_moe.files import Corpus, Report, open_corpus, warn
+from stoker.recipes.time_moe.layers import SIZES, Size
 from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
-from stoker.recipes.time_moe.packing import PackedRows
-from stoker.recipes.time_moe.samples import CompatSamples, Pieces, Scales, train_ends
-from stoker.recipes.time_moe.settings import MOST, NAME, Precision, Settings, make_settings, read_settings
-from stoker.recipes.time_moe.sizes import SIZES, Size
 from stoker.recipes.time_moe.weights import CONFIG, check_free, load_weights, read_size, save_weights
-from stoker.units import readable_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+NAME = "recipe.json"
+RECIPE = "time-moe"
+Samples = Literal["packed", "padded", "compat"]
+Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
+
+
+MOST = 10**12
+"""Of anything that is counted."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `accumulate=8` gives)."""
+
+    recipe: Literal["time-moe"] = "time-moe"
+    data: str
+    size: str | Size | None = None
+    """One of the published sizes, or numbers; by default those of `model` or `init`, or 50m. A run keeps the numbers here."""
+    model: str | None = None
+    """A config.json, or a folder with one: weights begin at random, in a model of these sizes."""
+    init: str | None = None
+    """An official checkpoint to begin with."""
+    length: int = 2048
+    """Positions of a row."""
+    samples: Samples = "packed"
+    """packed: short series share rows, padded: one piece of a series a row, compat: the authors' windows bit for bit."""
+    stride: int | None = None
+    """Of the authors' windows; by default the length."""
+    normalize: Literal["zero", "max", "none"] = "zero"
+    columns: list[str] | None = None
+    batch_size: int = 8
+    """Rows of a batch, on each rank."""
+    accumulate: int = 1
+    """Batches of an update."""
+    steps: int | None = None
+    """Updates; without a number, as many as `epochs` passes over the data take."""
+    epochs: float = 1.0
+    lr: float = 1e-4
+    lr_end: float = 5e-5
+    """The learning rate at the end of half a cosine."""
+    warmup: int = 0
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    head_weights: list[float] | None = None
+    """How much the loss of each horizon's head counts, relative to the others; by default all alike."""
+    valid: float | None = None
+    """Share of each series, at its end, for validation; by default a tenth (compat: none)."""
+    valid_batches: int = 32
+    """Batches of a validation, at most."""
+    validate_every: int | None = None
+    """Updates between two validations; by default a tenth of all."""
+    save_every: int | None = None
+    precision: Precision = "auto"
+    """auto: bf16 on a GPU that has it; graph and compile: on a GPU, and where that pays."""
+    graph: bool | Literal["auto"] = "auto"
+    compile: bool | Literal["auto"] = "auto"
+    recompute: bool = False
+    max_seconds: float | None = None
+    seed: int = 9899
+
+    def checked(self) -> Settings:
+        """Itself, if what it says can be meant."""
+        for name in ("length", "batch_size", "accumulate", "steps", "valid_batches", "validate_every", "save_every", "stride"):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= MOST:
+                raise OptionError(f"{name} is {value!r}; expected an integer from 1 to {MOST:,}.")
+        for name in ("lr", "clip", "epochs", "max_seconds"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise OptionError(f"{name} is {value!r}; expected a number above 0.")
+        for name in ("warmup", "weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a number from 0.")
+        weights = self.head_weights
+        if weights is not None and not (all(0 <= one < float("inf") for one in weights) and sum(weights) > 0):
+            raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
+        if self.model is not None and isinstance(self.size, str):
+            raise OptionError(f"size is {self.size!r} and model {self.model!r}; both say how large the model is. Give one of them.")
+        if self.valid is not None and not 0 <= self.valid < 1:
+            raise OptionError(f"valid is {self.valid!r}; expected a share from 0 to below 1.")
+        if not 0 <= self.lr_end <= self.lr:
+            raise OptionError(f"lr_end is {self.lr_end!r}; expected a rate from 0 up to lr ({self.lr!r}).")
+        if self.samples == "compat" and self.valid:
+            raise OptionError(
+                "samples are 'compat', which scale by whole series: a validation at their ends would be seen by the training. "
+                "Use samples 'packed' or 'padded', or leave out the validation."
+            )
+        if self.samples != "compat" and self.stride is not None:
+            raise OptionError("stride is for samples 'compat': the others take every target once.")
+        return self
+
+    @property
+    def valid_share(self) -> float:
+        """The share for validation, as it is meant."""
+        return self.valid if self.valid is not None else 0.0 if self.samples == "compat" else 0.1
+
+
+def make_settings(given: dict[str, Any]) -> Settings:
+    """Settings from plain values; one that cannot be meant is named."""
+    try:
+        return msgspec.convert(given, Settings).checked()
+    except msgspec.ValidationError as error:
+        raise OptionError(f"time-moe: {error}.") from error
+
+
+def read_settings(folder: Path) -> Settings:
+    """The settings of a run's folder."""
+    path = folder / NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Settings).checked()
+    except FileNotFoundError:
+        raise ConfigInvalid(f"{folder} has no {NAME}, so it is no run of Time-MoE. Begin one: stoker train time-moe …") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(f"{path} is damaged: {error}.") from error
+
+
+# The recipe: series become rows, rows become steps of a Time-MoE, and the best weights an official checkpoint.
+#
+#     train("ett.stoker", size="50m", length=2048, folder="runs/ett")
+#     train("time300b/", init="TimeMoE-50M/", steps=10_000, folder="runs/tuned")
+#
+# The folder of a run has checkpoints, metrics and `recipe.json` (what it was told), and at the end `weights/`: config.json and
+# model.safetensors under their official names.
 
 WEIGHTS = "weights"
 BETAS, EPS = (0.9, 0.95), 1e-8
@@ -355,8 +467,8 @@ def run(
     if rows.valid is not None:
         valid = FirstBatches(rows.valid, batch_size=settings.batch_size, most=settings.valid_batches, device=trainer.device)
     if folder is not None and is_first and not resume:
-        files.make_folder(folder)
-        files.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
+        _disk.make_folder(folder)
+        _disk.write_file(folder / NAME, msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n")
     if progress and is_first:
         print("\n".join(printable(line) for line in str(rows).splitlines()), flush=True)
         print(f"  {total:,} updates of {per_update:,} rows: {total * per_update / rows.per_epoch:.3g} epochs", flush=True)

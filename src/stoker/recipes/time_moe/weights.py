@@ -16,10 +16,10 @@ import psutil
 import torch
 from torch import Tensor
 
-from stoker import files
+from stoker import _disk
+from stoker._text import readable_bytes
 from stoker.errors import OptionError, SourceInvalid, SourceNotFound
-from stoker.recipes.time_moe.sizes import Size
-from stoker.units import readable_bytes
+from stoker.recipes.time_moe.layers import Size
 
 if TYPE_CHECKING:
     from stoker.recipes.time_moe.model import TimeMoe
@@ -98,9 +98,9 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
         "torch_dtype": str(dtype).removeprefix("torch."),
         **{key: getattr(model.size, name) for key, name in KEYS.items()},
     }
-    files.make_folder(folder)
-    files.write_file(folder / WEIGHTS, save(tensors, {"format": "pt"}))
-    files.write_file(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
+    _disk.make_folder(folder)
+    _disk.write_file(folder / WEIGHTS, save(tensors, {"format": "pt"}))
+    _disk.write_file(folder / CONFIG, (json.dumps(config, indent=2, sort_keys=True) + "\n").encode())
 
 
 def read_size(folder: str | Path) -> Size:

@@ -1,0 +1,550 @@
+"""THE writer and THE path check: every byte that stoker puts on a disk goes through this file.
+
+The law: a reader sees the old state or the new one, never a part. A file is written under a temporary name, synced,
+renamed, and its folder is synced; nothing that has its final name is ever written to again. The one exception is a log: it
+grows under its name, line by line, and a reader may find its last line torn.
+
+All operations that change a disk are methods of `Disk`. Tests replace `disk` by one that fails, kills or records
+(`tests.harness.FaultyFiles`), which is how every promise about crashes is tested without a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+from stoker.errors import DiskError, DiskFull, OptionError, StokerError, StoreDamaged, StoreLocked
+
+Buffer = bytes | bytearray | memoryview
+
+SCRATCH_MARK = ".stoker-scratch"
+"""The file in a folder of intermediate results that says that Stoker made it."""
+SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
+MARKER_BYTES = 256
+"""The sign of Stoker is at the beginning of a marker."""
+# One slash is enough, as that is what Path leaves of two.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+class Disk:
+    """The operations that change a disk, one system call each."""
+
+    def create(self, path: Path) -> int:
+        """Make a new file and open it; an existing name is an error."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+
+    def open_again(self, path: Path) -> int:
+        """Open a file of an earlier process to go on with it."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def write(self, fd: int, data: Buffer) -> int:
+        """Append at the file's position; may write less than all."""
+        return os.write(fd, data)
+
+    def pwrite(self, fd: int, data: Buffer, offset: int) -> int:
+        """Write at an offset; may write less than all."""
+        return os.pwrite(fd, data, offset)
+
+    def truncate(self, fd: int, num_bytes: int) -> None:
+        """Cut a file to a length."""
+        os.ftruncate(fd, num_bytes)
+
+    def publish(self, fd: int) -> None:
+        """Take away the right to write, as the file will never change again."""
+        # From the mode it was created with, so that the umask of the process holds for what it publishes too.
+        os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & 0o444)
+
+    def sync(self, fd: int) -> None:
+        """Return only when the file's bytes would survive a power loss."""
+        os.fsync(fd)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename within one file system; an existing target is replaced in one step."""
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def mkdir(self, path: Path, mode: int = 0o777) -> None:
+        """Make a folder."""
+        os.mkdir(path, mode)
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
+
+    def sync_folder(self, path: Path) -> None:
+        """Return only when the names in a folder would survive a power loss."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+disk = Disk()
+
+cache_disk = Disk()
+"""Writes caches. Not `disk`: the operations of a pack are the same ones whether its kernels have been compiled before or not."""
+
+
+@contextlib.contextmanager
+def naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `DiskError` that names the path, or `DiskFull` with the bytes."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(error.errno, f"{path}: {_what_is_full(path, error.errno, needed_bytes)}") from error
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        name = errno.errorcode.get(error.errno or 0, "unknown")
+        raise DiskError(error.errno, f"{path}: {reason} ({name}).") from error
+
+
+def _what_is_full(path: Path, code: int, needed_bytes: int) -> str:
+    """Which limit was reached: the system says "no space" for bytes, for inodes and for what one user may have."""
+    free = free_bytes(path)
+    if code == errno.EDQUOT:
+        return (
+            f"the disk quota of this user is used up, in bytes or in files (the disk itself has {free:,} bytes free). "
+            "Remove files of this user, or have the quota raised, and run again."
+        )
+    if free > needed_bytes and _has_no_inodes(path):
+        return (
+            f"the disk has no inodes left, so no file can be made on it although {free:,} bytes are free. "
+            "Remove files (their number counts, not their size) and run again."
+        )
+    found = f"{needed_bytes:,} bytes needed, {free:,} free" if needed_bytes else f"{free:,} bytes free"
+    return f"the disk is full: {found}. Free some space and run again."
+
+
+def _has_no_inodes(path: Path) -> bool:
+    try:
+        found = os.statvfs(_existing(path))
+    except OSError:
+        return False
+    return found.f_files > 0 and found.f_favail == 0  # file systems that make inodes as they go have 0 of 0
+
+
+def free_bytes(path: Path) -> int:
+    """Space left on the disk that holds a path; 0 where that cannot be told."""
+    try:
+        return shutil.disk_usage(_existing(path)).free
+    except OSError:
+        return 0
+
+
+def _existing(path: Path) -> Path:
+    """The path, or the nearest folder above it that is there."""
+    return next((one for one in (path, *path.absolute().parents) if one.exists()), Path.cwd())
+
+
+def check_path(given: str | os.PathLike[str]) -> Path:
+    """The path, if it can be one on this machine: not empty, no NUL character, no URL. Raises `OptionError` otherwise."""
+    text = os.fsdecode(given)
+    if not text:
+        raise OptionError("a path is empty. Give the name of a file or a folder ('.' for the current folder).")
+    if "\0" in text:
+        raise OptionError(f"the path {text!r} has a NUL character, which no file name can have. Remove it.")
+    if _URL.match(text):
+        scheme = text.partition(":")[0]
+        what = "Give the path without 'file://'" if scheme == "file" else "Copy the data to this machine first, or mount it"
+        raise OptionError(f"{text} is a URL, but only paths on this machine are supported. {what}.")
+    return Path(given)
+
+
+class AppendFile:
+    """A file that grows under a temporary name until `publish` gives it its final one.
+
+    `num_bytes` counts what was appended; the operating system may hold more after a failed write, never less.
+    """
+
+    def __init__(self, path: Path, fd: int, num_bytes: int) -> None:
+        self.path = path
+        self.num_bytes = num_bytes
+        self._fd = fd
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Start an empty file."""
+        with naming(path):
+            return cls(path, disk.create(path), 0)
+
+    @classmethod
+    def reopen(cls, path: Path, num_bytes: int) -> Self:
+        """Go on with a file of an earlier process, cut to what that process is known to have written."""
+        with naming(path):
+            fd = disk.open_again(path)
+            try:
+                disk.truncate(fd, num_bytes)
+                os.lseek(fd, num_bytes, os.SEEK_SET)
+            except BaseException:
+                os.close(fd)
+                raise
+        return cls(path, fd, num_bytes)
+
+    def append(self, data: Buffer) -> None:
+        """Write all of `data` at the end."""
+        view = memoryview(data).cast("B")
+        with naming(self.path, needed_bytes=view.nbytes):
+            _write_all(lambda rest, _: disk.write(self._fd, rest), view)
+        self.num_bytes += view.nbytes
+
+    def overwrite(self, data: Buffer, offset: int) -> None:
+        """Write all of `data` over what is there (the header, once its numbers are known)."""
+        view = memoryview(data).cast("B")
+        with naming(self.path, needed_bytes=view.nbytes):
+            _write_all(lambda rest, done: disk.pwrite(self._fd, rest, offset + done), view)
+
+    def cut(self) -> None:
+        """Take away what a failed write left beyond `num_bytes`."""
+        with naming(self.path):
+            disk.truncate(self._fd, self.num_bytes)
+            os.lseek(self._fd, self.num_bytes, os.SEEK_SET)
+
+    def sync(self) -> None:
+        """Return only when what was appended would survive a power loss."""
+        with naming(self.path, needed_bytes=self.num_bytes):
+            disk.sync(self._fd)
+
+    def start_writeback(self, offset: int, num_bytes: int) -> None:
+        """Ask the kernel to begin writing a range to the disk, so that `publish` has less to wait for."""
+        # On dirty pages DONTNEED only starts the write; it drops nothing that is not yet on the disk.
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._fd, offset, num_bytes, os.POSIX_FADV_DONTNEED)
+
+    def publish(self, target: Path) -> None:
+        """Sync, rename to the final name and make read-only. The folder is synced by whoever commits."""
+        with naming(self.path, needed_bytes=self.num_bytes):
+            disk.sync(self._fd)
+            disk.replace(self.path, target)
+            # Last: a growing file that a killed process left read-only could not be taken up again by its owner.
+            disk.publish(self._fd)
+            self.close()
+
+    def close(self) -> None:
+        """Give the descriptor back; the temporary file stays."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        # A pack that fails while it makes its many files has no list of those it made.
+        self.close()
+
+
+class LogFile:
+    """A file of lines that only grows, under its final name. A killed process leaves every whole line, and at most one torn.
+
+    Opening cuts a torn last line off, and with `keep` everything from the first whole line on that it does not want.
+    """
+
+    def __init__(self, path: Path, *, keep: Callable[[bytes], bool] = lambda line: True) -> None:
+        self.path = path
+        if path.exists():
+            with naming(path):
+                self._file = AppendFile.reopen(path, _kept_bytes(path, keep))
+        else:
+            self._file = AppendFile.create(path)
+            with naming(path):
+                disk.sync_folder(path.parent)
+        self._torn = False
+
+    def append(self, line: bytes) -> None:
+        """Add one line, given with its newline. After an error the file ends with the line before it."""
+        if self._torn:
+            self._file.cut()
+        self._torn = True
+        self._file.append(line)
+        self._torn = False
+
+    def sync(self) -> None:
+        """Return only when all lines would survive a power loss."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Give the descriptor back; a line that an error tore is cut off."""
+        if self._torn:
+            with contextlib.suppress(DiskError):  # the next process that opens it will do so
+                self._file.cut()
+        self._file.close()
+
+
+def _kept_bytes(path: Path, keep: Callable[[bytes], bool]) -> int:
+    kept = 0
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n") or not keep(line):
+                break
+            kept += len(line)
+    return kept
+
+
+def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> None:
+    done = 0
+    while done < view.nbytes:
+        count = write(view[done:], done)
+        if count <= 0:
+            raise OSError(errno.EIO, "a write made no progress")
+        done += count
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a whole file in one step; with `durable` it has survived a power loss once this returns."""
+    check_path(path)
+    temporary = path.with_name(path.name + ".tmp")
+    remove_file(temporary)
+    file = AppendFile.create(temporary)
+    try:
+        file.append(data)
+        if durable:
+            file.publish(path)
+            with naming(path):
+                disk.sync_folder(path.parent)
+        else:
+            file.close()
+            with naming(path):
+                disk.replace(temporary, path)
+    except BaseException:
+        file.close()
+        with contextlib.suppress(DiskError):  # the first error is the one to report
+            remove_file(temporary)
+        raise
+
+
+def copy_file(source: BinaryIO, path: Path) -> None:
+    """Make a file of what is left to read of another; for what may be lost, as nothing is synced."""
+    file = AppendFile.create(path)
+    try:
+        while chunk := source.read(1 << 20):
+            file.append(chunk)
+    finally:
+        file.close()
+
+
+def make_folder(path: Path) -> bool:
+    """Make a folder and its parents; True where it was not there."""
+    if check_path(path).is_dir():
+        return False
+    with naming(path):
+        make_folder(path.parent)
+        try:
+            disk.mkdir(path)
+        except FileExistsError:
+            if path.is_dir():
+                return False  # another process was quicker
+            raise
+        disk.sync_folder(path.parent)
+    return True
+
+
+def is_own_folder(path: Path, *, marker: str, sign: bytes) -> bool:
+    """Whether Stoker made a folder: its file `marker` has `sign` among its first bytes."""
+    try:
+        fd = open_plain(path / marker, OptionError)
+    except FileNotFoundError:
+        return False
+    with os.fdopen(fd, "rb") as file:
+        return sign in file.read(MARKER_BYTES)
+
+
+def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
+    """Make a folder, or take one that is empty or Stoker's own, for what is written into it and removed from it later.
+
+    The file `marker` is written before all else, so a run that was killed anywhere can use its folder again, and a folder of the
+    user's is never taken for one of Stoker's. Raises `OptionError` with `advice` where the folder holds anything but has no marker.
+    """
+    if path.exists() and not path.is_dir():
+        raise OptionError(f"{path} is a file; expected a folder, or a name that is free. {advice}")
+    make_folder(path)
+    if is_own_folder(path, marker=marker, sign=sign):
+        return
+    with naming(path):
+        foreign = sorted({entry.name for entry in path.iterdir()} - {".lock", f"{marker}.tmp"})
+    if foreign:
+        raise OptionError(
+            f"{path} is not a folder of Stoker's: it holds {foreign[0]!r}, and no {marker} that says so. Nothing was changed. "
+            + advice
+        )
+    write_file(path / marker, b"{" + sign + b"}\n")
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(path)
+        with naming(path):
+            disk.unlink(path)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and all in it; links are removed, not followed."""
+    if not path.is_dir() or path.is_symlink():
+        remove_file(path)
+        return
+    for entry in sorted(path.iterdir()):
+        remove_folder(entry)
+    with naming(path):
+        disk.rmdir(path)
+
+
+def beside(path: Path, form: str) -> Path:
+    """A name next to a path, made of its own: `form` has {} in its place."""
+    named = path if path.name not in ("", "..") else path.resolve()
+    return named.with_name(form.format(named.name))
+
+
+@contextlib.contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """A folder for intermediate results, removed with all in it at the end of the block.
+
+    It is marked as made by Stoker, and a folder of that name without the mark is refused. After a kill or Ctrl-C it stays, and
+    the next block that asks for it is given what is there.
+    """
+    mark = path / SCRATCH_MARK
+    if os.path.lexists(path) and not mark.is_file():
+        raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make what is there. Move it away.")
+    absent = [one for one in path.parents if not one.exists()]
+    try:
+        make_folder(path)
+        if not mark.is_file():
+            write_file(mark, b"intermediate results of Stoker; may be removed when no stoker runs\n")
+        yield path
+    except Exception:
+        with contextlib.suppress(OSError):  # the first error is the one to report
+            remove_scratch(path)
+            for one in absent:
+                disk.rmdir(one)  # unless something else is in it by now
+        raise
+    remove_scratch(path)
+
+
+def remove_scratch(path: Path) -> None:
+    """Remove a marked folder, its mark last: what a kill leaves of it can be told from what a user made."""
+    for entry in sorted(path.iterdir()) if path.is_dir() else ():
+        if entry.name != SCRATCH_MARK:
+            remove_folder(entry)
+    remove_folder(path)
+
+
+def open_inside(folder: Path, name: str) -> int:
+    """Open a shard for reading: its name has the one allowed shape, and it is a plain file, not a link or device."""
+    if not SHARD_NAME.fullmatch(name):
+        raise StoreDamaged(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
+    return open_plain(folder / name, StoreDamaged)
+
+
+def open_plain(path: Path, refusal: type[StokerError]) -> int:
+    """Open a file for reading; what is there but is a link, a device or a folder raises `refusal`."""
+    # NONBLOCK: opening a FIFO that somebody put there must not wait for a writer.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise refusal(f"{path}: cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise refusal(f"{path}: is not a plain file.")
+    return fd
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the `Lock` of a folder at this moment."""
+    try:
+        fd = os.open(folder / ".lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+class Lock:
+    """The right to write a folder: an `flock`, which the kernel frees however the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".lock"
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        with naming(self.path, needed_bytes=32):
+            while self._fd < 0:
+                self._fd = self._try()
+            try:
+                os.ftruncate(self._fd, 0)
+                os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+            except BaseException:
+                with contextlib.suppress(OSError):  # where the disk is full, not even an empty file shall stay
+                    os.unlink(self.path)
+                self._release()
+                raise
+        return self
+
+    def _try(self) -> int:
+        """Lock the file and return its descriptor, or -1 if the file was removed in between (then try again)."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(fd), os.lstat(self.path)):
+                return fd
+        except BlockingIOError:
+            holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
+            raise StoreLocked(
+                f"{self.path.parent} is being written by process {holder}. Wait for it to end, or pack to another folder."
+            ) from None
+        except FileNotFoundError:
+            pass
+        os.close(fd)
+        return -1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+
+def make_cache_folder(path: Path) -> None:
+    """Make a folder that only this user can enter, and its parents likewise; nothing is synced."""
+    if path.is_dir():
+        return
+    with naming(path):
+        make_cache_folder(path.parent)
+        with contextlib.suppress(FileExistsError):  # another process was quicker
+            cache_disk.mkdir(path, 0o700)
+
+
+def write_cache_file(path: Path, data: bytes) -> None:
+    """Replace a file in one step, by any number of processes at once. Not synced: a reader must see what a power loss tore."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
+    with naming(path, needed_bytes=len(data)):
+        fd = cache_disk.create(temporary)
+        try:
+            _write_all(lambda rest, _: cache_disk.write(fd, rest), memoryview(data))
+            cache_disk.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):  # the first error is the one to report
+                cache_disk.unlink(temporary)
+            raise
+        finally:
+            os.close(fd)

@@ -1,0 +1,424 @@
+"""THE compiler of kernels: compiled once per machine and kept on disk, free of the GIL, with the arithmetic of NumPy.
+
+Kernels have no parallel loops: threads work on different batches instead (nested thread pools collapse on a busy machine).
+
+The cache holds one file per kernel and signature. Its content is machine code and a pickle, so it is read only from a folder that
+belongs to this user and that nobody else can write (SECURITY.md). A hash over the content comes first: what a power loss, a full
+disk or a flipped bit made of a file is never unpickled, but compiled again. A kernel is also compiled again when its own file
+changes, or the version of stoker or numba, but not when a constant of another file does: such numbers are passed as arguments.
+
+Compiling takes seconds, so the first kernel that a process has to compile is announced on a terminal: numba tells its
+listeners of each compilation and of nothing else, so that calls and loads from the cache cost nothing and say nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import platform
+import stat
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import llvmlite
+import numba
+import xxhash
+from llvmlite import binding, ir
+from numba import njit, types
+from numba.core import cgutils, event, serialize
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.extending import intrinsic
+
+import stoker
+from stoker import _disk
+from stoker.errors import DiskError
+
+F = TypeVar("F", bound=Callable[..., object])
+
+ANNOUNCE = "STOKER_ANNOUNCE"
+"""The environment variable that decides where it is set: 1 announces everywhere, 0 nowhere."""
+CACHE = "STOKER_CACHE"
+"""The environment variable that names the folder of all caches of stoker."""
+
+_LINE = "stoker: compiling kernels for this machine; this takes some seconds, once …\n"
+_MAGIC = b"stoker kernel 1\n"
+_HEAD_BYTES = len(_MAGIC) + 16
+
+
+def kernel(function: F) -> F:
+    """Compile a function on its first call, or load it from the cache."""
+    compiled: F = njit(nogil=True, error_model="numpy")(function)
+    # What njit(cache=True) sets too, to a cache that fails where a file is damaged or no folder can be written.
+    compiled._cache = _Cache(function)  # type: ignore[attr-defined]
+    _announcer.kernels.add(compiled)
+    return compiled
+
+
+def cache_folders() -> list[Path]:
+    """The folders that compiled kernels are looked for in. A new one is saved in the first that can be written.
+
+    That is `$STOKER_CACHE/kernels` or `$NUMBA_CACHE_DIR/stoker-kernels` alone, where one of the variables is set; else
+    `$XDG_CACHE_HOME/stoker/kernels` (`~/.cache/…` without the variable), and then a folder of this user in `$TMPDIR` or `/tmp`.
+    """
+    if named := os.environ.get(CACHE):
+        return [Path(named).absolute() / "kernels"]
+    if named := numba.config.CACHE_DIR:
+        return [Path(named).absolute() / "stoker-kernels"]
+    # A user without a home is left with "~", which is not absolute; Path.expanduser would raise.
+    user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
+    # Right below /tmp, where others may put links and folders: the one that is checked is the only one on the way that they can.
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp", f"stoker-kernels-{os.geteuid()}")
+    return [folder for folder in (user / "stoker" / "kernels", temporary) if folder.is_absolute()]
+
+
+class _Cache(NullCache):  # type: ignore[misc]
+    """The compiled forms of one function on disk, for numba's dispatcher. Nothing that is wrong with a disk is an error here."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        code = function.__code__
+        plain = function.__qualname__.replace("<", "").replace(">", "")
+        self._prefix = f"{Path(code.co_filename).stem}.{plain}"
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        self._function = repr((code.co_filename, function.__qualname__, code.co_firstlineno, sys.implementation.cache_tag)).encode()
+        self._function += serialize.dumps(cells) if cells else b""
+        source = _source_hash(code.co_filename)
+        self._is_on = source is not None  # what was typed at a prompt has no file that could say when it changes
+        self._stamp = repr((source, stoker.__version__, numba.__version__, llvmlite.__version__)).encode() + code.co_code
+
+    @property
+    def cache_path(self) -> str:
+        """For numba's statistics."""
+        return str(cache_folders()[0])
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled form for these types, or None where it has to be compiled."""
+        if not self._is_on:
+            return None
+        target_context.refresh()
+        name = self._name(sig, target_context)
+        for folder in cache_folders():
+            content = _read(folder, name)
+            payload = content[_HEAD_BYTES:]
+            if content and content[:_HEAD_BYTES] == self._head(name, payload):
+                with contextlib.suppress(Exception):  # whole, but of no use to this numba
+                    return CompileResult._rebuild(target_context, *serialize.loads(payload))
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled form where the next process will look for it."""
+        if not self._is_on or data.library.has_dynamic_globals or any(not one.can_cache for one in data.lifted):
+            return
+        name, payload = self._name(sig, data.target_context), serialize.dumps(data._reduce())
+        problems = []
+        for folder in cache_folders():
+            try:
+                _write(folder, name, self._head(name, payload) + payload)
+            except OSError as error:
+                problems.append((error.strerror or str(error)).rstrip("."))
+            else:
+                return
+        _warn_once(
+            f"compiled kernels cannot be kept on disk, so each process compiles them again: {'; '.join(problems)}. "
+            f"Set {CACHE} to a folder that you can write."
+        )
+
+    def _name(self, signature: Any, context: Any) -> str:
+        """One file for all versions of a function, so that a change replaces it; another for other types and other CPUs."""
+        identity = self._function + repr((signature, context.codegen().magic_tuple())).encode()
+        return f"{self._prefix}-{xxhash.xxh3_64_hexdigest(identity)}"
+
+    def _head(self, name: str, payload: bytes) -> bytes:
+        return _MAGIC + xxhash.xxh3_128_digest(self._stamp + name.encode() + payload)
+
+
+@functools.cache
+def _source_hash(path: str) -> str | None:
+    """Taken when a file is imported: what is compiled from it later is not what the file may have become since."""
+    try:
+        return xxhash.xxh3_128_hexdigest(Path(path).read_bytes())
+    except OSError:
+        return None
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+class _Untrusted(DiskError):
+    """A folder whose files somebody else can have put there."""
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """A descriptor of the folder, checked after opening, so that it stays the one that was checked.
+
+    Links are not followed: one that somebody else made may lead to a folder of this user with files of his.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid():
+            raise _Untrusted(f"{folder} belongs to user {found.st_uid}, but this process runs as user {os.geteuid()}")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise _Untrusted(f"{folder} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}, expected 0700)")
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _read(folder: Path, name: str) -> bytes:
+    """A file of the cache; empty where there is none that can be trusted."""
+    try:
+        with _opened(folder) as inside:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+            with os.fdopen(fd, "rb") as file:
+                return file.read()
+    except _Untrusted as error:
+        _warn_once(f"compiled kernels are not read from the cache: {error}. Remove the folder, or set {CACHE} to another one.")
+    except OSError:
+        pass
+    return b""
+
+
+def _write(folder: Path, name: str, content: bytes) -> None:
+    _disk.make_cache_folder(folder)
+    with _disk.naming(folder), _opened(folder):
+        _disk.write_cache_file(folder / name, content)
+
+
+class _Announcer(event.Listener):  # type: ignore[misc]
+    """Writes one line when the first kernel of this file is compiled. Numba compiles under a lock, so nobody else is here."""
+
+    def __init__(self) -> None:
+        self.kernels: set[object] = set()
+        self._said = False
+
+    def on_start(self, event: Any) -> None:
+        """A function is not in the cache and is about to be compiled; it may be one of somebody else."""
+        if self._said or event.data["dispatcher"] not in self.kernels:
+            return
+        self._said = True
+        stream, asked = sys.stderr, os.environ.get(ANNOUNCE, "")
+        if stream is None or asked == "0":
+            return
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone, or closed, is no reason not to compile
+            if asked or stream.isatty():
+                stream.write(_LINE)
+                stream.flush()
+
+    def on_end(self, event: Any) -> None:
+        """Nothing to say."""
+
+
+_announcer = _Announcer()
+event.register("numba:compile", _announcer)
+
+
+# Memory: what compiled kernels ask of the memory system beyond loads and stores.
+#
+# `copy_bytes` is the C library's memcpy. `prefetch` asks for a cache line ahead of its use, into the second level: there a
+# core can wait for more lines at once than in the first, which is what bounds reading at random (bench_gather).
+# `move_line` copies 256 bytes with stores that go past the caches: a batch larger than the second level would only push
+# the source out of them. After such stores `publish` must run before another thread or device reads.
+# `clear_overflow` and `saw_overflow` read the flag that a processor sets, at no cost, when a finite number becomes infinite.
+
+LINE_BYTES = 256
+ALIGNMENT = 64
+
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_LANES, _VECTORS = 8, 4  # 4 vectors of 8 words of 8 bytes make the 256 bytes
+_SECOND_LEVEL = 2
+
+Generated = tuple[Any, Callable[..., Any]]
+
+
+def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Kernels call it without the first argument, which the compiler adds."""
+    known: Callable[..., Any] = intrinsic(function)
+    return known
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, offset: Any) -> Any:
+    data = cgutils.create_struct_proxy(kind)(context, builder, array).data
+    return builder.gep(builder.bitcast(data, _I8.as_pointer()), [offset])
+
+
+@_intrinsic
+def copy_bytes(typing: Any, target: Any, to: Any, source: Any, start: Any, count: Any) -> Generated:
+    """Copy `count` bytes from `source` (at byte `start`) to `target` (at byte `to`); both are arrays."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, to, source, start, count = arguments
+        kinds = signature.args
+        cgutils.raw_memcpy(
+            builder, _address(context, builder, kinds[0], target, to), _address(context, builder, kinds[2], source, start), count, 1
+        )
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64, types.int64), generate
+
+
+@_intrinsic
+def clear_bytes(typing: Any, target: Any, to: Any, count: Any) -> Generated:
+    """Set `count` bytes of the array `target` to zero, from byte `to` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, to, count = arguments
+        cgutils.memset(builder, _address(context, builder, signature.args[0], target, to), count, 0)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, types.int64), generate
+
+
+@_intrinsic
+def prefetch(typing: Any, source: Any, start: Any) -> Generated:
+    """Ask for the cache line at byte `start` of the array `source`. Any address may be asked for."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address = _address(context, builder, signature.args[0], *arguments)
+        kind = ir.FunctionType(ir.VoidType(), [_I8.as_pointer(), _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(function, [address, _I32(0), _I32(_SECOND_LEVEL), _I32(1)])
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64), generate
+
+
+def _line_mover(streaming: bool) -> Callable[..., Generated]:
+    vector = ir.VectorType(_I64, _LANES)
+    step = _LANES * 8
+
+    def move(typing: Any, target: Any, to: Any, source: Any, start: Any) -> Generated:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            target, to, source, start = arguments
+            first = _address(context, builder, signature.args[0], target, to)
+            origin = _address(context, builder, signature.args[2], source, start)
+
+            def part(address: Any, i: int) -> Any:
+                return builder.bitcast(builder.gep(address, [_I64(i * step)]), vector.as_pointer())
+
+            words = [builder.load(part(origin, i), align=1) for i in range(_VECTORS)]
+            for i, word in enumerate(words):
+                store = builder.store(word, part(first, i), align=step if streaming else 1)
+                if streaming:
+                    store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+            return context.get_dummy_value()
+
+        return types.void(target, types.int64, source, types.int64), generate
+
+    return move
+
+
+move_line = _intrinsic(_line_mover(streaming=True))
+"""Copy 256 bytes past the caches; the target's address must be a multiple of 64."""
+
+keep_line = _intrinsic(_line_mover(streaming=False))
+"""Copy 256 bytes through the caches."""
+
+
+def _line_scaler(streaming: bool) -> Callable[..., Generated]:
+    step = _LANES * 8
+
+    def scale(typing: Any, target: Any, to: Any, source: Any, start: Any, center: Any, divisor: Any) -> Generated:
+        word = ir.FloatType() if source.dtype == types.float32 else ir.DoubleType()
+        lanes = step // (source.dtype.bitwidth // 8)
+        vector = ir.VectorType(word, lanes)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            target, to, source, start, center, divisor = arguments
+            first = _address(context, builder, signature.args[0], target, to)
+            origin = _address(context, builder, signature.args[2], source, start)
+
+            def part(address: Any, i: int) -> Any:
+                return builder.bitcast(builder.gep(address, [_I64(i * step)]), vector.as_pointer())
+
+            def spread(number: Any) -> Any:
+                one = builder.insert_element(ir.Constant(vector, ir.Undefined), number, _I32(0))
+                return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes))
+
+            centers, divisors = spread(center), spread(divisor)
+            words = [builder.load(part(origin, i), align=1) for i in range(_VECTORS)]
+            for i, one in enumerate(words):
+                scaled = builder.fdiv(builder.fsub(one, centers), divisors)
+                store = builder.store(scaled, part(first, i), align=step if streaming else 1)
+                if streaming:
+                    store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+            return context.get_dummy_value()
+
+        return types.void(target, types.int64, source, types.int64, source.dtype, source.dtype), generate
+
+    return scale
+
+
+move_scaled = _intrinsic(_line_scaler(streaming=True))
+"""Like `move_line` for floats, which become (x - center) / divisor."""
+
+keep_scaled = _intrinsic(_line_scaler(streaming=False))
+"""Like `keep_line` for floats, which become (x - center) / divisor."""
+
+
+@_intrinsic
+def publish(typing: Any) -> Generated:
+    """Make all stores of this thread visible before what follows."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+_FE_OVERFLOW = {"x86_64": 8, "aarch64": 4}.get(platform.machine())
+"""As <fenv.h> of the C library has it; None where it is not known."""
+
+
+def _find_flags() -> bool:
+    """Make the C library's functions known to compiled kernels under names of our own; False where they are not there."""
+    if _FE_OVERFLOW is None:
+        return False
+    library = ctypes.CDLL(None)
+    for name in ("feclearexcept", "fetestexcept"):
+        if not hasattr(library, name):
+            return False
+        binding.add_symbol(f"stoker_{name}", ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    return True
+
+
+_HAS_FLAGS = _find_flags()
+
+
+def _call_flags(builder: Any, name: str) -> Any:
+    # A call of a function that the compiler knows nothing of, so that no store, and nothing that is stored, is moved across it.
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, [_I32]), name)
+    return builder.call(function, [_I32(_FE_OVERFLOW)])
+
+
+@_intrinsic
+def clear_overflow(typing: Any) -> Generated:
+    """Forget that a finite number became infinite in this thread."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if _HAS_FLAGS:
+            _call_flags(builder, "stoker_feclearexcept")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@_intrinsic
+def saw_overflow(typing: Any) -> Generated:
+    """Whether a finite number became infinite in this thread since `clear_overflow`; also True where that cannot be known."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if not _HAS_FLAGS:
+            return context.get_constant(types.boolean, True)
+        return builder.icmp_signed("!=", _call_flags(builder, "stoker_fetestexcept"), _I32(0))
+
+    return types.boolean(), generate

@@ -1,0 +1,98 @@
+"""Units: numbers as people read them."""
+
+from __future__ import annotations
+
+import contextlib
+import unicodedata
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from stoker.errors import OptionError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def readable_bytes(num_bytes: float) -> str:
+    """1,234,567 as 1.2 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} TB"
+
+
+def readable_seconds(seconds: float) -> str:
+    """0.00123 as 1.23 ms, 4000 as 1 h 6 min."""
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+# Text from data on a terminal: names of files and columns are shown, never obeyed.
+
+
+def printable(text: str) -> str:
+    """The text with everything that could steer a terminal, or hide, written as an escape."""
+    return "".join(_escape(char) if unicodedata.category(char) in _STEERING else char for char in text)
+
+
+_STEERING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+# Devices, as people name them: what torch would refuse with a traceback is refused in one line.
+#
+# Used by feeds, trainers, recipes and diagnose. torch is imported on use.
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """The device that is meant, a GPU with its number; refused where this machine has none such."""
+    import torch
+
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N' ({str(error).splitlines()[0]}).") from None
+    if found.type == "cuda":
+        if not torch.cuda.is_available():
+            raise OptionError(f"device is {device!r}, but torch {torch.__version__} sees no GPU here. Use device='cpu'.")
+        index = found.index if found.index is not None else torch.cuda.current_device()
+        if index >= torch.cuda.device_count():
+            raise OptionError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs here.")
+        return torch.device("cuda", index)
+    return found
+
+
+@contextlib.contextmanager
+def sync_debug_mode(mode: str, cuda: Any = None) -> Iterator[None]:
+    """Let torch warn about operations that wait for the GPU (`"warn"`), or refuse them (`"error"`), within the block.
+
+    The mode is that of the whole process, so it is always restored. torch warns that the mode is a prototype when it is set; the
+    caller has not asked for that, and where warnings are errors it would leave the mode on.
+    """
+    if cuda is None:
+        import torch
+
+        cuda = torch.cuda
+    before = cuda.get_sync_debug_mode()
+    try:
+        _set_sync_debug_mode(cuda, mode)
+        yield
+    finally:
+        _set_sync_debug_mode(cuda, before)
+
+
+def _set_sync_debug_mode(cuda: Any, mode: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*debug mode is a prototype")
+        cuda.set_sync_debug_mode(mode)

@@ -1,0 +1,1 @@
+"""Checks of any iterable of batches: what is wrong with it."""

@@ -1,0 +1,605 @@
+"""Numbered samples: rows that carry the number of their sample, in an entry or by a function of the batch."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stoker.auditing.findings import UNKNOWN, Catalogue, Contents, at_most, equal_pairs, listed, most_likely_equal
+from stoker.auditing.fingerprints import Array, Form, Rows, Words, as_array, combine, rows_of, rows_of_items
+from stoker.errors import OptionError
+
+if TYPE_CHECKING:
+    from stoker.feed.feed import Feed
+
+Ids = str | Callable[[Any], Any]
+"""The name of an entry, or a function of the batch."""
+
+
+def numbers_of(ids: Ids, rows: Rows, batch: Any) -> Array:
+    """The sample number of each row that is not masked, int64."""
+    if callable(ids):
+        given = ids(batch)
+        found = as_array(given) if hasattr(given, "dtype") else np.asarray(given)
+        what = "the function ids"
+    else:
+        if ids not in rows.entries:
+            raise OptionError(f"ids is {ids!r}, but a batch has {listed(rows.entries)}.")
+        found = np.asarray(rows.entries[ids])
+        what = f"the entry {ids!r}"
+    if found is None or found.shape != (rows.num_rows,) or found.dtype.kind not in "iu":
+        shape = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
+        raise OptionError(f"{what} gives {shape}; expected one whole number for each of {rows.num_rows:,} rows.")
+    numbers: Array = found.astype(np.int64)
+    return numbers if rows.valid is None else numbers[rows.valid]
+
+
+class Numbered:
+    """Identities from numbers: places among those that there should be, or the numbers themselves."""
+
+    def __init__(self, expected: Array | None, num_samples: int) -> None:
+        self.catalogue: Catalogue | None = None
+        if expected is not None:
+            values, counts = np.unique(expected, return_counts=True)
+            self.catalogue = Catalogue(numbers=values, counts=counts, num_samples=num_samples)
+
+    def identify(self, numbers: Array) -> Array:
+        """Identities of rows with these numbers."""
+        if self.catalogue is None:
+            return numbers
+        values = self.catalogue.numbers
+        place = np.minimum(np.searchsorted(values, numbers), max(len(values) - 1, 0))
+        return np.where(values[place] == numbers, place, UNKNOWN) if len(values) else np.full(len(numbers), UNKNOWN)
+
+    def ranks(self, identities: Array) -> tuple[Array, int]:
+        """Ranks of rows in the order of sample numbers, and how many there are."""
+        if self.catalogue is not None:
+            return self.catalogue.ranks(identities)
+        values, ranks = np.unique(identities, return_inverse=True)
+        return ranks, len(values)
+
+
+# Claims: what a loader says of itself, which is what an audit holds it to. Reads attributes, runs nothing.
+#
+# A `DataLoader` of torch is understood with its samplers, and a `Feed` with its order. Any other object may say `dataset`,
+# `collate_fn`, `shuffled`, `drop_last`, `batch_size` and `num_replicas`.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What a loader promises; None where it promises nothing."""
+
+    name: str
+    dataset: Any = None
+    """A map-style dataset: has a length, and items by number."""
+    collate: Callable[[Any], Any] | None = None
+    """Makes a batch of a list of items."""
+    items_are_batches: bool = False
+    shuffled: bool | None = None
+    once: bool = True
+    """Each sample once an epoch; False where the sampler draws with replacement or a number of its own."""
+    expected: Array | None = None
+    """The samples that the sampler goes through, where these are not all."""
+    num_replicas: int = 1
+    """Processes that share an epoch."""
+    droppable: int = 0
+    """Samples that an epoch may leave out, because its last batch would be short."""
+    num_workers: int = 0
+    iterable: bool = False
+    """Whether each worker process runs the whole iterable of the user."""
+
+
+def claims_of(batches: Any) -> Claims:
+    """Read what an iterable of batches says of itself."""
+    data = _torch_data()
+    if data is not None and isinstance(batches, data.DataLoader):
+        return _torch_claims(batches, data)
+    feeds = sys.modules.get("stoker.feed.feed")
+    if feeds is not None and isinstance(batches, feeds.Feed):
+        return _feed_claims(batches)
+    dataset = getattr(batches, "dataset", None)
+    dataset = dataset if is_map_style(dataset) else None
+    shuffled = getattr(batches, "shuffled", None)
+    collate = getattr(batches, "collate_fn", None)
+    replicas = getattr(batches, "num_replicas", 1)
+    return Claims(
+        name=name_of(batches),
+        dataset=dataset,
+        collate=collate if callable(collate) else None,
+        shuffled=shuffled if isinstance(shuffled, bool) else None,
+        num_replicas=replicas if isinstance(replicas, int) else 1,
+        droppable=_droppable(dataset, batches),
+    )
+
+
+class Turn:
+    """The epoch of a loader or its sampler, which a training sets before each epoch, and an audit puts back afterwards."""
+
+    def __init__(self, batches: Any) -> None:
+        sampler = getattr(batches, "sampler", None)
+        batcher = getattr(batches, "batch_sampler", None)
+        places = [batches, sampler, batcher, getattr(batcher, "sampler", None)]
+        self._owner = next((place for place in places if callable(getattr(place, "set_epoch", None))), None)
+        epoch = getattr(self._owner, "epoch", 0)
+        self._first = epoch if isinstance(epoch, int) else 0
+
+    def go(self, number: int) -> None:
+        """Set the epoch, counted from the one that the audit began with."""
+        if self._owner is not None:
+            self._owner.set_epoch(self._first + number)
+
+    def back(self) -> None:
+        """Set the epoch that the audit began with."""
+        self.go(0)
+
+
+def is_map_style(dataset: Any) -> bool:
+    """Whether items can be had by number, and their number is known."""
+    data = _torch_data()
+    if (
+        dataset is None
+        or isinstance(dataset, dict | str | bytes)
+        or (data is not None and isinstance(dataset, data.IterableDataset))
+    ):
+        return False
+    return hasattr(type(dataset), "__getitem__") and hasattr(type(dataset), "__len__")
+
+
+def name_of(value: Any) -> str:
+    """What to call something in a sentence."""
+    return getattr(value, "__name__", None) or type(value).__name__
+
+
+def _torch_data() -> Any:
+    return sys.modules.get("torch.utils.data")
+
+
+def _feed_claims(feed: Feed) -> Claims:
+    from stoker.sampling.orders import ByLength, Sequential, Weighted
+
+    dataset = None if feed.is_packed else feed.dataset
+    return Claims(
+        name=f"Feed of {feed.store.name}",
+        dataset=dataset,
+        collate=None if dataset is None else dataset.collate,
+        # Samples of similar length need not be from everywhere, nor need heavy ones.
+        shuffled=None if isinstance(feed.order, ByLength | Weighted) else not isinstance(feed.order, Sequential),
+        once=not isinstance(feed.order, Weighted),
+        num_replicas=feed.ranks.world_size,
+        droppable=feed.num_samples % (feed.batch_size * feed.ranks.world_size) if feed.drop_last else 0,
+    )
+
+
+def _torch_claims(loader: Any, data: Any) -> Claims:
+    name = f"{type(loader).__name__} over {type(loader.dataset).__name__}"
+    if isinstance(loader.dataset, data.IterableDataset):
+        return Claims(name=name, num_workers=loader.num_workers, iterable=True)
+    dataset = loader.dataset if is_map_style(loader.dataset) else None
+    alone = loader.batch_size is None and loader.batch_sampler is None
+    sampler = loader.sampler if alone else getattr(loader.batch_sampler, "sampler", None)
+    shuffled, once, expected, replicas = None, True, None, 1
+    if isinstance(sampler, data.SequentialSampler):
+        shuffled = False
+    elif isinstance(sampler, data.RandomSampler):
+        shuffled = True
+        once = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
+    elif isinstance(sampler, data.SubsetRandomSampler):
+        shuffled = True
+        expected = np.unique(np.asarray(sampler.indices, dtype=np.int64))
+    elif isinstance(sampler, data.WeightedRandomSampler):
+        once = not sampler.replacement and sampler.num_samples == len(sampler.weights)
+    elif isinstance(sampler, data.DistributedSampler):
+        shuffled, replicas = bool(sampler.shuffle), int(sampler.num_replicas)
+    elif dataset is not None and sampler is not None and hasattr(sampler, "__len__"):
+        once = len(sampler) == len(dataset)
+    return Claims(
+        name=name,
+        dataset=dataset,
+        collate=loader.collate_fn,
+        items_are_batches=alone,
+        shuffled=None if alone else shuffled,  # what it says of items says nothing of the rows in them
+        once=once,
+        expected=None if alone else expected,
+        num_replicas=replicas,
+        droppable=_droppable(dataset if expected is None else expected, loader.batch_sampler),
+        num_workers=loader.num_workers,
+    )
+
+
+def _droppable(samples: Any, batcher: Any) -> int:
+    size = getattr(batcher, "batch_size", None)
+    if getattr(batcher, "drop_last", False) is not True or not isinstance(size, int) or size < 1 or samples is None:
+        return 0
+    return len(samples) % size
+
+
+# Known samples: rows are looked up in a reference, as a whole and entry by entry.
+#
+# Samples of equal content cannot be told apart; they are counted, never guessed at. A row that the reference does not hold,
+# though it holds each of its entries, is mixed of different samples. A row with an entry that is nowhere is foreign. Of a
+# reference
+# that was read in part only what no sample beyond that part can explain is a fault.
+
+MAX_DETAILED = 1000
+"""Mixed and foreign rows that are remembered one by one; the rest is counted."""
+MIN_KNOWN = 0.5
+"""An entry that a foreign reference knows in fewer rows looks different there, and is set aside."""
+MIN_KNOWN_EXACT = 0.01
+"""The same for a reference made by the loader's own means."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """A row whose entries belong to different samples."""
+
+    row: int
+    sample: int
+    """Whose anchor it has."""
+    entry: str
+    other: int
+    """The first sample that has this entry."""
+    num_others: int
+
+
+@dataclass(kw_only=True)
+class Strangers:
+    """Rows of one epoch that the reference does not hold as they are."""
+
+    num_mixed: int = 0
+    mixed: list[Mixed] = field(default_factory=list)
+    num_foreign: int = 0
+    foreign: list[tuple[int, str]] = field(default_factory=list)
+    """Rows, and which of their entries are nowhere in the reference."""
+    seen: list[tuple[Words, Words]] = field(default_factory=list)
+    """Anchors and fingerprints of all rows, where the reference was read in part."""
+
+
+class Known:
+    """Identities that are places in the catalogue of a reference."""
+
+    def __init__(self, reference: Reference, names: tuple[str, ...], table: Words) -> None:
+        """Settle, from a first table of rows, which entries identify a sample."""
+        self.partial = reference.partial
+        self.aside = dict.fromkeys(reference.unstable, "depends on chance, or on the rest of its batch")
+        self.aside |= dict.fromkeys(reference.lacking, "is not in the reference")
+        """Entries that do not identify a sample, and why."""
+        least = (MIN_KNOWN_EXACT if reference.exact else MIN_KNOWN) * len(reference.numbers) / max(reference.num_samples, 1)
+        for column, name in enumerate(names):
+            share = float(np.mean(np.isin(table[:, column], reference.table[:, column])))
+            if name in self.aside:
+                continue
+            if not table[:, column].all():
+                self.aside[name] = "is missing in some batches"
+            elif share < least:
+                self.aside[name] = f"is in the reference for {share:.0%} of the rows only"
+        self._columns = [column for column, name in enumerate(names) if name not in self.aside]
+        self.entries = tuple(names[column] for column in self._columns)
+        self._numbers = reference.numbers
+        self._table = reference.table[:, self._columns]
+        whole = combine(self._table)
+        self._words, first, self._identities, counts = np.unique(whole, return_index=True, return_inverse=True, return_counts=True)
+        self.catalogue = Catalogue(numbers=reference.numbers[first], counts=counts, num_samples=reference.num_samples)
+        self._parts = [np.unique(column, return_index=True, return_counts=True) for column in self._table.T]
+        self._anchor = int(np.argmax([len(words) for words, _, _ in self._parts])) if self._parts else 0
+        # In a part of the samples an anchor may be alone that is not so in all of them; where one is there twice, others will be.
+        self.anchors_tell = bool(self._parts) and (not self.partial or bool(np.all(self._parts[self._anchor][2] == 1)))
+        """Whether who has an anchor alone is known by it."""
+
+    @property
+    def anchor(self) -> str:
+        """The entry that tells most samples apart."""
+        return self.entries[self._anchor]
+
+    def words(self, table: Words) -> Words:
+        """Fingerprints of whole samples, to compare with those that came."""
+        return combine(table[:, self._columns])
+
+    def came(self, identities: Array) -> tuple[Array, Words, Array]:
+        """The distinct identities of an epoch, their fingerprints, and how many samples have each."""
+        distinct = np.unique(identities[identities != UNKNOWN])
+        return distinct, self._words[distinct], self.catalogue.counts[distinct]
+
+    def identify(self, table: Words, row: int, strangers: Strangers) -> Array:
+        """Identities of rows, the first of which is `row` of its epoch; notes those that are mixed or foreign."""
+        place, held = _find(self._words, self.words(table))
+        identities = np.where(held, place, UNKNOWN)
+        table = table[:, self._columns]
+        anchors, lines, owners = self._parts[self._anchor]
+        place, anchored = _find(anchors, table[:, self._anchor])
+        if self.partial:
+            strangers.seen.append((table[:, self._anchor], combine(table)))
+        odd = np.flatnonzero(~held)
+        if not len(odd):
+            return identities
+        known = np.stack([_find(words, table[odd, column])[1] for column, (words, _, _) in enumerate(self._parts)], axis=1)
+        mixed = anchored[odd] & (known.all(axis=1) | self.partial) & (len(self._parts) > 1) & self.anchors_tell
+        line = lines[place[odd]]
+        # Who has this anchor alone is who came, so y of another row does not count as an x that is missing, too.
+        owned = mixed & (owners[place[odd]] == 1)
+        identities[odd[owned]] = self._identities[line[owned]]
+        strangers.num_mixed += int(np.count_nonzero(mixed))
+        for i in np.flatnonzero(mixed)[: MAX_DETAILED - len(strangers.mixed)].tolist():
+            strangers.mixed.append(self._mixed(table[odd[i]], int(line[i]), row + int(odd[i])))
+        if not self.partial:
+            strangers.num_foreign += int(np.count_nonzero(~mixed))
+            for i in np.flatnonzero(~mixed)[: MAX_DETAILED - len(strangers.foreign)].tolist():
+                nowhere = [name for name, good in zip(self.entries, known[i], strict=True) if not good]
+                strangers.foreign.append((row + int(odd[i]), listed(nowhere)))
+        return identities
+
+    def again_by_chance(self, num_rows: int) -> float:
+        """Rows of so many that may seem to have come again, at most, for they are equal to samples that were not read."""
+        if not self.partial:
+            return 0.0
+        num_equal = 0 if self.anchors_tell else equal_pairs(combine(self._table))
+        return at_most(num_rows * len(self._table) * most_likely_equal(num_equal, len(self._table)))
+
+    def mixed_by_chance(self, strangers: Strangers) -> float:
+        """Rows of an epoch that may seem to be mixed, at most, for they share their anchor with samples that were not read."""
+        if not self.partial:
+            return 0.0
+        anchors, whole = (np.concatenate(words) for words in zip(*strangers.seen, strict=True))
+        num_equal = equal_pairs(anchors) - equal_pairs(whole)  # a sample that comes again shares its anchor with itself alone
+        likely = min(most_likely_equal(num_equal, len(anchors)), most_likely_equal(0, len(self._table)))
+        return at_most(len(anchors) * len(self._table) * likely)
+
+    def shared_by_chance(self, theirs: Words) -> float:
+        """Samples that may seem to be in other data, at most, for their contents repeat more than the part that was read shows."""
+        if not self.partial:
+            return 0.0
+        whole = combine(self._table)
+        ours = most_likely_equal(equal_pairs(whole), len(whole))
+        # Between both, contents are equal no more often than the mean of how often they are so within each (Cauchy-Schwarz).
+        likely = math.sqrt(ours * most_likely_equal(equal_pairs(theirs), len(theirs)))
+        return at_most(len(whole) * len(theirs) * likely)
+
+    def _mixed(self, found: Words, line: int, row: int) -> Mixed:
+        column = int(np.flatnonzero(found != self._table[line])[0])
+        words, lines, owners = self._parts[column]
+        place, held = _find(words, found[column : column + 1])
+        return Mixed(
+            row=row,
+            sample=int(self._numbers[line]),
+            entry=self.entries[column],
+            other=int(self._numbers[lines[place[0]]]) if held[0] else UNKNOWN,
+            num_others=int(owners[place[0]]) if held[0] else 0,
+        )
+
+
+def _find(words: Words, wanted: Words) -> tuple[Array, Array]:
+    """Where each wanted word stands in sorted ones, and whether it does."""
+    if not len(words):
+        return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
+    place = np.minimum(np.searchsorted(words, wanted), len(words) - 1)
+    return place, words[place] == wanted
+
+
+# The recogniser: settles, once some rows are there, how samples are told apart, and says so.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recogniser:
+    """How rows become identities: by number where they carry one, else by a reference, else by content alone."""
+
+    contents: Known | Contents
+    numbered: Numbered | None
+    basis: str
+
+    @property
+    def catalogue(self) -> Catalogue | None:
+        """The samples that there should be."""
+        return self.contents.catalogue if self.numbered is None else self.numbered.catalogue
+
+    def identify(self, table: Words, numbers: Array | None, row: int, strangers: Strangers) -> Array:
+        """Identities of rows, the first of which is `row` of its epoch; notes those that the reference does not hold."""
+        if isinstance(self.contents, Known):
+            identities = self.contents.identify(table, row, strangers)
+        else:
+            identities = self.contents.identify(table)
+        return identities if self.numbered is None or numbers is None else self.numbered.identify(numbers)
+
+    def ranks(self, identities: Array) -> tuple[Array, int] | None:
+        """Ranks of rows in the order of sample numbers, and how many there are; None without numbers."""
+        if self.numbered is not None:
+            return self.numbered.ranks(identities)
+        return self.contents.catalogue.ranks(identities) if self.contents.catalogue is not None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What a recogniser is made from: what the user gave, and what the loader says of itself."""
+
+    claims: Claims
+    form: Form
+    ids: Ids | None
+    limit: int
+    report: Report
+
+    def settle(self, reference: Reference | None, table: Words, numbers: Array | None) -> Recogniser:
+        """Decide with the first rows how samples are recognised."""
+        contents, basis = self._compare(reference, table)
+        if self.ids is None or numbers is None:
+            return Recogniser(contents=contents, numbered=None, basis=basis)
+        numbered = self._number(reference, numbers)
+        by = repr(self.ids) if isinstance(self.ids, str) else "the function ids"
+        many = f", {numbered.catalogue.num_samples:,} in all" if numbered.catalogue is not None else ""
+        return Recogniser(contents=contents, numbered=numbered, basis=f"Samples are numbered by {by}{many}. {basis}")
+
+    def _compare(self, reference: Reference | None, table: Words) -> tuple[Known | Contents, str]:
+        contents = Contents(self.form.names, table)
+        if reference is None:
+            return contents, f"Compared by content: {listed(contents.entries)}, among themselves, for there is no reference."
+        known = Known(reference, self.form.names, table)
+        aside = "; ".join(f"{name!r} {why}" for name, why in known.aside.items())
+        if not known.entries:
+            return contents, f"Samples cannot be found in the reference: {aside}. They need numbers (ids)."
+        read = (
+            f"{len(reference.numbers):,} of {reference.num_samples:,}, drawn at random"
+            if reference.partial
+            else f"all {reference.num_samples:,}"
+        )
+        left_out = f" ({aside})" if aside else ""
+        return known, f"Compared by content: {listed(known.entries)}{left_out}, with the samples of the reference ({read})."
+
+    def read(self, data: Any, role: str = "reference") -> Reference:
+        """Fingerprint other data, in the form of the batches."""
+        own = data is self.claims.dataset
+        source = Source(
+            data=data,
+            form=self.form,
+            collate=self.claims.collate if is_map_style(data) else None,
+            items_are_batches=own and self.claims.items_are_batches,
+            only=self.claims.expected if own else None,
+            ids=self._ids if isinstance(self.ids, str) or not is_map_style(data) else None,  # a function knows no items
+            own=own,
+            role=role,
+        )
+        return source.read(limit=self.limit, report=self.report)
+
+    def _ids(self, rows: Rows, batch: Any) -> Array | None:
+        """The numbers of other data; None where they have none."""
+        if self.ids is None or (isinstance(self.ids, str) and self.ids not in rows.entries):
+            return None
+        return numbers_of(self.ids, rows, batch)
+
+    def _number(self, reference: Reference | None, numbers: Array) -> Numbered:
+        if reference is None:
+            return Numbered(None, 0)
+        if reference.ids is not None:
+            return Numbered(reference.ids, reference.num_samples)
+        # Numbers that fit are those of the items; others are keys of the user's own, of which no list is known.
+        fits = bool(np.all(np.isin(numbers, reference.numbers))) if not reference.partial else False
+        return Numbered(reference.numbers if fits else None, reference.num_samples)
+
+
+# The reference: fingerprints of all samples there are, by number. It turns content into sample numbers.
+#
+# Items go through the loader's own collate function, so that they look as they do in batches. Entries that do not come out the
+# same twice (random augmentation, padding that depends on the batch) cannot identify a sample and are set aside.
+
+PART = 256
+NUM_PROBED = 64
+"""Items that are read twice, together and alone, to see whether they stay the same."""
+
+Collate = Callable[[Any], Any]
+IdsOfRows = Callable[[Rows, Any], Array | None]
+Report = Callable[[float, int], None]
+"""Gets the share that is done, and the number of items."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """Fingerprints of samples: line i is that of sample `numbers[i]`."""
+
+    num_samples: int
+    """Samples that there are; more than lines where only some were read."""
+    numbers: Array
+    table: Words
+    lacking: tuple[str, ...] = ()
+    """Entries of the batches that are not in it."""
+    unstable: tuple[str, ...] = ()
+    """Entries that did not come out the same twice."""
+    ids: Array | None = None
+    exact: bool = False
+    """Whether it was made by the loader's own means, so that batches have no excuse to differ."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether only some of the samples were read."""
+        return len(self.numbers) < self.num_samples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a reference is read from."""
+
+    data: Any
+    """A map-style dataset, or another iterable of batches."""
+    form: Form
+    collate: Collate | None = None
+    items_are_batches: bool = False
+    only: Array | None = None
+    """The samples that are meant to come, where these are not all."""
+    ids: IdsOfRows | None = None
+    own: bool = False
+    """Whether it is the loader's own dataset."""
+    role: str = "reference"
+
+    def read(self, *, limit: int, report: Report) -> Reference:
+        """Fingerprint all samples, or `limit` of them, drawn at random."""
+        if self.items_are_batches or not is_map_style(self.data) or self._holds_batches():
+            return self._read(map(self._look, self._batches()), None, 0, report)
+        total = len(self.data) if self.only is None else len(self.only)
+        numbers = np.arange(total) if total <= limit else np.unique(np.random.default_rng(0).integers(0, total, limit))
+        numbers = numbers if self.only is None else self.only[numbers]
+        parts = (self._items(numbers[i : i + PART].tolist()) for i in range(0, len(numbers), PART))
+        return self._read(parts, numbers, total, report)
+
+    def _read(self, parts: Iterator[tuple[Rows, Any]], numbers: Array | None, total: int, report: Report) -> Reference:
+        tables, ids, count = [np.zeros((0, len(self.form.names)), np.uint64)], [], 0
+        lacking: set[str] = set()
+        for rows, batch in parts:
+            tables.append(self.form.table(rows))
+            lacking.update(self.form.lacking(rows))
+            numbered = self.ids(rows, batch) if self.ids is not None else None
+            if numbered is not None:
+                ids.append(numbered)
+            count += len(tables[-1])
+            report(count / max(len(numbers), 1) if numbers is not None else 0.0, count)
+        table = np.concatenate(tables)
+        if numbers is not None and len(table) != len(numbers):
+            raise OptionError(
+                f"{len(numbers):,} items of the reference become {len(table):,} rows of batches, so an item is no sample. "
+                f"Pass an iterable of batches as the reference."
+            )
+        return Reference(
+            num_samples=total if numbers is not None else count,
+            numbers=numbers if numbers is not None else np.arange(count),
+            table=table,
+            lacking=tuple(sorted(lacking)),
+            unstable=() if numbers is None else self._unstable(numbers, table),
+            ids=np.concatenate(ids) if ids else None,
+            exact=self.own and self.collate is not None,
+        )
+
+    def _unstable(self, numbers: Array, table: Words) -> tuple[str, ...]:
+        """Read some items again, each alone: what differs depends on chance, or on the rest of its batch."""
+        probes = np.unique(np.linspace(0, len(numbers) - 1, NUM_PROBED).astype(np.int64)) if len(numbers) else np.arange(0)
+        bad = np.zeros(len(self.form.names), dtype=bool)
+        for probe in probes.tolist():
+            again = self.form.table(self._items([int(numbers[probe])])[0])
+            bad |= np.any(again != table[probe], axis=0)
+        return tuple(name for name, differs in zip(self.form.names, bad, strict=True) if differs)
+
+    def _holds_batches(self) -> bool:
+        """Whether what has items by number, such as a list, has batches for items."""
+        return self.collate is None and len(self.data) > 0 and self.form.is_batch(self.data[0])
+
+    def _batches(self) -> Iterable[Any]:
+        if not self.items_are_batches:
+            return self.data  # type: ignore[no-any-return]
+        items = (self.data[i] for i in range(len(self.data)))
+        return items if self.collate is None else map(self.collate, items)
+
+    def _look(self, batch: Any) -> tuple[Rows, Any]:
+        return self._adapt(rows_of(batch)), batch
+
+    def _adapt(self, rows: Rows) -> Rows:
+        adapted = self.form.adapt(rows)
+        # The loader's own dataset may be encoded into something else; data that the user names must be comparable.
+        if rows.num_rows and not self.own and len(self.form.lacking(adapted)) == len(self.form.names):
+            names = f"{listed(rows.entries)}, but batches have {listed(self.form.names)}"
+            raise OptionError(f"the {self.role} has {names}: there is nothing to compare.")
+        return adapted
+
+    def _items(self, numbers: list[int]) -> tuple[Rows, Any]:
+        data = self.data
+        items = data.__getitems__(numbers) if hasattr(data, "__getitems__") else [data[number] for number in numbers]
+        if self.collate is not None:
+            return self._look(self.collate(items))
+        return self._adapt(rows_of_items(items)), items

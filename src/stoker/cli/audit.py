@@ -1,0 +1,107 @@
+"""`stoker check`: what is wrong with the batches of a script, found by reading them as its training would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker._progress import progress
+from stoker._text import printable
+from stoker.cli.paths import PATH
+
+if TYPE_CHECKING:
+    from stoker.auditing.check import Audit
+
+COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
+
+
+@click.command("check", short_help="Audit the batches of a script.")
+@click.argument("script", type=PATH, metavar="SCRIPT.py[:NAME]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
+@click.option(
+    "--reference", metavar="NAME", help="The samples that there are: a dataset, or other batches (default: the loader's)."
+)
+@click.option("--apart-from", metavar="NAME", help="Data that must have no sample in common, such as validation.")
+@click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the number of each sample.")
+@click.option(
+    "--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to follow; 2 compares their order."
+)
+@click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches of an epoch to look at (default: all).")
+@click.option(
+    "--reference-limit", type=click.IntRange(min=1), metavar="N", help="Samples of the reference to read (default: a million)."
+)
+@click.option("--shuffled/--not-shuffled", default=None, help="What is promised of the order (default: what the loader says).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+def command(
+    script: str,
+    arguments: tuple[str, ...],
+    reference: str | None,
+    apart_from: str | None,
+    ids: str | None,
+    epochs: int,
+    max_batches: int | None,
+    reference_limit: int | None,
+    shuffled: bool | None,
+    as_json: bool,
+) -> None:
+    """Run SCRIPT.py up to its batches, and audit them: NAME is a loader at its top level, or a function that returns one.
+
+    The script runs under the name __stoker_check__, so what stands under `if __name__ == "__main__":` does not run. Ends
+    with code 1 if something is wrong.
+
+    \b
+    stoker check train.py
+    stoker check train.py:train_loader --apart-from val_loader --epochs 2
+    stoker check train.py:make_loader --max-batches 100 -- --config small.yaml
+    """
+    from stoker.auditing.check import REFERENCE_LIMIT, check
+    from stoker.cli.script import Script
+
+    # What the script itself prints must not stand among JSON.
+    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with aside, progress(unit="samples", enabled=not as_json) as show, Script.run(script, arguments) as ran:
+        batches = ran.batches()
+        audit = check(
+            batches,
+            reference=ran.data(reference) if reference else None,
+            apart_from=ran.data(apart_from) if apart_from else None,
+            ids=ids,
+            epochs=epochs,
+            max_batches=max_batches,
+            reference_limit=reference_limit or REFERENCE_LIMIT,
+            shuffled=shuffled,
+            progress=show,
+        )
+    if as_json:
+        click.echo(json.dumps(audit.to_dict()))
+    else:
+        _print(audit)
+    if not audit.ok:
+        raise SystemExit(1)
+
+
+def _print(audit: Audit) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:  # a log or a pipe: one check a line, whatever its width
+        click.echo("\n".join(printable(line) for line in str(audit).split("\n")))
+        return
+    from stoker.auditing.check import WORDS
+
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in audit.checks:
+        table.add_row(Text(WORDS[one.severity], style=COLORS[one.severity]), Text(one.kind), Text(printable(one.text)))
+    console.print(Text(printable(audit.headline), style="bold"))
+    console.print(Text(printable(audit.basis)))
+    console.print()
+    console.print(table)

@@ -1,0 +1,290 @@
+"""Columns: what the samples of a dataset are rows or windows of, found by looking at a few; or made by reading all of them once.
+
+The law: a column is believed only where it gave, bit for bit, what the dataset and its collate function gave for the same numbers,
+twice, and alone as in company. What differs from call to call, or depends on the other samples of a batch, has no columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils.data import BatchSampler, DataLoader, Dataset, default_collate
+
+from stoker._clock import now_ns
+from stoker.diagnose.fixes import LoaderFix, is_map_style, kept_seeds
+
+PROBES = 12
+LARGEST_BYTES = 1 << 30
+LONGEST_SECONDS = 30.0
+MODEL_BYTES = 256 << 20
+"""Of a column that is made up."""
+SEARCHED = 4096
+"""Places at which the first sample is looked for."""
+CHUNK = 256
+MOST_PARTS = 32
+Collate = Callable[[list[Any]], Any]
+Make = Callable[[Sequence[int]], tuple[list[Any], TreeSpec]]
+"""Numbers of samples to the tensors of their batch, and the form around them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One tensor of a batch: sample i is `length` values of a tensor from `offset + stride * i` on, or one value where None."""
+
+    values: torch.Tensor
+    dtype: torch.dtype
+    stride: int = 1
+    offset: int = 0
+    length: int | None = None
+
+    def gather(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The tensor of a batch, at once."""
+        starts = numbers * self.stride + self.offset
+        if self.length is None:
+            return self.values.index_select(0, starts).to(self.dtype)
+        places = starts[:, None] + torch.arange(self.length)
+        return self.values[places].to(self.dtype)
+
+    def reaches(self, count: int) -> bool:
+        """Whether there are so many samples in it."""
+        return self.offset + self.stride * (count - 1) + (self.length or 1) <= len(self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """All tensors of a batch, and the form around them."""
+
+    columns: list[Column]
+    form: TreeSpec
+
+    def gather(self, numbers: Sequence[int]) -> Any:
+        """A batch."""
+        wanted = torch.as_tensor(numbers)
+        return tree_unflatten([column.gather(wanted) for column in self.columns], self.form)
+
+
+def columns_like(batches: Sequence[Any], rows: int) -> Columns | None:
+    """Columns of so many rows that give batches like these; None where a batch has other things than tensors with a row a sample.
+
+    What they hold is made up of the batches, again and again: gathering costs what it would cost, in memory of the same size.
+    """
+    flat = [tree_flatten(batch) for batch in batches]
+    leaves, form = flat[0]
+    if not leaves or any(other != form for _, other in flat):
+        return None
+    columns = []
+    for parts in zip(*(one for one, _ in flat), strict=True):
+        tensors = [part for part in parts if isinstance(part, torch.Tensor) and part.ndim and part.device.type == "cpu"]
+        if len(tensors) < len(parts) or len({part.shape[1:] for part in tensors}) > 1:
+            return None
+        whole = torch.cat(tensors)
+        times = max(1, min(rows, MODEL_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
+        columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
+    return Columns(columns=columns, form=form)
+
+
+def columns_of(dataset: Any, collate: Collate) -> Columns | str:
+    """The columns of a dataset, or why it has none."""
+    count = len(dataset)
+    numbers = sorted({0, min(1, count - 1), count - 1, *np.random.default_rng(0).integers(0, count, PROBES).tolist()})
+    name = type(dataset).__name__
+
+    def made(chosen: Sequence[int]) -> tuple[list[Any], TreeSpec]:
+        return tree_flatten(collate([dataset[number] for number in chosen]))
+
+    leaves, form = made(numbers)
+    if not all(isinstance(leaf, torch.Tensor) and leaf.ndim and len(leaf) == len(numbers) for leaf in leaves):
+        return f"batches of {name} are not made of tensors with a row a sample"
+    again, same_form = made(numbers)
+    if form != same_form or not _equal(leaves, again):
+        return f"samples of {name} differ from one call to the next"
+    for place, number in enumerate(numbers[:4]):
+        one, one_form = made([number])
+        if one_form != form or not _equal([leaf[place : place + 1] for leaf in leaves], one):
+            return f"samples of {name} depend on the others of their batch"
+    arrays = list(_tensors_within(dataset))
+    found = [_find(leaf, numbers, count, arrays) for leaf in leaves]
+    if None not in found:
+        return Columns(columns=[one for one in found if one is not None], form=form)
+    # A collate function of the program's may pad: alone, a sample has the shape that is its own.
+    return _read_all(made, count, leaves, form, name, chunk=CHUNK if collate is default_collate else 1)
+
+
+def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: str, *, chunk: int) -> Columns | str:
+    """Make the columns, as packing would."""
+    size = sum(leaf[0].nbytes for leaf in probe) * count
+    if size > LARGEST_BYTES:
+        return f"{name} has {count:,} samples, {size / 1e9:,.1f} GB: too much to read all of them for a try"
+    begin = now_ns()
+    whole = [torch.empty((count, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in probe]
+    for start in range(0, count, chunk):
+        stop = min(count, start + chunk)
+        leaves, _ = made(range(start, stop))
+        if [leaf.shape[1:] for leaf in leaves] != [leaf.shape[1:] for leaf in probe]:
+            return f"samples of {name} differ in their shapes"
+        for column, leaf in zip(whole, leaves, strict=True):
+            column[start:stop] = leaf
+        if (now_ns() - begin) / 1e9 * count / stop > LONGEST_SECONDS:
+            return f"{name} has {count:,} samples: reading all of them would take too long for a try"
+    return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form)
+
+
+def _tensors_within(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors and arrays that an object holds, without a copy."""
+    if isinstance(value, torch.Tensor):
+        if value.ndim and value.device.type == "cpu":
+            yield value.detach()
+    elif isinstance(value, np.ndarray):
+        if value.ndim and value.dtype.kind in "iuf" and value.flags.writeable:
+            yield torch.from_numpy(value)
+    elif depth < 3:
+        for part in _held(value):
+            yield from _tensors_within(part, depth + 1)
+
+
+def _held(value: Any) -> list[Any]:
+    if isinstance(value, list | tuple):
+        return list(value[:MOST_PARTS])
+    parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return list(parts.values())[:MOST_PARTS]
+
+
+def _find(leaf: torch.Tensor, numbers: list[int], count: int, arrays: list[torch.Tensor]) -> Column | None:
+    """The array whose rows or windows the samples are."""
+    for values in arrays:
+        for column in _candidates(leaf, numbers, count, values):
+            if column.reaches(count) and _equal([column.gather(torch.tensor(numbers))], [leaf]):
+                return column
+    return None
+
+
+def _candidates(leaf: torch.Tensor, numbers: list[int], count: int, values: torch.Tensor) -> Iterator[Column]:
+    width = values.shape[1:]
+    if leaf.shape[1:] == width:
+        length = None
+    elif leaf.ndim == values.ndim + 1 and leaf.shape[2:] == width and leaf.shape[1]:
+        length = int(leaf.shape[1])
+    else:
+        return
+    if len(values) == count and length is None:
+        yield Column(values=values, dtype=leaf.dtype)
+    if len(numbers) < 3:
+        return
+    offsets = _places_of(leaf[0], values, length, 0)
+    for offset in offsets[:4]:
+        for second in _places_of(leaf[1], values, length, offset + 1)[:4]:
+            yield Column(values=values, dtype=leaf.dtype, stride=second - offset, offset=offset, length=length)
+
+
+def _places_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, start: int) -> list[int]:
+    """Where the first value of a sample stands."""
+    first = sample if length is None else sample[0]
+    part = values[start : start + SEARCHED].to(sample.dtype)
+    same = (part == first).reshape(len(part), math.prod(part.shape[1:]) if part.ndim > 1 else 1).all(1)
+    return [start + int(place) for place in same.nonzero().flatten()]
+
+
+def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    """Bit for bit, NaN included."""
+    return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
+    return x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
+
+
+# Feed: each batch gathered at once from columns, in place of sample by sample. The order stays that of the program's sampler.
+
+
+class Gathered(LoaderFix):
+    """Datasets whose samples are rows or windows of arrays, or are few enough to be read once before the training."""
+
+    nothing = "the program makes no DataLoader of samples that are found by number"
+
+    def change(self, options: dict[str, Any]) -> None:
+        """Put columns in place of the dataset."""
+        dataset = options["dataset"]
+        if isinstance(dataset, Columnar):
+            return
+        if not is_map_style(options) or not hasattr(dataset, "__len__"):
+            self.nothing = "the samples of the dataset are not found by number"
+        elif options.get("batch_size", 1) is None and options.get("batch_sampler") is None:
+            gathers = isinstance(options.get("sampler"), BatchSampler)
+            self.nothing = "the dataset makes whole batches " + ("already" if gathers else "itself")
+        else:
+            columnar = Columnar(dataset, options.get("collate_fn") or default_collate, self)
+            options.update(dataset=columnar, collate_fn=columnar.collate, num_workers=0)
+            for name in ("persistent_workers", "prefetch_factor", "worker_init_fn", "multiprocessing_context"):
+                options.pop(name, None)
+
+
+def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:
+    """Batches of so many samples like these, each gathered at once from columns of so many rows; None where there are none."""
+    columns = columns_like(batches, rows) if batches else None
+    count = min((len(column.values) for column in columns.columns), default=0) if columns is not None else 0
+    if columns is None or count < size:
+        return None
+    loader = DataLoader(_Gathering(columns, count), size, shuffle=True, drop_last=True, collate_fn=_as_it_is)
+    return chain.from_iterable(repeat(loader))
+
+
+class _Gathering(Dataset[Any]):
+    """A dataset of nothing but columns."""
+
+    def __init__(self, columns: Columns, count: int) -> None:
+        self._columns, self._count = columns, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitems__(self, numbers: list[int]) -> Any:
+        return self._columns.gather(numbers)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+class Columnar(Dataset[Any]):
+    """A dataset that gives batches: from columns, or, where it has none, as before."""
+
+    def __init__(self, dataset: Any, collate: Collate, fix: Gathered) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._fix = fix
+        self._columns: Any = None
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._dataset[number]
+
+    def __getitems__(self, numbers: list[int]) -> Any:
+        """The batch of these samples; columns are made when the first is asked for."""
+        if self._columns is None:
+            with kept_seeds():
+                self._columns = columns_of(self._dataset, self._collate)
+            if isinstance(self._columns, str):
+                self._fix.nothing = self._columns
+            else:
+                self._fix.used = True
+        if isinstance(self._columns, str):
+            return self._collate([self._dataset[number] for number in numbers])
+        return self._columns.gather(numbers)
+
+    def collate(self, batch: Any) -> Any:
+        """Nothing is left to do."""
+        return batch

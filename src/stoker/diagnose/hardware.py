@@ -1,0 +1,278 @@
+"""The machine: rates of THIS computer, measured in about a second before they are compared with what a training reaches.
+
+Datasheets lie by a quarter and more, so every peak is measured, once a process. Nothing of the user's is touched: no random number
+is drawn, no module, optimizer or `backward` is called whose hooks a session listens to, and flags and threads are put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stoker._clock import now_ns
+from stoker.diagnose.measurements import Device, Machine
+
+COPY_BYTES = 32 << 20
+"""Larger than what caches hold of it on most machines, small enough to be copied in a few milliseconds."""
+DISK_BYTES = 1 << 20
+DISK_READS = 16
+ISSUED = 200
+"""Operations in a row: far fewer than the launch queue of a GPU holds."""
+CHAIN = 20
+"""Layers of the small network through which gradients flow."""
+ROUNDS = 3
+CPU_TYPES = ("fp32", "bf16")
+CUDA_TYPES = ("fp32", "tf32", "bf16", "fp16")
+_measured: dict[Device, Machine] = {}
+
+
+def measure_machine(device: Device = "cpu") -> Machine:
+    """Rates of the machine; measured at the first call of a process, known from then on."""
+    if device not in _measured:
+        _measured[device] = _measure(device)
+    return _measured[device]
+
+
+def _measure(device: Device) -> Machine:
+    import torch
+
+    cores, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    with _undisturbed(min(threads, cores)):
+        if device == "cuda":
+            return Machine(
+                cores=cores,
+                threads=threads,
+                gpu=torch.cuda.get_device_name(),
+                memcpy_bytes=_device_copy_bytes(),
+                matmul_flops={kind: matmul_flops(kind, "cuda") for kind in CUDA_TYPES},
+                dispatch_seconds=dispatch_seconds(),
+                launch_seconds=_launch_seconds(),
+                h2d_pageable_bytes=_upload_bytes(pinned=False),
+                h2d_pinned_bytes=_upload_bytes(pinned=True),
+                disk_bytes=disk_bytes(),
+            )
+        # In several rounds, each rate with its best: what another program takes in one moment it may not take in the next.
+        rounds = [
+            ({kind: matmul_flops(kind, "cpu") for kind in CPU_TYPES}, _host_copy_bytes(), dispatch_seconds()) for _ in range(ROUNDS)
+        ]
+        return Machine(
+            cores=cores,
+            threads=threads,
+            memcpy_bytes=max(copied for _, copied, _ in rounds),
+            matmul_flops={kind: max(flops[kind] for flops, _, _ in rounds) for kind in CPU_TYPES},
+            dispatch_seconds=min(seconds for _, _, seconds in rounds),
+            page_seconds=page_seconds(),
+            disk_bytes=disk_bytes(),
+        )
+
+
+@contextlib.contextmanager
+def _undisturbed(threads: int) -> Iterator[None]:
+    """No more threads than cores, no autocast of the user's, and gradients where they are asked for; all as before after it."""
+    import torch
+
+    before = torch.get_num_threads()
+    with contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if threads != before:
+            torch.set_num_threads(threads)
+            stack.callback(torch.set_num_threads, before)
+        yield
+
+
+def _best_seconds(run: Callable[[], object], *, at_most: float, wait: Callable[[], None] | None = None) -> float:
+    """Of several runs: what the machine can do when nobody else wants it. The first, which warms up, does not count."""
+    run()
+    if wait is not None:
+        wait()
+    best, begin = float("inf"), now_ns()
+    while now_ns() - begin < at_most * 1e9 or best == float("inf"):
+        start = now_ns()
+        run()
+        if wait is not None:
+            wait()
+        best = min(best, (now_ns() - start) / 1e9)
+    return best
+
+
+def matmul_flops(kind: str, device: Device) -> float:
+    """Of one large product a second; the size grows until it takes some milliseconds, so slow types cost little time."""
+    import torch
+
+    from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
+
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind, torch.float32)
+    wait = torch.cuda.synchronize if device == "cuda" else None
+    rate, size, largest = 0.0, *((2048, 8192) if device == "cuda" else (256, 1024))
+    with contextlib.ExitStack() as stack, torch.no_grad():
+        if device == "cuda":
+            stack.enter_context(kept_matmul_flags())
+            set_matmul_flags("tf32" if kind == "tf32" else "fp32")
+        while size <= largest:
+            left = torch.full((size, size), 0.5, dtype=dtype, device=device)
+            out = torch.empty_like(left)
+            seconds = _best_seconds(lambda left=left, out=out: torch.mm(left, left, out=out), at_most=0.02, wait=wait)  # type: ignore[misc]
+            rate = max(rate, 2 * size**3 / seconds)
+            if seconds > 0.02:
+                break
+            size *= 2
+    return rate
+
+
+def dispatch_seconds() -> float:
+    """The host's cost of one small operation in a training: a chain forward and backward, over the operations it dispatches.
+
+    Torch's Python, autograd and the operation itself are in it, because a step pays them all.
+    """
+    import torch
+    from torch.nn.functional import layer_norm, linear
+
+    from stoker.diagnose.ops import Counting
+
+    weight = torch.full((8, 8), 0.1, device="cpu", dtype=torch.float32, requires_grad=True)
+    bias = torch.full((8,), 0.1, device="cpu", dtype=torch.float32, requires_grad=True)
+    begin = torch.full((8, 8), 0.5, device="cpu", dtype=torch.float32)
+
+    def run() -> None:
+        value = begin
+        for _ in range(CHAIN):
+            value = layer_norm(value + torch.relu(linear(value, weight, bias)), (8,), bias, bias)
+        torch.autograd.grad(value.sum(), (weight, bias))
+
+    with Counting() as counted:
+        run()
+    return _best_seconds(run, at_most=0.06) / float(counted.ops)
+
+
+def _host_copy_bytes() -> float:
+    import torch
+
+    source = torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu")
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / _best_seconds(lambda: target.copy_(source), at_most=0.06)
+
+
+def disk_bytes(path: Path | None = None) -> float | None:
+    """Read a second, past the cache of the operating system; None where the file system cannot do that.
+
+    Reads pieces of a large file that exists anyway, so nothing is written and nothing is evicted.
+    """
+    import torch
+
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so" if path is None else path
+    direct = getattr(os, "O_DIRECT", None)
+    if direct is None:
+        return None
+    try:
+        file = os.open(path, os.O_RDONLY | direct)
+    except OSError:
+        return None
+    try:
+        stride = max(DISK_BYTES, os.fstat(file).st_size // DISK_READS // DISK_BYTES * DISK_BYTES)
+        with mmap.mmap(-1, DISK_BYTES) as buffer:  # pages are aligned, as such reads ask
+            done, begin = 0, now_ns()
+            for number in range(DISK_READS):
+                done += os.preadv(file, [buffer], number * stride)
+                if now_ns() - begin > 2e8:
+                    break
+            return done / max(1e-9, (now_ns() - begin) / 1e9) or None
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+
+
+def _device_copy_bytes() -> float:
+    import torch
+
+    source = torch.full((8 * COPY_BYTES,), 1, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / _best_seconds(lambda: target.copy_(source), at_most=0.03, wait=torch.cuda.synchronize)
+
+
+def _upload_bytes(*, pinned: bool) -> float:
+    """To the GPU a second. Buffers take turns: one alone would stay in the CPU's cache, as no training's batches do."""
+    import torch
+
+    sources = [torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu", pin_memory=pinned) for _ in range(4)]
+    target = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
+
+    def run() -> None:
+        for source in sources:
+            target.copy_(source, non_blocking=pinned)
+
+    return len(sources) * COPY_BYTES / _best_seconds(run, at_most=0.05, wait=torch.cuda.synchronize)
+
+
+def _launch_seconds() -> float:
+    """Issuing one kernel, while the device is busy enough never to be waited for."""
+    import torch
+
+    value = torch.full((8,), 0.5, device="cuda")
+
+    def run() -> None:
+        for _ in range(ISSUED):
+            value.add_(0.0)
+
+    run()
+    best = float("inf")
+    for _ in range(5):
+        torch.cuda.synchronize()
+        start = now_ns()
+        run()
+        best = min(best, (now_ns() - start) / 1e9 / ISSUED)
+    torch.cuda.synchronize()
+    return best
+
+
+# Pages of memory that a process gets from the system: how many, what one costs, and the setting that keeps them.
+#
+# glibc gives large blocks back to the system as soon as they are free, and a training frees the same blocks at every step. Each
+# page
+# that is asked for anew is an interrupt and 4 KiB of zeros: with 1,400 of them, a step of 5.4 ms took 6 ms in one process, and 11
+# ms
+# in the next.
+
+BYTES = 8 << 20
+TRIM_THRESHOLD, MMAP_MAX = -1, -4
+"""Numbers of settings, as glibc's malloc.h has them."""
+LARGEST = (1 << 31) - 1
+ENVIRONMENT = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"
+"""The same from outside of a process."""
+
+
+def pages_so_far() -> int:
+    """That this process got from the system without reading a disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def page_seconds() -> float:
+    """What it takes to get a page and to write to it; the best of a few rounds."""
+    size, best = mmap.PAGESIZE, float("inf")
+    for _ in range(ROUNDS):
+        with mmap.mmap(-1, BYTES) as memory:
+            before, begin = pages_so_far(), now_ns()
+            for at in range(0, BYTES, size):
+                memory[at] = 1
+            spent, got = now_ns() - begin, pages_so_far() - before
+            begin = now_ns()
+            for at in range(0, BYTES, size):  # the same when they are there: what the loop itself costs
+                memory[at] = 1
+            spent -= now_ns() - begin
+        if got:
+            best = min(best, max(0, spent) / 1e9 / got)
+    return best if best < float("inf") else 0.0
+
+
+def keep_memory() -> bool:
+    """Have this process keep what it frees, for good; False where its allocator has no such setting."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(TRIM_THRESHOLD, LARGEST)) and bool(mallopt(MMAP_MAX, 0))

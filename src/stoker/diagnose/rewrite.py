@@ -1,0 +1,169 @@
+"""Loops: the `for` and `while` statements of the user's own files, rewritten so that what they go through can be watched.
+
+The text of a file becomes a tree, `for x in BATCHES:` becomes `for x in __stoker_watched__(BATCHES, 17):`, `while` gets a first
+statement that tells of a turn, and the rest stays as it is, line numbers included. Files are rewritten when they are imported, and
+never on disk. Loops that a compiler may have to read (numba, torch) are left alone, and so are those in which no step can happen.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any, Protocol
+
+from stoker.diagnose.hooks import is_own, shown
+from stoker.diagnose.measurements import Place
+
+WATCHED, TURN = "__stoker_watched__", "__stoker_turn__"
+PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
+"""Functions that give what their first argument gives, one by one: the argument is what is watched."""
+WORDS = ("step", "train", "fit", "backward", "update", "optim", "loss", "epoch", "batch", "iteration", "learn", "closure")
+RUNNING = ("main", "train", "fit", "run", "epoch", "loop", "benchmark")
+COMPILING = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
+NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collate_fn")
+
+
+class Watch(Protocol):
+    """What is told of loops."""
+
+    def watched(self, iterable: Iterable[Any], place: Place) -> Iterable[Any]:
+        """What a `for` statement goes through instead."""
+
+    def turn(self, place: Place) -> None:
+        """A `while` statement begins anew."""
+
+
+class Rewriter(ast.NodeTransformer):
+    """The tree of one file, with its loops watched."""
+
+    def __init__(self, file: str) -> None:
+        self.places: list[Place] = []
+        self._file = shown(file)
+        self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+        self._names: list[str] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:  # noqa: D102
+        return self._within(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:  # noqa: D102
+        return self._within(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:  # noqa: D102
+        self._names.append(node.name)
+        self.generic_visit(node)
+        self._names.pop()
+        return node
+
+    def _within(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        self._functions.append(node)
+        self._names.append(node.name)
+        self.generic_visit(node)
+        self._functions.pop()
+        self._names.pop()
+        return node
+
+    def visit_For(self, node: ast.For) -> ast.AST:  # noqa: D102
+        self.generic_visit(node)
+        if not self._may_train(node):
+            return node
+        owner: ast.For | ast.Call = node
+        inner = node.iter
+        while isinstance(inner, ast.Call) and _name(inner.func) in PASSING_ON and inner.args:
+            if isinstance(inner.args[0], ast.Starred):
+                break
+            owner, inner = inner, inner.args[0]
+        call = self._call(WATCHED, node, [inner])
+        if isinstance(owner, ast.Call):
+            owner.args[0] = call
+        else:
+            owner.iter = call
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:  # noqa: D102
+        self.generic_visit(node)
+        if self._may_train(node):
+            node.body.insert(0, ast.copy_location(ast.Expr(self._call(TURN, node, [])), node))
+        return node
+
+    def _call(self, name: str, node: ast.For | ast.While, arguments: list[ast.expr]) -> ast.Call:
+        number = ast.Constant(len(self.places))
+        self.places.append(Place(file=self._file, line=node.lineno, function=".".join(self._names) or "<module>"))
+        call = ast.Call(ast.Name(name, ast.Load()), [*arguments, number], [])
+        return ast.fix_missing_locations(ast.copy_location(call, arguments[0] if arguments else node))
+
+    def _may_train(self, node: ast.For | ast.While) -> bool:
+        """Whether a step of a training may happen in a loop, as far as its text tells."""
+        calls = [_name(one.func).lower() for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)]
+        if not calls:
+            return False
+        if not self._functions:
+            return True
+        for function in self._functions:
+            decorators = " ".join(ast.unparse(one) for one in function.decorator_list).lower()
+            if function.name in NEVER or any(word in decorators for word in COMPILING):
+                return False
+        return any(word in self._functions[-1].name.lower() for word in RUNNING) or any(
+            word in call for call in calls for word in WORDS
+        )
+
+
+def _name(function: ast.expr) -> str:
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+class OwnLoader(SourceFileLoader):
+    """Loads a file of the user's with its loops watched; no compiled form of it is read or kept."""
+
+    def __init__(self, name: str, path: str, watch: Watch) -> None:
+        super().__init__(name, path)
+        self._watch = watch
+        self._places: list[Place] = []
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the rewritten file."""
+        data = self.get_data(self.path)
+        rewriter = Rewriter(self.path)
+        tree = rewriter.visit(ast.parse(data, filename=self.path))
+        self._places = rewriter.places
+        return self.source_to_code(tree, self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run it, with the names at hand that its loops call."""
+        watch = self._watch
+
+        def watched(iterable: Iterable[Any], number: int) -> Iterable[Any]:
+            return watch.watched(iterable, self._places[number])
+
+        def turn(number: int) -> None:
+            watch.turn(self._places[number])
+
+        module.__dict__[WATCHED], module.__dict__[TURN] = watched, turn
+        super().exec_module(module)
+
+
+class OwnFinder(MetaPathFinder):
+    """Finds the modules that are the user's own, for `OwnLoader`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The place of a module of the user's; None for all others."""
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
+            return None
+        spec.loader = OwnLoader(fullname, spec.origin, self._watch)
+        return spec
+
+
+def rewrite_imports(watch: Watch) -> Callable[[], None]:
+    """Have the loops of all own modules watched that are imported from here on; returns what ends it."""
+    finder = OwnFinder(watch)
+    sys.meta_path.insert(0, finder)
+    return lambda: sys.meta_path.remove(finder)

@@ -1,0 +1,284 @@
+"""Outside: what the program does that no scratch folder can catch, for others write there: databases, shells, other programs.
+
+Python tells of it by its audit events. Only what a line of the user's causes is noted, with that line. What torch, stoker or the
+workers of a loader start for themselves is not.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+from stoker import _disk
+from stoker.diagnose.hooks import is_own, place_of
+from stoker.diagnose.overlay import FINDING, MARKING, Overlay
+
+DATABASE = "sqlite3.connect"
+OPENED, VARIABLE = "open", "os.putenv"
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+UNNAMED = getattr(os, "O_TMPFILE", 0)
+STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")
+NOT_THE_USERS = {"torch", "stoker", "multiprocessing", "triton", "numba", "importlib", "platform", "ctypes", "uuid"}
+"""Packages that start programs for reasons of their own."""
+MAX_NAMED = 3
+MAX_LENGTH = 60
+
+
+_listeners: list[Callable[[str, tuple[Any, ...]], None]] = []
+_is_hooked = False
+
+
+def _listen(hear: Callable[[str, tuple[Any, ...]], None]) -> None:
+    """Python calls audit hooks for good, so there is one for all that listen: a hook each would slow the process down ever more."""
+    global _is_hooked
+    _listeners.append(hear)
+    if not _is_hooked:
+        _is_hooked = True
+        sys.addaudithook(_heard)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    for hear in _listeners:
+        hear(event, arguments)
+
+
+class Outside:
+    """What was done outside, each once."""
+
+    def __init__(self, protects: Callable[[Any], bool]) -> None:
+        self._protects = protects
+        """Whether a file of this path is one of the user's that should not be changed."""
+        self.on_variable: Callable[[], None] = lambda: None
+        """Called before the program sets a variable of the environment."""
+        self._done: dict[str, str] = {}
+        """Where it was done first, by what it is."""
+        self._listens = False
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        """Begin to listen."""
+        self._listens = True
+        _listen(self._hear)
+
+    def remove(self) -> None:
+        """Listen no more."""
+        if self._listens:
+            _listeners.remove(self._hear)
+        self._listens = False
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == OPENED:
+            path, _, flags = arguments
+            if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED) or not isinstance(path, str | bytes):
+                return
+        elif event == VARIABLE:
+            self.on_variable()
+            return
+        elif event != DATABASE and event not in STARTS:
+            return
+        if not self._listens or os.getpid() != self._pid:
+            return
+        frame = _causing(sys._getframe(2), event)
+        what = _what(event, arguments)
+        if frame is not None and what is not None and (event in STARTS or self._protects(arguments[0])):
+            place = place_of(frame)
+            self._done.setdefault(what, f"{place.file}:{place.line}")
+
+    def notes(self) -> list[str]:
+        """What the user should know of it."""
+        if not self._done:
+            return []
+        named = ", ".join(f"{what} ({place})" for what, place in list(self._done.items())[:MAX_NAMED])
+        more = f" and {len(self._done) - MAX_NAMED} more" if len(self._done) > MAX_NAMED else ""
+        return [f"These write for themselves, so that files of yours may be changed: {named}{more}."]
+
+
+def _causing(frame: FrameType | None, event: str) -> FrameType | None:
+    """The nearest line of the user's; None where somebody else stands between."""
+    if event == "os.posix_spawn" and frame is not None and frame.f_globals.get("__name__") == "subprocess":
+        return None  # it has told of itself before
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_THE_USERS:
+            return None
+        frame = frame.f_back
+    return frame
+
+
+def _what(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """What was done, in a few words; None for what leaves no file."""
+    if event == DATABASE:
+        name = os.fsdecode(arguments[0])
+        return None if name in ("", ":memory:") or "mode=memory" in name or "mode=ro" in name else f"the database {_short(name)}"
+    if event == OPENED:
+        return f"the file {_short(os.fsdecode(arguments[0]))}"
+    words = arguments[0] if event == "os.system" else arguments[1]
+    if isinstance(words, str | bytes | os.PathLike):
+        return f"`{_short(os.fsdecode(words))}`"
+    texts = [os.fsdecode(word) for word in words]
+    in_shell = len(texts) == 3 and texts[0].endswith("sh") and texts[1] == "-c"
+    return f"`{_short(texts[2] if in_shell else shlex.join(texts))}`"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"
+
+
+# Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away; no file of the user's is changed.
+#
+# Functions of `os` that take paths are replaced by those of the program's `overlay`, wherever a module keeps them; `open`,
+# `shutil`,
+# `tempfile`, `pathlib` and `glob` are made of these. `torch.save`, safetensors and others that open files in C++ get the place of
+# a
+# file instead of its name. What other processes, databases and libraries write for themselves is noted (`outside`).
+
+WRITERS = (("torch", "save"), ("torch.jit", "save"), ("safetensors.torch", "save_file"), ("safetensors.numpy", "save_file"))
+READERS = (
+    ("torch", "load"),
+    ("torch.jit", "load"),
+    ("safetensors", "safe_open"),
+    ("safetensors.torch", "safe_open"),
+    ("pyarrow", "memory_map"),
+)
+"""Functions that open a file by its name in C++, of libraries that are loaded when the program begins or writes a file."""
+DATABASES = (("sqlite3", "connect"), ("sqlite3.dbapi2", "connect"))
+KEYWORDS = ("f", "filename", "path", "database")
+"""What their argument is called that is a path."""
+WITH_DEFAULTS = ("tempfile", "glob", "pathlib", "pathlib._local")
+"""Modules of the standard library whose classes keep functions of `os`."""
+SETS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
+"""In which `os` says what its functions can do."""
+
+
+class Scratch:
+    """A folder for what a program writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._view = Overlay(folder)
+        self._view.on_write = self._lead_readers
+        self._outside = Outside(self._view.protects)
+        self._outside.on_variable = lambda: setattr(self._view, "renamed_caches", True)
+        self._undo: list[Callable[[], Any]] = []
+
+    def install(self) -> None:
+        """Give the program its view of the disk."""
+        import sqlite3  # noqa: F401
+
+        import safetensors.numpy
+        import safetensors.torch  # noqa: F401
+        import torch  # noqa: F401
+
+        view = self._view
+        view.begin()
+        by: dict[str, Any] = {name: view.finding(name) for name in FINDING} | {name: view.marking(name) for name in MARKING}
+        by |= {"lstat": view.finding("lstat", follow=False), "lchown": view.marking("lchown", follow=False)}
+        by |= {"rename": view.rename, "replace": view.rename, "unlink": view.unlink, "remove": view.unlink}
+        by |= {name: getattr(view, name) for name in ("open", "symlink", "link", "readlink", "listdir", "scandir")}
+        by |= {"mkdir": view.make_folder, "rmdir": view.remove_folder}
+        by |= {name: view.piping(name) for name in ("mkfifo", "mknod")}
+        copies = {id(getattr(os, name)): function for name, function in by.items()}
+        for name, function in by.items():
+            self._replace(os, name, function)
+        opened = copies[id(builtins.open)] = self._opening(builtins.open)
+        self._replace(builtins, "open", opened)
+        self._replace(io, "open", opened)
+        self._replace_copies(copies)
+        for module, name in WRITERS:
+            self._lead(module, name, 1, view.to_write)
+        for module, name in DATABASES:
+            self._lead(module, name, 0, view.to_database)
+        self._lead_readers()
+        self._outside.install()
+
+    def remove(self) -> None:
+        """All functions are as before, and folders that stayed empty are gone."""
+        self._outside.remove()
+        while self._undo:
+            self._undo.pop()()
+        for path in map(Path, reversed(self._view.made)):
+            if path.is_fifo():
+                _disk.remove_file(path)
+            elif path.is_dir() and not any(path.iterdir()):
+                _disk.disk.rmdir(path)
+        self._view.made.clear()
+
+    def _replace(self, owner: Any, name: str, by: Any, *, was: Any = None) -> None:
+        original = getattr(owner, name) if was is None else was
+        setattr(owner, name, by)
+        self._undo.append(lambda: setattr(owner, name, original))
+        for kind in SETS if owner is os else ():
+            if original in getattr(os, kind):
+                getattr(os, kind).add(by)
+                self._undo.append(functools.partial(getattr(os, kind).discard, by))
+
+    def _replace_copies(self, by: dict[int, Any]) -> None:
+        """Modules that are loaded may have names of their own for these functions, as `lzma` and `tarfile` have."""
+        for module in list(sys.modules.values()):
+            name = getattr(module, "__name__", "") if isinstance(module, ModuleType) else "posix"
+            if name in ("os", "posix", "builtins", "io", "_io") or name.startswith(("stoker.", "importlib", "_frozen")):
+                continue
+            for attribute, value in list(vars(module).items()):
+                if id(value) in by:
+                    self._replace(module, attribute, by[id(value)])
+                elif name in WITH_DEFAULTS and isinstance(value, type) and value.__module__ == name:
+                    self._replace_in_class(value, by)
+
+    def _replace_in_class(self, kind: type, by: dict[int, Any]) -> None:
+        """Some classes of the standard library keep such functions as attributes, or as defaults of their methods."""
+        for attribute, value in list(vars(kind).items()):
+            if isinstance(value, staticmethod) and id(value.__func__) in by:
+                self._replace(kind, attribute, staticmethod(by[id(value.__func__)]), was=value)
+            elif isinstance(value, FunctionType) and any(id(one) in by for one in value.__defaults__ or ()):
+                self._replace(value, "__defaults__", tuple(by.get(id(one), one) for one in value.__defaults__ or ()))
+
+    def _opening(self, original: Any) -> Any:
+        def low(path: Any, flags: int) -> int:
+            return self._view.open(path, flags, 0o666)
+
+        @functools.wraps(original)
+        def opened(file: Any, mode: Any = "r", *args: Any, **kwargs: Any) -> Any:
+            if isinstance(file, str | bytes | os.PathLike) and len(args) < 6 and kwargs.get("opener") is None:
+                writes = isinstance(mode, str) and set(mode) & set("wax+")
+                if writes or self._view.to_read(file) is not file:
+                    kwargs["opener"] = low  # so that the file has the name that the program knows
+            return original(file, mode, *args, **kwargs)
+
+        return opened
+
+    def _lead(self, module: str, name: str, at: int, lead: Callable[[Any], Any]) -> None:
+        """Give a function in C++ the place of a file; its path is the argument `at` this place, or one of the `KEYWORDS`."""
+        owner = sys.modules.get(module)
+        original = getattr(owner, name, None)
+        if original is None or getattr(original, "leads", False):
+            return
+
+        @functools.wraps(original, updated=())
+        def led(*args: Any, **kwargs: Any) -> Any:
+            given = [lead(one) if number == at else one for number, one in enumerate(args)]
+            return original(*given, **{key: lead(one) if key in KEYWORDS else one for key, one in kwargs.items()})
+
+        led.leads = True  # type: ignore[attr-defined]
+        self._replace(owner, name, led)
+
+    def _lead_readers(self) -> None:
+        for module, name in READERS:
+            self._lead(module, name, 0, self._view.to_read)
+
+    def notes(self) -> list[str]:
+        """What the user should know of it."""
+        found, written, hidden = [], list(self._view.written), self._view.hidden
+        if written:
+            named = ", ".join(os.path.basename(one) for one in written[:MAX_NAMED])  # noqa: PTH119
+            more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
+            found.append(f"What the program wrote ({named}{more}) went to a scratch folder, not to files of these names.")
+        if hidden:
+            found.append(f"{hidden} files or folders that the program wanted to remove or replace are still there.")
+        return [*found, *self._outside.notes()]

@@ -1,1 +1,0 @@
-"""Digits: one small whole number for each decimal place of a column, and the way back."""

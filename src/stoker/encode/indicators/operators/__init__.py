@@ -1,1 +1,0 @@
-"""Operators by family: what each means in both arithmetics, and from which bar on it says something."""

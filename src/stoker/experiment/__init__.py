@@ -1,0 +1,1 @@
+"""Training runs described by a config file."""

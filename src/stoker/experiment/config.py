@@ -1,0 +1,440 @@
+"""The section `data`: which numbers are fed, what a sample is, when it comes, and which samples are held back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+MANY = 2**48
+Whole = Annotated[int, Meta(ge=0, le=MANY)]
+Count = Annotated[int, Meta(ge=1, le=MANY)]
+Size = Annotated[int, Meta(ge=1, lt=2**31)]
+"""Of something that is held in memory."""
+Share = Annotated[float, Meta(ge=0, lt=1)]
+
+
+class WindowView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="windows"):
+    """Windows of equal length."""
+
+    length: Count
+    """Steps that the model sees."""
+    stride: Count = 1
+    """A new window every so many steps."""
+    horizon: Whole = 0
+    """So many steps behind a window are predicted."""
+    shift: Whole = 0
+    """Each step predicts the one so many steps on; instead of a horizon."""
+    tail: Literal["keep", "drop"] = "keep"
+    """What becomes of a last window that is not full: padded and masked, or dropped."""
+
+
+class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="segments"):
+    """Series cut into consecutive pieces."""
+
+    length: Count
+    """Steps that the model sees."""
+    horizon: Whole = 0
+    """So many steps behind a segment are predicted."""
+    shift: Whole = 0
+    """Each step predicts the one so many steps on; instead of a horizon."""
+    tail: Literal["keep", "drop"] = "keep"
+    """What becomes of a last segment that is not full: padded and masked, or dropped."""
+
+
+class SequenceView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sequences"):
+    """Each series is one sample, padded to `max_length`."""
+
+    max_length: Size
+    """Longer series are cut to it."""
+    buckets: Annotated[list[Size], Meta(min_length=1)] | None = None
+    """Widths that batches may have; by default the one of `max_length`, so that all have one shape."""
+    end: Literal["first", "last"] = "first"
+    """Which end of a longer series stays."""
+
+
+class SequentialOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sequential"):
+    """Samples as they are stored."""
+
+
+class ShuffleOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="shuffle"):
+    """Every sample once an epoch, in random order."""
+
+
+class BlockOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="block"):
+    """The same for data larger than memory: neighbours are read together, but come apart."""
+
+    block: Count | None = None
+    """Samples of a block; chosen by default."""
+    window: Count | None = None
+    """Samples that are mixed together; chosen by default."""
+
+
+class LengthOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="by_length"):
+    """Like a shuffle, but samples of similar length share a batch."""
+
+    pool: Count = 100
+    """Groups that are sorted by length together."""
+
+
+class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is fed."""
+
+    store: str
+    """Path of the store, as `stoker pack` makes it."""
+    view: WindowView | SegmentView | SequenceView
+    """What a sample is."""
+    batch_size: Size
+    """Samples of a batch, of one process."""
+    columns: Annotated[list[str], Meta(min_length=1)] | None = None
+    """Columns that the model sees; by default all numbers of steps, without a target that is no future."""
+    target: Annotated[list[str], Meta(min_length=1)] | None = None
+    """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
+    order: SequentialOrder | ShuffleOrder | BlockOrder | LengthOrder = ShuffleOrder()
+    """Which training sample comes when; validation is sequential."""
+    scale: bool | None = None
+    """Centre and scale columns by the steps of the training samples, inside the model; by default, unless `normalize` is set."""
+    normalize: Literal["zero", "max"] | None = None
+    """Centre and scale ("zero"), or scale ("max"), each series by its own values; not with a split by time, which it would leak."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """What columns of floats become."""
+    residency: Literal["auto", "device", "host", "stream"] = "auto"
+    """Where columns stay: on the device, in memory, or on disk."""
+    threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
+    """Threads that make batches ahead; chosen by default."""
+
+
+# The section `split`: which samples are held back, and how far apart the parts are kept.
+
+
+class Chronological(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="chronological"):
+    """Earlier steps train, later ones validate, the last ones are kept for a test."""
+
+    valid: Share = 0.15
+    """Share of the steps that validate."""
+    test: Share = 0.0
+    """Share of the steps that are kept for a test, and never fed here."""
+    horizon: Whole | None = None
+    """Steps behind a sample of which its targets were made; by default those of the view."""
+    warm_up: Whole = 0
+    """Steps before a sample of which its values were made, such as those of an indicator."""
+    embargo: Whole | None = None
+    """Steps that samples keep from the boundary before them; by default the least that is needed."""
+    time: str | None = None
+    """Column of times by which to cut; by default that of the store."""
+
+
+class Grouped(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="grouped"):
+    """Whole series train or validate."""
+
+    valid: Share = 0.15
+    """Share of the series that validate."""
+    test: Share = 0.0
+    """Share of the series that are kept for a test, and never fed here."""
+    by: str | None = None
+    """Series with the same value of this column stay together."""
+
+
+AnySplit = Chronological | Grouped
+
+
+# The sections `model` and `loss`: builtin ones by name with their options, or functions of the user's own.
+
+Layers = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="transformer"):
+    """Attention over the steps, with learned positions."""
+
+    width: Size = 128
+    """Numbers that stand for a step inside the model."""
+    layers: Layers = 3
+    """Blocks of attention and feed-forward."""
+    heads: Size = 8
+    """Heads of attention; they divide the width."""
+    hidden: Size | None = None
+    """Width inside a feed-forward; by default twice the width."""
+    dropout: Share = 0.0
+    """Share of numbers that are dropped in training."""
+    causal: bool | None = None
+    """Whether a step sees only those before it; by default where every step predicts, and there it must."""
+
+
+class Gru(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="gru"):
+    """A recurrent network."""
+
+    width: Size = 128
+    """Numbers of its state."""
+    layers: Layers = 2
+    """Layers on top of each other."""
+    dropout: Share = 0.0
+    """Share of numbers that are dropped between layers in training."""
+
+
+class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mlp"):
+    """All steps at once through fully connected layers."""
+
+    width: Size = 256
+    """Numbers of a hidden layer."""
+    layers: Layers = 2
+    """Hidden layers."""
+    dropout: Share = 0.0
+    """Share of numbers that are dropped in training."""
+
+
+class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
+    """One matrix from all steps to the prediction: the baseline to beat."""
+
+
+class Own(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="own"):
+    """A function of the user's own, which is run: name only code that you trust."""
+
+    function: str
+    """Where it is, as `file.py:function`, from the folder in which the command runs."""
+    options: dict[str, Any] = {}
+    """Keyword arguments that it gets; and `task`, if it has a parameter of that name."""
+
+
+class Mse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mse"):
+    """Mean of squared errors."""
+
+
+class Mae(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mae"):
+    """Mean of absolute errors."""
+
+
+class Huber(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="huber"):
+    """Squared for small errors, absolute for large ones."""
+
+    delta: Annotated[float, Meta(gt=0)] = 1.0
+    """Where the one becomes the other."""
+
+
+class Bce(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="bce"):
+    """Binary cross-entropy; predictions are logits, targets between 0 and 1."""
+
+    positive_weight: Annotated[float, Meta(gt=0)] = 1.0
+    """How much more a positive sample counts."""
+
+
+class CrossEntropy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cross_entropy"):
+    """For one target of classes from 0; negative ones are missing and do not count."""
+
+    classes: Annotated[int, Meta(ge=2, lt=2**31)] | None = None
+    """How many there are; for a column of categories the store knows it."""
+    smoothing: Share = 0.0
+    """Share of the target that is spread over all classes."""
+
+
+class Quantile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="quantile"):
+    """Pinball loss; each target is predicted once a quantile."""
+
+    quantiles: Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(min_length=1)] = (0.1, 0.5, 0.9)
+    """Which ones."""
+
+
+AnyModel = Transformer | Gru | Mlp | Linear | Own
+AnyLoss = Mse | Mae | Huber | Bce | CrossEntropy | Quantile | Own
+
+
+# The sections `optimizer` and `schedule`: how weights are changed, and how the learning rate goes.
+
+Rate = Annotated[float, Meta(ge=0)]
+Positive = Annotated[float, Meta(gt=0)]
+Updates = Whole | Annotated[float, Meta(ge=0, le=1)]
+
+
+class AdamW(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="adamw"):
+    """Adam with weight decay apart from the gradient."""
+
+    lr: Rate = 1e-3
+    """Learning rate."""
+    weight_decay: Rate = 0.01
+    """How fast weights shrink."""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """Memory of the mean and of the square of gradients."""
+    eps: Positive = 1e-8
+    """Keeps the division by small squares in bounds."""
+
+
+class Adam(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="adam"):
+    """Adam; weight decay is part of the gradient."""
+
+    lr: Rate = 1e-3
+    """Learning rate."""
+    weight_decay: Rate = 0.0
+    """How fast weights shrink."""
+    betas: tuple[Share, Share] = (0.9, 0.999)
+    """Memory of the mean and of the square of gradients."""
+    eps: Positive = 1e-8
+    """Keeps the division by small squares in bounds."""
+
+
+class Sgd(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sgd"):
+    """Plain descent, with momentum if wanted."""
+
+    lr: Rate = 1e-2
+    """Learning rate."""
+    weight_decay: Rate = 0.0
+    """How fast weights shrink."""
+    momentum: Share = 0.9
+    """Share of the last change that stays."""
+    nesterov: bool = False
+    """Look ahead by the momentum."""
+
+
+class RmsProp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="rmsprop"):
+    """Gradients divided by their recent size."""
+
+    lr: Rate = 1e-3
+    """Learning rate."""
+    weight_decay: Rate = 0.0
+    """How fast weights shrink."""
+    momentum: Share = 0.0
+    """Share of the last change that stays."""
+    alpha: Share = 0.99
+    """Memory of the square of gradients."""
+
+
+class ConstantRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
+    """The learning rate stays, after a warm-up if one is given."""
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+
+
+class LinearRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
+    """Up during the warm-up, then down in a straight line."""
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+    end: Rate = 0.0
+    """Factor at the last update."""
+
+
+class CosineRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
+    """Up during the warm-up, then down along half a cosine."""
+
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+    end: Rate = 0.0
+    """Factor at the last update."""
+
+
+class OneCycleRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
+    """Up from a low start and down to a lower end, both along half a cosine."""
+
+    warmup: Updates = 0.3
+    """Updates of the rise; a fraction is a share of all."""
+    start: Rate = 1 / 25
+    """Factor at the first update."""
+    end: Rate = 1e-4
+    """Factor at the last update."""
+
+
+class StepRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
+    """Down by a factor every so many updates."""
+
+    every: Count | Annotated[float, Meta(gt=0, le=1)]
+    """How many; a fraction is a share of all."""
+    factor: Rate = 0.1
+    """By what."""
+
+
+class InverseRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+    """Up during the warm-up, then down with the square root of the number of updates."""
+
+    warmup: Updates = 4000
+    """Updates of the warm-up; a fraction is a share of all."""
+
+
+AnyOptimizer = AdamW | Adam | Sgd | RmsProp
+AnySchedule = ConstantRate | LinearRate | CosineRate | OneCycleRate | StepRate | InverseRate
+
+
+# The configuration of a training, as one value: what a run needs to be run again.
+
+Metric = Literal["mae", "mse", "accuracy", "auc"]
+
+
+class EarlyStopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When to stop before the last epoch."""
+
+    metric: str = "val_loss"
+    """What is watched."""
+    patience: Count = 5
+    """Evaluations in a row without an improvement after which it stops."""
+    mode: Literal["min", "max"] | None = None
+    """Whether less or more is better; by default told from the name."""
+    min_delta: Rate = 0.0
+    """What counts as an improvement at least."""
+
+
+class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the training goes."""
+
+    epochs: Count = 1
+    """Passes over the training samples."""
+    folder: str | None = None
+    """Folder of the run; by default `runs/` and the name of the configuration."""
+    device: str | None = None
+    """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
+    ranks: Literal["auto", "ddp", "fsdp"] = "auto"
+    """What the processes of torchrun keep: `ddp` all weights each, `fsdp` a part each; `auto` is ddp."""
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    """Decides weights, order and dropout."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """Of the calculations; `auto` is fp32, unless `speed: measured` finds something faster."""
+    accumulate: Count = 1
+    """Batches of one update."""
+    clip: Positive | None = None
+    """Largest norm of the gradients."""
+    ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    """Decay of the moving average of the weights, which is what is evaluated and exported."""
+    graph: bool | Literal["auto"] = "auto"
+    """The whole step as a CUDA graph, which needs a fused optimizer; `auto` where it is faster and weights stay bit-equal."""
+    compile: bool | Literal["auto"] = "auto"
+    """`torch.compile` of the model; `auto` is false, unless `speed: measured` finds it faster."""
+    fused: bool | None = None
+    """One kernel updates all weights (adam, adamw, sgd); by default torch's own choice."""
+    speed: Literal["exact", "measured"] = "exact"
+    """`exact` chooses only what leaves the weights bit-equal; `measured` whatever is faster with the same losses."""
+    setup: str | None = None
+    """Folder of a run whose precision, fused, graph and compile are taken over."""
+    recompute: bool = False
+    """Compute repeated layers again in the backward pass instead of keeping what they made: less memory, more time."""
+    guard: Literal["stop", "skip"] = "stop"
+    """What follows on a loss or gradient that is no number: the run stops, or the update is left out."""
+    metrics: list[Metric] = []
+    """What is measured in evaluation, beside the loss."""
+    early_stopping: EarlyStopping | None = None
+    """When to stop before the last epoch."""
+    max_seconds: Positive | None = None
+    """Time after which the run is saved and ends."""
+    save_every: Count | None = None
+    """Updates between two checkpoints; by default one an epoch."""
+    keep: Count = 2
+    """Checkpoints that are kept, beside the best one."""
+    log_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
+    """Updates between two lines of metrics.jsonl."""
+    writers: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    """Where metrics go beside metrics.jsonl."""
+
+
+class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The configuration of a training."""
+
+    data: Data
+    """What is fed."""
+    split: AnySplit | None = None
+    """Which samples are held back for validation and test; by default none."""
+    model: AnyModel
+    """What is trained."""
+    loss: AnyLoss = Mse()
+    """What is made small."""
+    optimizer: AnyOptimizer = AdamW()
+    """How weights are changed."""
+    schedule: AnySchedule = ConstantRate()
+    """How the learning rate goes."""
+    train: Train = Train()
+    """How the training goes."""

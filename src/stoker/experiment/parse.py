@@ -1,0 +1,599 @@
+"""The document: the text of a configuration as plain values, each with its line.
+
+YAML is read event by event, by the rules of YAML 1.2, where `1e-3` is a number and `no` a text. What could make a small text
+mean something large or something else is refused: aliases, tags, several documents, keys that come twice, deep nesting.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+import json
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, TypeVar, get_type_hints
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+from msgspec.inspect import (
+    BoolType,
+    DictType,
+    Field,
+    FloatType,
+    IntType,
+    ListType,
+    LiteralType,
+    NoneType,
+    StructType,
+    TupleType,
+    Type,
+    UnionType,
+    VarTupleType,
+    type_info,
+)
+
+from stoker.errors import ConfigInvalid
+from stoker.experiment.config import Config
+
+MAX_BYTES = 256 << 10
+MAX_DEPTH = 16
+
+Path_ = tuple[str | int, ...]
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,29})")
+_FLOAT = re.compile(r"[-+]?([0-9]{1,40}\.[0-9]{0,60}|\.[0-9]{1,60})([eE][-+]?[0-9]{1,4})?|[-+]?[0-9]{1,40}[eE][-+]?[0-9]{1,4}")
+_SPECIAL: Mapping[str, object] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", "+.inf", ".Inf", "+.Inf", ".INF", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """Plain values, and where they stand."""
+
+    name: str
+    tree: dict[str, Any]
+    lines: Mapping[Path_, int] = field(default_factory=dict)
+    """The line of each value by its path; empty for JSON."""
+    options: Mapping[Path_, str] = field(default_factory=dict)
+    """Values that came from the command line, and by which option."""
+
+    def place(self, path: Path_) -> str:
+        """The file, and the line of a value as far as it is known; or the option that set it."""
+        for stop in range(len(path), 0, -1):
+            if path[:stop] in self.options:
+                return self.options[path[:stop]]
+            if path[:stop] in self.lines:
+                return f"{self.name}:{self.lines[path[:stop]]}"
+        return self.name
+
+
+def read_document(path: Path) -> Document:
+    """Read a file: JSON by its name, otherwise YAML."""
+    name = str(path)
+    if path.is_dir():
+        raise ConfigInvalid(f"{name} is a folder; expected a configuration, such as config.yaml.")
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigInvalid(f"{name} does not exist. `stoker train --fields` shows what a configuration may hold.") from None
+    if len(data) > MAX_BYTES:
+        raise ConfigInvalid(f"{name} has more than {MAX_BYTES:,} bytes, which no configuration needs.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigInvalid(f"{name} is not UTF-8 text (byte {error.start:,}).") from None
+    lines: dict[Path_, int] = {}
+    value = parse_json(text, name) if path.suffix == ".json" else parse_yaml(text, name, lines)
+    if not isinstance(value, dict):
+        raise ConfigInvalid(f"{name} holds {describe(value)}; expected keys and their values, such as `data:`.")
+    return Document(name, value, lines)
+
+
+def parse_json(text: str, name: str) -> Any:
+    """The value of a JSON text."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ConfigInvalid(f"{name}: the key {key!r} comes twice. Remove one of them.")
+            found[key] = value
+        return found
+
+    def whole(digits: str) -> int:
+        if not _INT.fullmatch(digits):
+            raise ConfigInvalid(f"{name}: a number of {len(digits):,} digits is not meant. Write a smaller one.")
+        return int(digits)
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_int=whole)
+    except RecursionError:
+        raise ConfigInvalid(f"{name} is nested deeper than {MAX_DEPTH} levels.") from None
+    except json.JSONDecodeError as error:
+        raise ConfigInvalid(f"{name}:{error.lineno} is not JSON: {error.msg}.") from None
+
+
+def parse_yaml(text: str, name: str, lines: dict[Path_, int] | None = None) -> Any:
+    """The value of a YAML text; `lines` gets the line of each part."""
+    import yaml
+
+    try:
+        return _Builder(name, yaml.parse(text, Loader=yaml.SafeLoader), {} if lines is None else lines).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        problem = " ".join(str(error.problem or error.context).split())
+        raise ConfigInvalid(f"{name}{line} is not YAML: {problem}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigInvalid(f"{name} is not YAML: {' '.join(str(error).split())}.") from None
+
+
+def scalar(text: str) -> Any:
+    """What a plain word means."""
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def describe(value: object) -> str:
+    """A value as a message shows it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"the text {value[:60]!r}"
+    if isinstance(value, dict):
+        return "keys and values"
+    return "a list" if isinstance(value, list) else str(value)
+
+
+class _Builder:
+    """Makes values of the events of a YAML parser."""
+
+    def __init__(self, name: str, events: Iterator[Any], lines: dict[Path_, int]) -> None:
+        self._name = name
+        self._events = events
+        self._lines = lines
+
+    def document(self) -> Any:
+        """The value of the only document; an empty text is an empty configuration."""
+        from yaml import events as kinds
+
+        next(self._events)  # the start of the stream
+        event = next(self._events)
+        if isinstance(event, kinds.StreamEndEvent):
+            return {}
+        value = self._value(next(self._events), ())
+        next(self._events)  # the end of the document
+        event = next(self._events)
+        if not isinstance(event, kinds.StreamEndEvent):
+            self._refuse(event, "a second document begins here; a configuration is one. Remove the line `---`")
+        return value
+
+    def _value(self, event: Any, path: Path_) -> Any:
+        from yaml import events as kinds
+
+        self._lines.setdefault(path, event.start_mark.line + 1)
+        if isinstance(event, kinds.AliasEvent):
+            self._refuse(event, f"the alias *{event.anchor} is not read here. Write its value out")
+        if event.tag is not None:
+            self._refuse(event, f"the tag {event.tag!r} is not read here. Leave it out: types are known")
+        if len(path) > MAX_DEPTH:
+            self._refuse(event, f"values are nested deeper than {MAX_DEPTH} levels")
+        if isinstance(event, kinds.ScalarEvent):
+            return scalar(event.value) if event.implicit[0] else event.value
+        if isinstance(event, kinds.SequenceStartEvent):
+            items: list[Any] = []
+            while not isinstance(event := next(self._events), kinds.SequenceEndEvent):
+                items.append(self._value(event, (*path, len(items))))
+            return items
+        return self._mapping(path)
+
+    def _mapping(self, path: Path_) -> dict[str, Any]:
+        from yaml import events as kinds
+
+        found: dict[str, Any] = {}
+        while not isinstance(event := next(self._events), kinds.MappingEndEvent):
+            if not isinstance(event, kinds.ScalarEvent) or event.tag is not None:
+                self._refuse(event, "a key is expected here, which is a plain word")
+            key = event.value
+            if key in found:
+                where = ".".join(map(str, (*path, key)))
+                self._refuse(event, f"{where} comes twice (first in line {self._lines[*path, key]}). Remove one of them")
+            self._lines[*path, key] = event.start_mark.line + 1
+            found[key] = self._value(next(self._events), (*path, key))
+        return found
+
+    def _refuse(self, event: Any, what: str) -> NoReturn:
+        raise ConfigInvalid(f"{self._name}:{event.start_mark.line + 1}: {what}.")
+
+
+# Checking: plain values become a `Config`, or one line that says which value, where, and what was expected.
+
+T = TypeVar("T", bound=msgspec.Struct)
+OWN = "own"
+LARGE = 2**31
+
+
+class Known(NamedTuple):
+    """One field that a configuration may have."""
+
+    path: tuple[str, ...]
+    field: Field
+    owner: type
+
+    @property
+    def dotted(self) -> str:
+        """As it is written."""
+        return ".".join(self.path)
+
+
+def known_fields(config: type) -> Iterator[Known]:
+    """All fields, of all choices; a field that several choices have comes once for each."""
+    yield from _known(_struct(config), ())
+
+
+def _known(info: StructType, path: tuple[str, ...]) -> Iterator[Known]:
+    for one in info.fields:
+        here = (*path, one.name)
+        yield Known(here, one, info.cls)
+        for choice in structs_of(one.type):
+            yield from _known(choice, here)
+
+
+def structs_of(info: Type) -> list[StructType]:
+    """The records that a value may be."""
+    types = info.types if isinstance(info, UnionType) else (info,)
+    return [one for one in types if isinstance(one, StructType)]
+
+
+def check(document: Document, config: type[T]) -> T:
+    """The configuration that a document means."""
+    whole = _Check(document, sorted({one.dotted for one in known_fields(config)}))
+    tree = whole.struct(document.tree, _struct(config), ())
+    try:
+        return msgspec.convert(tree, config)
+    except msgspec.ValidationError as error:  # a rule that the walk does not know
+        raise ConfigInvalid(f"{document.name}: {error}.") from error
+
+
+def _struct(config: type) -> StructType:
+    info = type_info(config)
+    if not isinstance(info, StructType):
+        raise TypeError(f"{config} is not a record")
+    return info
+
+
+class _Check:
+    """One walk over a document, along the fields that it may have."""
+
+    def __init__(self, document: Document, known: list[str]) -> None:
+        self._document = document
+        self._known = known
+
+    def struct(self, value: Any, info: StructType, path: Path_) -> dict[str, Any]:
+        """A record with every key known and every value of its type."""
+        if not isinstance(value, dict):
+            self._expected(value, path, f"keys such as {', '.join(field.name for field in info.fields[:3])}")
+        fields = {field.name: field for field in info.fields}
+        for key in value:
+            if key not in fields and key != info.tag_field:
+                self._unknown((*path, key), list(fields))
+        missing = [name for name, field in fields.items() if field.required and name not in value]
+        if missing:
+            self._missing((*path, missing[0]), expected(fields[missing[0]].type))
+        hints = get_type_hints(info.cls, include_extras=True)
+        checked = {key: self._field(value[key], field, hints[key], (*path, key)) for key, field in fields.items() if key in value}
+        return {**value, **checked}
+
+    def _field(self, value: Any, field: Field, hint: Any, path: Path_) -> Any:
+        item = _record_of_list(field.type)
+        if item is not None and isinstance(value, list):
+            return [self.struct(one, item, (*path, i)) for i, one in enumerate(value)]
+        choices = structs_of(field.type)
+        if not choices:
+            return self._plain(value, field.type, hint, path)
+        if value is None and isinstance(field.type, UnionType) and any(isinstance(one, NoneType) for one in field.type.types):
+            return None
+        if len(choices) == 1 and choices[0].tag_field is None:
+            return self.struct(value, choices[0], path)
+        return self._choice(value, choices, default_tag(field), path)
+
+    def _choice(self, value: Any, choices: list[StructType], default: str | None, path: Path_) -> dict[str, Any]:
+        tags = {str(choice.tag): choice for choice in choices}
+        value = spelt_out(value)
+        if not isinstance(value, dict):
+            self._expected(value, path, f"a name: {', '.join(tags)}")
+        name = value.get("name", default)
+        if name is None:
+            self._missing((*path, "name"), f"one of {', '.join(tags)}")
+        if not isinstance(name, str) or name not in tags:
+            self._expected(name, (*path, "name"), f"one of {', '.join(tags)}{_nearest(name, tags)}")
+        return {"name": name, **self.struct(value, tags[name], path)}
+
+    def _plain(self, value: Any, info: Type, hint: Any, path: Path_) -> Any:
+        for part in _numbers(value):
+            if not math.isfinite(part):
+                self._expected(part, path, f"{expected(info)} that is finite")
+        if any("\0" in text for text in _texts(value)):
+            self._expected(value, path, f"{expected(info)} without NUL")
+        try:
+            msgspec.convert(value, hint)
+        except msgspec.ValidationError:
+            is_large = any(isinstance(part, int) and part >= LARGE for part in (value if isinstance(value, list) else [value]))
+            self._expected(value, path, f"{expected(info, limits=is_large)}{_nearest(value, _words(info))}")
+        return value
+
+    def _missing(self, path: Path_, what: str) -> NoReturn:
+        raise ConfigInvalid(f"{self._document.place(path[:-1])}: {_dotted(path)} is missing; expected {what}.")
+
+    def _expected(self, value: object, path: Path_, what: str) -> NoReturn:
+        where = self._document.place(path)
+        found = f"the list {value}" if isinstance(value, list) else describe(value)
+        raise ConfigInvalid(f"{where}: {_dotted(path)} is {found[:200]}; expected {what}.")
+
+    def _unknown(self, path: Path_, siblings: list[str]) -> NoReturn:
+        key = str(path[-1])
+        parent = [*map(str, path[:-1])]
+        close = difflib.get_close_matches(key, siblings, 1, 0.6)
+        elsewhere = [one for one in self._known if one.split(".")[-1] == key]
+        hint = f"expected one of {', '.join(siblings)}" if siblings else "nothing can be set here"
+        if close:
+            hint = f"did you mean {'.'.join([*parent, close[0]])}?"
+        elif elsewhere:
+            hint = f"did you mean {' or '.join(elsewhere)}?"
+        elif near := difflib.get_close_matches(key, [one.split(".")[-1] for one in self._known], 1, 0.75):
+            hint = f"did you mean {next(one for one in self._known if one.split('.')[-1] == near[0])}?"
+        end = "" if hint.endswith("?") else "."
+        raise ConfigInvalid(f"{self._document.place(path)}: {_dotted(path)} is not known; {hint}{end}")
+
+
+def _record_of_list(info: Type) -> StructType | None:
+    """The record that each part of a list is."""
+    types = info.types if isinstance(info, UnionType) else (info,)
+    items = [one.item_type for one in types if isinstance(one, ListType)]
+    return items[0] if items and isinstance(items[0], StructType) else None
+
+
+def spelt_out(value: Any) -> Any:
+    """A choice that is only a name, or a function of the user's own, with its keys."""
+    if isinstance(value, str):
+        value = {"name": value}
+    if isinstance(value, dict) and isinstance(value.get("name"), str) and ".py:" in value["name"]:
+        return {**value, "name": OWN, "function": value["name"]}
+    return value
+
+
+def default_tag(field: Field) -> str | None:
+    """The choice that a field has where none is named."""
+    if field.default is not NODEFAULT and isinstance(field.default, msgspec.Struct):
+        return str(field.default.__struct_config__.tag)
+    # A section that may be left out, but is there, is of its first kind.
+    return str(structs_of(field.type)[0].tag) if field.default is None else None
+
+
+def expected(info: Type, *, limits: bool = False) -> str:
+    """What a value may be, in words; with the `limits` of large numbers only where one is beyond them."""
+    if isinstance(info, UnionType):
+        words = dict.fromkeys(expected(one, limits=limits) for one in info.types)
+        return ", or ".join(words) if any("," in word for word in words) else " or ".join(words)
+    if isinstance(info, LiteralType):
+        return ", ".join(map(str, info.values)) if len(info.values) < 2 else "one of " + ", ".join(map(str, info.values))
+    if isinstance(info, IntType | FloatType):
+        kind = "a whole number" if isinstance(info, IntType) else "a number"
+        bounds = {"from": info.ge, "above": info.gt, "up to": info.le, "below": info.lt}
+        told = {word: bound for word, bound in bounds.items() if bound is not None and (limits or bound < LARGE)}
+        return " ".join([kind, *(f"{word} {_short(bound)}" for word, bound in told.items())])
+    if isinstance(info, StructType):
+        return f"keys such as {', '.join(field.name for field in info.fields[:3])}" if info.tag is None else str(info.tag)
+    if isinstance(info, ListType | VarTupleType):
+        return f"a list, each {expected(info.item_type, limits=limits)}"
+    if isinstance(info, TupleType):
+        return f"a list of {len(info.item_types)}, each {expected(info.item_types[0])}"
+    names: dict[type, str] = {BoolType: "true or false", NoneType: "null", DictType: "keys and their values"}
+    return names.get(type(info), "a text")
+
+
+def _short(bound: float) -> str:
+    return f"{bound:,}" if bound < 2**53 else f"2**{math.log2(bound):g}"
+
+
+def _words(info: Type) -> list[str]:
+    if isinstance(info, UnionType):
+        return [word for one in info.types for word in _words(one)]
+    return [value for value in info.values if isinstance(value, str)] if isinstance(info, LiteralType) else []
+
+
+def _nearest(value: object, words: Mapping[str, Any] | list[str]) -> str:
+    close = difflib.get_close_matches(value, list(words), 1, 0.5) if isinstance(value, str) else []
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, float):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _texts(part)
+
+
+def _dotted(path: Path_) -> str:
+    return ".".join(map(str, path)) or "the configuration"
+
+
+# Overrides: `--set data.batch_size=512`, typed like the file and named by as much of the path as is needed.
+
+OPTION = "--set"
+
+
+def override(document: Document, assignments: Sequence[str], config: type) -> Document:
+    """The document with some values set; later assignments win."""
+    known = known_paths(config)
+    tree = _copied(document.tree)
+    options = dict(document.options)
+    for assignment in assignments:
+        name, sign, text = assignment.partition("=")
+        if not sign:
+            raise ConfigInvalid(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as {OPTION} batch_size=512.")
+        path = find(name.strip(), known)
+        value = parse_yaml(text, f"{OPTION} {name.strip()}")
+        _put(tree, path, value)
+        options[path] = OPTION
+    return replace(document, tree=tree, options=options)
+
+
+def known_paths(config: type) -> list[tuple[str, ...]]:
+    """All that can be set: fields, and the names of choices."""
+    found: set[tuple[str, ...]] = set()
+    for one in known_fields(config):
+        found.add(one.path)
+        if any(choice.tag is not None for choice in structs_of(one.field.type)):
+            found.add((*one.path, "name"))
+    return sorted(found)
+
+
+def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -> tuple[str, ...]:
+    """The path that is meant by a whole path, or by an end of it that only one has."""
+    parts = tuple(name.split("."))
+    if parts in known:
+        return parts
+    ends = [path for path in known if path[-len(parts) :] == parts]
+    if len(ends) == 1:
+        return ends[0]
+    if ends:
+        raise ConfigInvalid(f"{option} {name} could be {' or '.join(map('.'.join, ends))}. Write it in full.")
+    for stop in range(len(parts) - 1, 1, -1):  # below the options of a function of the user's own, any name is known
+        if parts[stop - 1] == "options" and parts[:stop] in known:
+            return parts
+    names = {".".join(path[start:]): path for path in known for start in range(len(path))}
+    close = difflib.get_close_matches(name, names, 1, 0.6)
+    hint = f"did you mean {'.'.join(names[close[0]])}?" if close else "`stoker train --fields` shows all."
+    raise ConfigInvalid(f"{option} {name} is not known; {hint}")
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for key in path[:-1]:
+        inner = spelt_out(tree.get(key))
+        tree[key] = inner if isinstance(inner, dict) else {}
+        tree = tree[key]
+    tree[path[-1]] = value
+
+
+def _copied(tree: dict[str, Any]) -> dict[str, Any]:
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}
+
+
+# Writing: a configuration with all its values, as YAML that reads back as the same.
+
+
+def to_tree(config: msgspec.Struct) -> dict[str, Any]:
+    """Plain values of all fields, as JSON has them."""
+    tree: dict[str, Any] = msgspec.to_builtins(config, builtin_types=())
+    return tree
+
+
+def to_yaml(config: msgspec.Struct) -> bytes:
+    """All fields as YAML."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        """Quotes every text that would be read as something else."""
+
+    def text(dumper: Any, value: str) -> Any:
+        style = None if value.isprintable() and scalar(value) == value else '"'
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Dumper.add_representer(str, text)
+    Dumper.ignore_aliases = lambda *_: True
+    dumped: str = yaml.dump(to_tree(config), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return dumped.encode()
+
+
+# The manual of the fields: what the sources say under each field, for `stoker train --fields`.
+
+
+def docstrings(record: type) -> dict[str, str]:
+    """The text under each field of a record."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(record)))
+    body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
+    found: dict[str, str] = {}
+    for one, text in pairwise(body):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and isinstance(text, ast.Expr):
+            value = ast.literal_eval(text.value)
+            found[one.target.id] = " ".join(str(value).split())
+    return found
+
+
+def explain(config: StructType, indent: str = "") -> Iterator[str]:
+    """A line for each field, in the form of the file: the key, its default, and what it means."""
+    texts = docstrings(config.cls)
+    for one in config.fields:
+        choices = structs_of(one.type)
+        yield f"{indent}{one.name}: {_default(one)}".ljust(34) + f"# {texts[one.name]}"
+        if not choices:
+            yield " " * 34 + f"#   {expected(one.type)}{_needed(one)}"
+            continue
+        for choice in choices:
+            inner = indent + "    "
+            if choice.tag is not None:
+                yield f"{inner[:-2]}name: {choice.tag}".ljust(34) + f"# {inspect.getdoc(choice.cls)}"
+            yield from explain(choice, inner)
+
+
+def _default(one: Field) -> str:
+    if structs_of(one.type):
+        is_off = isinstance(one.type, UnionType) and any(isinstance(one, NoneType) for one in one.type.types)
+        return "null" if is_off else default_tag(one) or ""
+    value: Any = one.default_factory() if one.default_factory is not NODEFAULT else one.default
+    if value is NODEFAULT or isinstance(value, Struct):
+        return "…"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _needed(one: Field) -> str:
+    return "; must be given" if one.required else ""
+
+
+# The configuration of a training: a file with strict keys becomes one frozen value.
+#
+#     document    YAML or JSON -> plain values, each with its line
+#     overrides   --set NAME=VALUE on top
+#     checking    plain values -> Config, or one line that says what is wrong
+#     training    the fields: data, split, model and loss, optimizer and schedule, train
+#     writing     all values back into a file; manual: what the fields mean
+#
+# This is the way of a file; it imports neither torch nor anything that is trained or fed. Recipes read their own records by the
+# same way: `check(override(read_document(path), assignments, Record), Record)`.
+
+__all__ = ["Config", "Document", "check", "override", "read_config", "read_document", "to_tree", "to_yaml"]
+
+
+def read_config(path: Path, *, assignments: Sequence[str] = ()) -> Config:
+    """Read a configuration, with some values set anew."""
+    return check(override(read_document(path), assignments, Config), Config)

@@ -1,0 +1,217 @@
+"""Order sampler: the order of a feed for loaders that take numbers of samples, and the handle by which frameworks set the epoch."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Sampler
+
+from stoker.errors import FeedError, OptionError
+from stoker.feed.host import HostGather, Ring, as_tensors
+from stoker.feed.layout import Finish, lengths_of
+from stoker.sampling.views import Lengths, Samples
+from stoker.store.store import open_store
+
+if TYPE_CHECKING:
+    from stoker.feed.feed import Feed
+
+AT_ONCE = 4096
+
+
+class OrderSampler(Sampler[int]):
+    """The numbers of an epoch's samples, of all ranks together, in the order of the feed; the same ones until `set_epoch`."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def __len__(self) -> int:
+        return self._feed.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        plan, epoch = self._feed.plan, self._feed.epoch
+        for start in range(0, plan.num_positions, AT_ONCE):
+            yield from plan.numbers(epoch, start, min(start + AT_ONCE, plan.num_positions)).tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set that of the feed; warns where that leaves out the rest of an epoch that a loaded state would go on with."""
+        feed = self._feed
+        if feed.is_resumed and epoch != feed.epoch:
+            warnings.warn(
+                f"a state was loaded that goes on with epoch {feed.epoch:,}, but the framework sets the feed to epoch {epoch:,}: "
+                f"the rest of that epoch is left out. Let the framework's own checkpoint load the state of the feed.",
+                stacklevel=2,
+            )
+        feed.set_epoch(epoch)
+
+
+# Samples as a map-style dataset: for `DataLoader`, and for HF Trainer, Accelerate and Lightning, which build on it.
+#
+# The loader decides the order; a batch is still gathered at once, by `__getitems__`. Give `collate` to the loader so that
+# what was gathered together is not taken apart and stacked again. Worker processes may be forked or spawned: each opens its
+# own memory, and a store on disk travels as its path.
+
+Array = npt.NDArray[Any]
+Sample = dict[str, torch.Tensor]
+
+KEPT_SLOTS = 4
+
+
+class Together(Sequence[Sample]):
+    """Samples that were gathered together: a sequence of samples, and the batch they are."""
+
+    def __init__(self, batch: Sample, size: int) -> None:
+        self.batch = batch
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @cached_property
+    def _samples(self) -> list[Sample]:
+        """Taken apart once: collators of other libraries go through the samples for each name."""
+        rows = zip(*(tensor.unbind() for tensor in self.batch.values()), strict=True)
+        return [dict(zip(self.batch, row, strict=True)) for row in rows]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._samples[index]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._samples)
+
+
+class SampleDataset(torch.utils.data.Dataset[Sample]):
+    """The samples of a feed by their numbers, on the CPU; `encode` of the feed applies, its order does not.
+
+    `dataset[7]` is a sample; `dataset[[7, 3]]` and `dataset[3:8]` are batches.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        if feed.is_packed:
+            raise OptionError("a packed batch cannot be taken apart into samples. Use Sequences(layout='padded') for a dataset.")
+        self._name = feed.store.name
+        self._path = feed.store.path
+        self._digest = feed.store.digest
+        self._files = feed.shards()
+        self._view = feed.view
+        self._part = feed.part
+        self._samples = feed.samples
+        self._columns = feed.columns
+        self._has_numbers = feed.has_numbers
+        self._has_lengths, self._makes_masks = feed.samples.padded or bool(feed.masks), feed.masks is not False
+        self._encode = feed.encode
+        self._opened: tuple[int, HostGather, Finish] | None = None
+
+    def __len__(self) -> int:
+        return self._samples.num_samples
+
+    def __getitem__(self, index: Any) -> Sample:
+        if isinstance(index, slice):
+            return self.__getitems__(range(*index.indices(len(self)))).batch
+        if np.ndim(index):
+            return self.__getitems__(index).batch
+        sample: Sample = self.__getitems__([index])[0]
+        return sample
+
+    def __getitems__(self, indices: Any) -> Together:
+        """Many samples at once."""
+        numbers = self._checked(np.asarray(indices))
+        gather, finish = self._open()
+        try:
+            gathered = gather.gather(numbers, len(numbers))
+            try:
+                batch = finish(gathered.tensors(), len(numbers))
+            finally:
+                gather.release(gathered)
+            return Together(batch if self._encode is None else self._encoded(batch, len(numbers)), len(numbers))
+        except Exception as error:
+            error.add_note(f"while gathering {len(numbers):,} samples of {gather.origin(numbers)}")
+            raise
+
+    @staticmethod
+    def collate(samples: Sequence[Sample]) -> Sample:
+        """The batch that was gathered, or one stacked from single samples and padded with zeros where they differ in length."""
+        if isinstance(samples, Together):
+            return samples.batch
+        return {name: _stack([sample[name] for sample in samples]) for name in samples[0]}
+
+    def _checked(self, indices: Array) -> Array:
+        if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
+            raise OptionError(
+                f"samples of {self._name} are numbered from 0 to {len(self) - 1:,}; found an index of type {indices.dtype} and "
+                f"shape {list(indices.shape)}. Give a whole number, or a list of them."
+            )
+        bad = np.flatnonzero((indices < -len(self)) | (indices >= len(self)))
+        if len(bad):
+            raise IndexError(f"{self._name} has {len(self):,} samples; there is no sample {indices[bad[0]]:,}.")
+        numbers = indices.astype(np.int64)
+        numbers[numbers < 0] += len(self)
+        return numbers
+
+    def _open(self) -> tuple[HostGather, Finish]:
+        """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent looks at."""
+        process = os.getpid()
+        if self._opened is None or self._opened[0] != process:
+            ring = Ring(pinned=False, keep=KEPT_SLOTS)
+            columns = self._columns
+            self._opened = (
+                process,
+                HostGather(self._view, self._samples, columns, ring, numbers=self._has_numbers, files=self._files),
+                Finish(
+                    view=self._view,
+                    columns=tuple(columns),
+                    has_lengths=self._has_lengths,
+                    marks_valid=False,
+                    makes_masks=self._makes_masks,
+                ),
+            )
+        return self._opened[1:]
+
+    def _encoded(self, batch: Sample, size: int) -> Sample:
+        if self._encode is None:
+            raise TypeError("there is no encoder")
+        arrays = {name: tensor.numpy() for name, tensor in batch.items()}
+        encoded = as_tensors(self._encode(arrays))
+        for name, tensor in encoded.items():
+            if not tensor.dim() or len(tensor) != size:
+                raise FeedError(
+                    f"encode returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row a "
+                    f"sample. Use the feed itself, or give each sample its row."
+                )
+        return encoded
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_opened": None}
+        if self._path is not None:
+            nowhere = Lengths(num_series=0, num_steps=0)
+            state["_columns"] = [
+                replace(column, values=np.empty(0, column.values.dtype), lengths=nowhere) for column in self._columns
+            ]
+            state["_samples"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._path is None:
+            return
+        store = open_store(self._path)
+        if store.digest != self._digest:
+            raise FeedError(f"{self._path} was packed anew since the feed was made from it. Make the feed and its dataset again.")
+        lengths = lengths_of(store)
+        self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
+        samples: Samples = self._view.over(lengths)
+        self._samples = samples if self._part is None else self._part.over(samples)
+
+
+def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    if all(tensor.shape == tensors[0].shape for tensor in tensors):
+        return torch.stack(list(tensors))
+    return pad_sequence(list(tensors), batch_first=True)

@@ -1,0 +1,1 @@
+"""Structural counts of a training step, kept within a budget."""

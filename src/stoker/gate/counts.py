@@ -1,0 +1,355 @@
+"""Counts: what a step does, in whole numbers that have nothing to do with time.
+
+The counter stands between the user's program and torch: all that torch dispatches passes through it, the backward pass and the
+optimizer's step included. It is the one of `work`, which counts operations and their floating-point work, and adds what a gate
+needs. The law: the same program on the same data has the same counts, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import PurePath
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NoReturn, Self
+
+import msgspec
+import torch
+from torch.multiprocessing import reductions
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from stoker.diagnose.child import Child, one_line
+from stoker.diagnose.hooks import own_frame, shown
+from stoker.diagnose.measurements import Place
+from stoker.diagnose.ops import Counting, Profiling
+from stoker.diagnose.session import Session
+from stoker.errors import StokerError
+from stoker.gate.gate import TallyAnswer, TallyRequest, usual_of
+
+WAITING = {
+    "aten._local_scalar_dense",
+    "aten.nonzero",
+    "aten.masked_select",
+    "aten.equal",
+    "aten.repeat_interleave",
+    "aten.bincount",
+    "aten._unique2",
+    "aten.unique_dim",
+    "aten.unique_consecutive",
+    "aten.unique_dim_consecutive",
+}
+"""Operations after which the host knows a value or a size that only the device can tell."""
+MASKING = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
+"""Operations that do so where a mask is among their indices."""
+MASKS = (torch.bool, torch.uint8)
+COPYING = {"aten._to_copy", "aten.copy_", "aten.copy"}
+
+ARRIVALS = str(reductions.__file__)
+ARRIVAL_DEPTH = 6
+"""Calls that lie between an operation and the function that needs it to take in a tensor."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted in one step."""
+
+    ops: int
+    """Operations that torch dispatches."""
+    flops: int
+    """Floating-point operations of products."""
+    syncs: int
+    """Times that the host needs to know what the device has computed (`.item()`, masks, copies back). On a CPU: would need."""
+    h2d_copies: int
+    h2d_bytes: int
+    d2h_copies: int
+    d2h_bytes: int
+    allocations: int
+    """Pieces of memory that tensors were given: of the device, as its allocator says, or of the host."""
+    allocated_bytes: int
+    kernels: int | None = None
+    """On a GPU."""
+    recompiles: int | None = None
+    """Graphs that torch compiled in this step; None where it compiles nothing."""
+    graph_breaks: int | None = None
+    """Places at which compiled graphs end early, in all of the program so far."""
+    kinds: dict[str, int] = {}
+    """Operations by name."""
+    places: dict[str, dict[str, int]] = {}
+    """Operations, syncs, copies and allocations by line of the user's code, as `key_of` writes it."""
+
+
+class StepCounter(Counting):  # type: ignore[no-untyped-call]
+    """Counts all operations of this thread, and of backward passes that it begins, while it is entered; `take` after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self.lines: dict[str, Place] = {}
+        """Where each line of `places` stands now."""
+        self.entered = False
+        self._profiling: Profiling | None = None
+        self._clear()
+
+    def __enter__(self) -> Self:
+        self._clear()
+        self._begin_profile()
+        self.entered = True
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.entered = False
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._end_profile()
+
+    @property
+    def device(self) -> str:
+        """Where steps run."""
+        return "cuda" if self.on_cuda else "cpu"
+
+    def _clear(self) -> None:
+        self.ops = self.h2d_copies = self.h2d_bytes = 0
+        self.flops_by_dtype.clear()
+        self._totals: Counter[str] = Counter()
+        self._kinds: Counter[str] = Counter()
+        self._places: dict[tuple[CodeType, int], Counter[str]] = {}
+        self._memory = _memory() if self.on_cuda else (0, 0)
+        self._compiled = _num_compiled()
+
+    def _begin_profile(self) -> None:
+        """The kernels of a step are known to the profiler alone."""
+        if self.on_cuda:
+            self._profiling = Profiling("cuda")
+            self._profiling.__enter__()
+
+    def _end_profile(self) -> int | None:
+        if self._profiling is None:
+            return None
+        profiling, self._profiling = self._profiling, None
+        profiling.__exit__(None, None, None)
+        return None if profiling.kernels is None else int(profiling.kernels)
+
+    def take(self) -> Counts:
+        """What was counted since the last time."""
+        totals, before, compiled = self._totals, self._memory, _num_compiled()
+        now = _memory() if self.on_cuda else (0, 0)
+        counts = Counts(
+            ops=totals["ops"],
+            flops=totals["flops"],
+            kernels=self._end_profile(),
+            syncs=totals["syncs"],
+            h2d_copies=totals["h2d_copies"],
+            h2d_bytes=totals["h2d_bytes"],
+            d2h_copies=totals["d2h_copies"],
+            d2h_bytes=totals["d2h_bytes"],
+            allocations=now[0] - before[0] if self.on_cuda else totals["allocations"],
+            allocated_bytes=now[1] - before[1] if self.on_cuda else totals["allocated_bytes"],
+            recompiles=None if compiled is None else compiled - (self._compiled or 0),
+            graph_breaks=_num_breaks(),
+            kinds=dict(self._kinds.most_common()),
+            places=self._by_line(),
+        )
+        self._clear()
+        self._begin_profile()
+        return counts
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Let an operation through, and count it."""
+        if func.namespace == "profiler" or _arrives(sys._getframe(1)):  # names for profiles are no work
+            return func(*args, **(kwargs or {}))
+        flops, h2d_copies, h2d_bytes = self.flops, self.h2d_copies, self.h2d_bytes
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        name = f"{func.namespace}.{func._opname}"
+        found = {
+            "ops": 1,
+            "flops": int(self.flops - flops),
+            "h2d_copies": self.h2d_copies - h2d_copies,
+            "h2d_bytes": self.h2d_bytes - h2d_bytes,
+        }
+        given, made = list(_tensors((args, kwargs))), list(_tensors(result))
+        self._see_waiting(name, args, kwargs or {}, given, made, found)
+        self._see_memory(given, made, found)
+        found = {what: number for what, number in found.items() if number}
+        self._kinds[name] += 1
+        self._totals.update(found)
+        frame = own_frame(sys._getframe(1))
+        if frame is not None:
+            self._places.setdefault((frame.f_code, frame.f_lineno), Counter()).update(found)
+        return result
+
+    def _see_waiting(
+        self,
+        name: str,
+        args: Any,
+        kwargs: dict[str, Any],
+        given: list[torch.Tensor],
+        made: list[torch.Tensor],
+        found: dict[str, int],
+    ) -> None:
+        """Count where the host has to know what a device computes, and copies back to it."""
+        if name in COPYING and made:
+            source = args[0] if name == "aten._to_copy" else args[1]
+            if isinstance(source, torch.Tensor) and source.device.type != "cpu" and made[0].device.type == "cpu":
+                found["d2h_copies"], found["d2h_bytes"] = 1, source.numel() * source.element_size()
+                found["syncs"] = int(not (kwargs.get("non_blocking") or (name != "aten._to_copy" and len(args) > 2 and args[2])))
+            elif found["h2d_copies"] and not kwargs.get("non_blocking") and not source.is_pinned():
+                found["syncs"] = 1
+        # What lies on the host is no reason to wait for a device; where there is none, it is counted as if it lay on one.
+        elif not self.on_cuda or any(one.device.type != "cpu" for one in given):
+            masks = name in MASKING and any(one is not None and one.dtype in MASKS for one in args[1])
+            found["syncs"] = int(masks or name in WAITING)
+
+    def _see_memory(self, given: list[torch.Tensor], made: list[torch.Tensor], found: dict[str, int]) -> None:
+        """Count results that lie in memory of their own."""
+        known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
+        for tensor in made:
+            if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
+                known.add(storage._cdata)
+                found["allocations"] = found.get("allocations", 0) + 1
+                found["allocated_bytes"] = found.get("allocated_bytes", 0) + storage.nbytes()
+
+    def _by_line(self) -> dict[str, dict[str, int]]:
+        merged: dict[str, Counter[str]] = {}
+        for (code, line), found in self._places.items():
+            place = Place(file=shown(code.co_filename), line=line, function=code.co_qualname)
+            key = key_of(place, code.co_filename)
+            self.lines[key] = place
+            merged.setdefault(key, Counter()).update(found)
+        return {key: dict(found) for key, found in sorted(merged.items())}
+
+
+def key_of(place: Place, file: str) -> str:
+    """A line of code by its function and text, which stay when lines are added above it."""
+    text = " ".join(linecache.getline(file, place.line).split())
+    return f"{PurePath(file).name} {place.function}: {text}"
+
+
+def _arrives(frame: FrameType | None) -> bool:
+    """Whether a tensor of another process is taken in. Batches of workers arrive when they like, so they are no part of a step."""
+    for _ in range(ARRIVAL_DEPTH):
+        if frame is None or frame.f_code.co_filename == ARRIVALS:
+            break
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == ARRIVALS
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of arguments and results, which are lists and tuples at most."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a piece of memory: not sparse, nor made of other tensors."""
+    return tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor)
+
+
+def _memory() -> tuple[int, int]:
+    """Pieces and bytes that the device's allocator has ever handed out."""
+    stats = torch.cuda.memory_stats()
+    return int(stats.get("allocation.all.allocated", 0)), int(stats.get("allocated_bytes.all.allocated", 0))
+
+
+def _num_compiled() -> int | None:
+    """Graphs that torch has compiled in this process; None where it compiles nothing."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None or not dynamo.counters["frames"]["total"]:
+        return None
+    return int(dynamo.counters["stats"]["unique_graphs"])
+
+
+def _num_breaks() -> int | None:
+    if _num_compiled() is None:
+        return None
+    breaks: dict[str, int] = sys.modules["torch._dynamo.utils"].counters["graph_break"]
+    return sum(breaks.values())
+
+
+# The tally: the counts of a user's program, unchanged, in one child process.
+#
+# It is the child of a diagnosis that measures no time: behind a warm-up it counts some steps, and ends the program. A step ends
+# when
+# the optimizer's step has ended; where there are several optimizers, it is that of the one that ended the warm-up.
+
+
+class TallySession(Session):
+    """A session that counts, and leaves the loop as it is."""
+
+    def __init__(self, *, on_done: Callable[[], None], warmup: int, steps: int) -> None:
+        super().__init__(on_done=on_done)
+        self.counted: list[Counts] = []
+        self.counter: StepCounter | None = None
+        self._warmup = warmup
+        self._wanted = steps
+        self._optimizer: torch.optim.Optimizer | None = None
+
+    def install(self) -> None:
+        """Begin to listen to the program."""
+        self.training.boundaries.install()
+        self.training.boundaries.on_step = self._count
+
+    def remove(self) -> None:
+        """Leave the program alone."""
+        self._stop()
+        super().remove()
+
+    def _count(self) -> None:
+        boundaries = self.training.boundaries
+        if self.counter is None:
+            if boundaries.steps < self._warmup:
+                return
+            self._optimizer = boundaries.optimizer
+            self.counter = StepCounter()
+            self.counter.__enter__()
+        elif boundaries.optimizer is self._optimizer:
+            self.counted.append(self.counter.take())
+            if len(self.counted) == self._wanted:
+                self._stop()
+                self._on_done()
+
+    def _stop(self) -> None:
+        if self.counter is not None and self.counter.entered:
+            self.counter.__exit__(None, None, None)
+
+    def answer(self) -> TallyAnswer:
+        """What was counted."""
+        lines = self.counter.lines if self.counter is not None else {}
+        device = self.counter.device if self.counter is not None else "cpu"
+        return TallyAnswer(run=usual_of(self.counted, device=device, torch=str(torch.__version__)), lines=lines)
+
+
+class Tally(Child):
+    """The process of one program that is counted."""
+
+    def __init__(self, request: TallyRequest, connection: Connection) -> None:
+        super().__init__(request, connection)
+        self._tally = TallySession(on_done=self._done, warmup=request.warmup, steps=request.steps)
+        self.session = self._tally
+
+    def _end(self, failure: str | None) -> NoReturn:
+        try:
+            self._scratch.remove()
+            self.session.remove()
+            answer = self._tally.answer() if failure is None else TallyAnswer(error=f"{failure}.")
+        except StokerError as error:
+            answer = TallyAnswer(error=f"{self._request.program}: {error}")
+        except Exception as error:
+            traceback.print_exception(error)
+            answer = TallyAnswer(error=f"{self._request.program} could not be counted: {type(error).__name__}: {one_line(error)}")
+        self._leave_with(answer)
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Run the request that the command line holds."""
+    connection = Connection(int(arguments[0]), readable=False)
+    Tally(msgspec.json.decode(arguments[1], type=TallyRequest), connection).run()

@@ -1,0 +1,53 @@
+"""The fixture `stoker_gate` of pytest: a test fails where a step does more than its budget allows.
+
+    def test_step(stoker_gate):
+        stoker_gate(train_step, batches, budget="budgets/step.json")
+
+pytest loads this file in every project that has stoker installed, so it imports nothing that takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from stoker.gate.gate import Gate
+
+WRITE = "--stoker-write"
+
+
+class StokerGate(Protocol):
+    """What the fixture is: a function."""
+
+    def __call__(
+        self, train_step: Callable[[Any], Any], batches: Iterable[Any], *, budget: str | Path, steps: int = ..., warmup: int = ...
+    ) -> Gate:
+        """Count some steps and hold them against a budget, whose path begins at the folder of the test."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes budgets."""
+    parser.getgroup("stoker").addoption(WRITE, action="store_true", help="write the budgets of `stoker_gate` from this run")
+
+
+@pytest.fixture
+def stoker_gate(request: pytest.FixtureRequest) -> StokerGate:
+    """Hold what a function does in a step against a budget."""
+
+    def gate(train_step: Callable[[Any], Any], batches: Iterable[Any], *, budget: str | Path, **options: int) -> Gate:
+        from stoker.gate.gate import gate_step
+
+        __tracebackhide__ = True
+        path, write = request.path.parent / budget, bool(request.config.getoption(WRITE))
+        if not write and not path.exists():
+            pytest.fail(f"{path} is not there; expected a budget. Write it with pytest {WRITE}.", pytrace=False)
+        found = gate_step(train_step, batches, budget=path, write=write, **options)
+        if not found.ok:
+            pytest.fail(f"{found}\nIf that is meant to be so, write the budget anew: pytest {WRITE}", pytrace=False)
+        return found
+
+    return gate

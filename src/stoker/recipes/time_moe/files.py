@@ -1,0 +1,513 @@
+"""The data of a training run: a store, a tree of the authors' files, or a table that is packed first - as series, numbered through.
+
+A tree is read as the authors' `TimeMoEDataset` reads it. In each folder, in the order of names:
+
+1. files of series: `.json`, `.jsonl` and `.npy` (`general`),
+2. binary folders in it: `meta.json` and `.bin`, mapped in place,
+3. the folders in it, one after the other, binary ones too.
+
+The authors take names as the file system lists them; sorted, the order of the series is the same on every machine. A file that
+neither of the two readers takes is reported, and a pickle is refused. Values keep the type that they have in the files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import xxhash
+
+import stoker
+from stoker._text import readable_bytes
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound, SourceTooLarge
+from stoker.store import is_time_moe, map_time_moe
+
+Array = npt.NDArray[Any]
+Report = Callable[[str], None]
+
+MANIFEST, PACKED = "manifest.json", ".stoker"
+META = "meta.json"
+TABLES = (".csv", ".tsv", ".txt")
+PICKLES = ("pkl", "pickle")
+LOOKED_AT = 1 << 30
+"""Points of files that are used in place: seconds, where a whole corpus would be hours."""
+_LOOK = 1 << 22
+_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flat:
+    """One column of a store: series end to end."""
+
+    store: stoker.Store
+    column: str
+    own: Sequence[Array] | None = None
+    """Each series in a type of its own, where that is not the column's: of a JSON file with series of integers and of floats."""
+    file: str = ""
+    """json, jsonl or npy: what it was read from, if from a file that has no digest."""
+
+    @property
+    def values(self) -> Array:
+        """All points, in the type that they are stored in."""
+        return self.store.column(self.column)
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+
+class Corpus:
+    """All series of some columns, numbered from 0 in the order of files and columns."""
+
+    def __init__(self, flats: Sequence[Flat], *, name: str) -> None:
+        if not sum(map(len, flats)):
+            raise SourceEmpty(f"{name} has no series. Pack or fetch it again.")
+        self.flats = list(flats)
+        self.name = name
+        self.firsts: Array = np.concatenate([[0], np.cumsum([len(flat) for flat in flats])]).astype(np.int64)
+        """The number of the first series of each flat, and behind the last."""
+        offsets = [flat.store.offsets for flat in flats]
+        # A single store is not copied: it may have many millions of series.
+        self.begins: Array = offsets[0][:-1] if len(flats) == 1 else np.concatenate([one[:-1] for one in offsets])
+        self.ends: Array = offsets[0][1:] if len(flats) == 1 else np.concatenate([one[1:] for one in offsets])
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    @property
+    def num_points(self) -> int:
+        """Points of all series."""
+        return sum(flat.store.num_steps for flat in self.flats)
+
+    @property
+    def lengths(self) -> Array:
+        """Points of each series. Computed on each call."""
+        return np.asarray(self.ends - self.begins)
+
+    def flat_of(self, series: Array) -> Array:
+        """Which flat each of these series is in."""
+        return np.searchsorted(self.firsts, series, side="right") - 1
+
+    def series(self, number: int) -> Array:
+        """The points of one series, as a view."""
+        flat = self.flats[int(self.flat_of(np.array(number)))]
+        return flat.values[int(self.begins[number]) : int(self.ends[number])]
+
+    def series_name(self, number: int) -> str:
+        """The name of a series: its key or file, and its column where there are several; else its number."""
+        at = int(self.flat_of(np.array(number)))
+        flat = self.flats[at]
+        names = _names(flat.store)
+        several = len({one.column for one in self.flats}) > 1
+        key = str(names[number - int(self.firsts[at])]) if names is not None else None
+        if key is None:
+            return flat.column if several and len(flat) == 1 else f"{flat.column}:{number}" if several else str(number)
+        return f"{key}:{flat.column}" if several else key
+
+    def find_nonfinite(self) -> tuple[int, int] | None:
+        """The first point that is missing or infinite: its series, and its place there.
+
+        Stores have it counted. Of what lies in files of others, `LOOKED_AT` points are looked at.
+        """
+        left = LOOKED_AT
+        for first, flat in zip(self.firsts.tolist(), self.flats, strict=False):
+            if flat.values.dtype.kind != "f":
+                continue
+            if flat.store.digest:
+                place = flat.store.schema[flat.column].nonfinite.first
+                if place is not None:
+                    return first + place[0], place[1]
+                continue
+            for begin in range(0, min(len(flat.values), left), _LOOK):
+                bad = ~np.isfinite(flat.values[begin : begin + _LOOK])
+                if bad.any():
+                    at = begin + int(bad.argmax())
+                    series = int(np.searchsorted(flat.store.offsets, at, side="right")) - 1
+                    return first + series, at - int(flat.store.offsets[series])
+            left -= min(len(flat.values), left)
+        return None
+
+    def find(self, name: str) -> int:
+        """The number of a series by its name, the end of its name behind a colon, or its number."""
+        if name.isascii() and name.isdecimal() and int(name) < len(self) and self.series_name(int(name)) == name:
+            return int(name)  # series without names, of which there may be many millions
+        names = [self.series_name(number) for number in range(len(self))]
+        for found in (
+            [i for i, one in enumerate(names) if one == name],
+            [i for i, one in enumerate(names) if one.endswith(f":{name}")],
+        ):
+            if len(found) == 1:
+                return found[0]
+            if found:
+                said = ", ".join(repr(names[i]) for i in found[:_SHOWN])
+                raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Give the whole name.")
+        if name.isascii() and name.isdecimal() and int(name) < len(self):
+            return int(name)
+        tails = {one.rpartition(":")[2]: one for one in names}
+        near = [tails.get(one, one) for one in difflib.get_close_matches(name, [*tails, *names], n=1)]
+        shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise OptionError(f"{self.name} has no series {name!r}; it has {shown}.{hint}")
+
+    def only(self, number: int) -> Corpus:
+        """One series alone, under its number's name."""
+        name = self.series_name(number)
+        store = stoker.Store.from_arrays(x=[self.series(number)])
+        return Corpus([Flat(store=store, column="x")], name=f"series {name} of {self.name}")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """64 bits that change where a series lies elsewhere, and with any value of a packed store or of a file in memory."""
+        whole = xxhash.xxh3_64()
+        for flat in self.flats:
+            whole.update(flat.store.digest.encode() if flat.store.digest else np.ascontiguousarray(flat.store.offsets).tobytes())
+            if flat.file:
+                whole.update(np.ascontiguousarray(flat.values).data)
+            whole.update(f"{flat.column} {flat.values.dtype} {len(flat)}".encode())
+        return whole.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<corpus {self.name}: {len(self):,} series, {self.num_points:,} points>"
+
+
+def _names(store: stoker.Store) -> Sequence[Any] | None:
+    """What tells the series of a store apart."""
+    texts = [column for column in store.schema.values() if column.level == "series" and column.kind == "text"]
+    if store.key is not None and store.schema[store.key].level == "series":
+        column = store.schema[store.key]
+        return column.texts if column.texts is not None else store.column(store.key)  # type: ignore[return-value]
+    return texts[0].texts if texts else None
+
+
+def warn(note: str) -> None:
+    """Report something as a Python warning."""
+    warnings.warn(note, stacklevel=3)
+
+
+def open_corpus(
+    data: str | os.PathLike[str] | stoker.Store, *, columns: Sequence[str] | None = None, report: Report = warn
+) -> Corpus:
+    """Open a store, a tree of the authors' binary folders and files, one such folder or file, or a table that `stoker.pack` reads.
+
+    Args:
+        data: Where it is, or an open store. A table (`x.csv`) is packed beside itself, once: `x.csv.stoker`.
+        columns: Columns of a store or table to take; each is series of its own. By default all of numbers.
+        report: Called with one line for what was left out. By default a Python warning.
+
+    Raises:
+        SourceError: There is nothing to read, or a file that cannot be read, by name.
+    """
+    if isinstance(data, stoker.Store):
+        return Corpus(_flats(data, columns), name=data.name)
+    path = Path(data)
+    if not path.exists():
+        raise SourceNotFound(f"{path} does not exist. Give a store, a Time-MoE folder, or a file of series.")
+    if path.is_dir() and _is_store(path):
+        return Corpus(_flats(stoker.open(path), columns), name=str(path))
+    if path.is_dir():
+        flats = _tree(path, columns, report)
+    elif _kind(path) in PICKLES:
+        _refuse_pickle(path)
+    else:
+        try:
+            flats = _general(path, columns, report) if _kind(path) in KINDS else _flats(_packed(path), columns)
+        except NotSeries:  # a table in JSON
+            flats = _flats(_packed(path), columns)
+    return Corpus(flats, name=str(path))
+
+
+def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
+    """All series of a tree; what was left out is reported in one line."""
+    left_out: list[str] = []
+    flats: list[Flat] = []
+    for source in [path] if is_time_moe(path) else _walk(path, left_out):
+        try:
+            flats += _general(source, columns, report) if source.is_file() else [
+                flat for store in map_time_moe(source) for flat in _flats(store, columns)
+            ]  # fmt: skip
+        except SourceEmpty:
+            left_out.append(f"{source.relative_to(path)} (no series)")
+    if is_time_moe(path):
+        left_out += sorted(one.name for one in path.iterdir() if one.name != META and one.suffix != ".bin")
+    if not flats:
+        held = f"it holds {_listed(left_out)}" if left_out else "it is empty"
+        raise SourceNotFound(
+            f"{path} is neither a store nor a tree of Time-MoE data (meta.json with .bin files, .jsonl, .json, .npy): {held}. "
+            f'Pack tables first: stoker pack "{path}/**/*.csv" {path.name}.stoker --wide'
+        )
+    if left_out:
+        report(f"{path}: left out {_listed(left_out)}. Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest apart.")
+    return flats
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")
+    return f"{len(names):,} other {'file or folder' if len(names) == 1 else 'files or folders'} ({shown})"
+
+
+def _walk(tree: Path, left_out: list[str]) -> Iterator[Path]:
+    """Files of series and binary folders in their order; names of what is neither are added to `left_out`."""
+
+    def stop(error: OSError) -> NoReturn:
+        raise SourceInvalid(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or move it out of {tree}.")
+
+    for place, folders, names in os.walk(tree, onerror=stop):
+        here, whole = Path(place), is_time_moe(Path(place))
+        for name in sorted(names):
+            path = here / name
+            if _kind(path) == "pkl":
+                _refuse_pickle(path)
+            if name != META and _kind(path) in KINDS and path.is_file():
+                yield path
+            elif not (whole and (name == META or name.endswith(".bin"))):
+                left_out.append(str(path.relative_to(tree)))
+        folders.sort()
+        for name in list(folders):
+            path = here / name
+            if _is_store(path):  # its shards are .npy files, and not series
+                folders.remove(name)
+                left_out.append(f"{path.relative_to(tree)} (a store)")
+            elif is_time_moe(path):
+                yield path
+            elif path.is_symlink():
+                left_out.append(f"{path.relative_to(tree)} (a link to a folder)")
+
+
+def _kind(path: Path) -> str:
+    """What a name ends with. As the authors compare it: in small letters, and also of a name that is nothing else."""
+    return path.name.rpartition(".")[2] if "." in path.name else ""
+
+
+def _refuse_pickle(path: Path) -> NoReturn:
+    raise SourceInvalid(
+        f"{path} is a pickle, which can run code and is never read. Write its series as .jsonl, one list per line, or move it away."
+    )
+
+
+def _is_store(folder: Path) -> bool:
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:
+        return b'"stoker"' in file.read(64)
+
+
+def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
+    """The series of a file: one flat array of a common type, and beside it their own types where these differ."""
+    if wrong := [name for name in columns or () if name != "sequence"]:
+        raise OptionError(f"{path} has no column {wrong[0]!r}: it holds series without columns. Leave columns out.")
+    found = read_series(path)
+    if found.rounded is not None:
+        report(
+            f"{path}: series {found.rounded} has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
+            f"Subtract a constant from them first."
+        )
+    named: dict[str, Any] = {} if found.names is None else {"name": found.names}
+    store = stoker.Store.from_arrays(sequence=found.series, **named)
+    return [Flat(store=flat.store, column=flat.column, own=found.own, file=_kind(path)) for flat in _flats(store, columns)]
+
+
+def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
+    fits = [
+        name
+        for name, column in store.schema.items()
+        if column.level == "step" and column.kind == "number" and column.width is None and column.dtype is not None
+        if column.dtype.kind in "iuf"
+    ]
+    for name in columns or ():
+        if name not in fits:
+            raise OptionError(f"{store.name} has no column of numbers {name!r}; it has {', '.join(fits) or 'none'}.")
+    wanted = fits if columns is None else list(columns)
+    if not wanted:
+        raise OptionError(f"{store.name} has no column with one number a step; it has {', '.join(store.schema)}.")
+    return [Flat(store=store, column=name) for name in wanted]
+
+
+def _packed(path: Path) -> stoker.Store:
+    """The store beside a file; made where there is none that is newer than the file. One of other sources is somebody's own."""
+    target = path.with_name(path.name + PACKED)
+    manifest = target / MANIFEST
+    if manifest.is_file():
+        store = stoker.open(target)
+        sources = store.manifest.sources if store.manifest is not None else []
+        if [one.name for one in sources] != [path.name]:
+            raise OptionError(f"{target} is a store, but not of {path}, which would be packed there. Rename one of them.")
+        if manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns and sources[0].num_bytes == path.stat().st_size:
+            return store
+    return stoker.pack(path, target, wide=path.suffix.lower() in TABLES, replace=manifest.is_file())
+
+
+# Files of series as the authors' `GeneralDataset` reads them: `.jsonl`, `.json` and `.npy`.
+#
+# A line of `.jsonl`, an element of the list in a `.json` file, or a row of a 2-D `.npy` array is a series: a list of numbers, or
+# an
+# object that holds one as "sequence". What `numpy.array` makes of a list is the type of that series: integers are int64, and
+# normalisation in the authors' data set casts back to it, series by series. A pickle is never read.
+
+KINDS = ("json", "jsonl", "npy")
+KEY = "sequence"
+EXACT = 2**53
+"""Beyond this float64 does not hold every integer."""
+MEMORY_SHARE = 0.5
+"""Of the free memory, for one file."""
+DOCUMENT_COST = 10
+"""Bytes of memory per byte of a .json document, which is parsed at once: a list slot and a float object for three characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The series of one file."""
+
+    series: Sequence[Array] | Array
+    names: list[str] | None
+    own: list[Array] | None
+    """`series` once more, where the authors' arithmetic depends on the type of each: types that are mixed, integers beyond
+    float64, or of the other byte order."""
+    rounded: int | None = None
+    """The first series with an integer that float64 does not hold."""
+
+
+class NotSeries(SourceInvalid):
+    """JSON whose first element is not a series: a table, or something else."""
+
+
+def read_series(path: Path) -> Found:
+    """Read all series of a file into memory; an array of `.npy` is mapped. Raises `NotSeries` for JSON that begins otherwise."""
+    if path.name.endswith(".npy"):
+        return _read_npy(path)
+    series: list[Array] = []
+    names: list[str] = []
+    room = int(psutil.virtual_memory().available * MEMORY_SHARE)
+    for number, element in _elements(path):
+        place = f"{'line' if path.name.endswith('.jsonl') else 'element'} {number:,} of {path}"
+        if not series and not isinstance(element.get(KEY) if isinstance(element, dict) else element, list):
+            raise NotSeries(f"{place} is not a list of numbers, nor an object with one as {KEY!r}. Move the file away, or fix it.")
+        series.append(_as_array(element, place))
+        names += [text for text in _texts(element)[:1] if len(names) == len(series) - 1]
+        room -= 2 * series[-1].nbytes  # once more when all are joined
+        if room < 0:
+            _refuse_large(path)
+    if not series:
+        raise SourceEmpty(f"{path} holds no series. Remove it, or write one list of numbers per line.")
+    types = {one.dtype for one in series if len(one)}
+    rounded = next((number for number, one in enumerate(series) if one.dtype.kind in "iu" and _beyond(one)), None)
+    own = series if len(types) > 1 or rounded is not None else None
+    return Found(series=series, names=names if len(names) == len(series) else None, own=own, rounded=rounded)
+
+
+def _elements(path: Path) -> Iterator[tuple[int, Any]]:
+    """The JSON values of a file, numbered from 1. Empty lines hold none."""
+    most = max(1, int(psutil.virtual_memory().available * MEMORY_SHARE / DOCUMENT_COST))
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            if not path.name.endswith(".jsonl"):
+                if path.stat().st_size > most:
+                    _refuse_large(path)
+                found = json.load(file) if path.stat().st_size else []
+                if not isinstance(found, list):
+                    raise NotSeries(f"{path} is a JSON {_kind_of(found)}; expected a list of series. Move it away, or fix it.")
+                yield from enumerate(found, 1)
+                return
+            while line := file.readline(most):
+                number += 1
+                if len(line) == most:
+                    _refuse_large(path)
+                if line.strip():
+                    yield number, json.loads(line)
+    except UnicodeDecodeError as error:
+        raise SourceInvalid(f"{path} is not UTF-8: it has a byte {error.object[error.start]:#04x}. Encode it again.") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, SourceInvalid | SourceTooLarge):
+            raise
+        why = (
+            error.msg
+            if isinstance(error, json.JSONDecodeError)
+            else "nested too deeply"
+            if isinstance(error, RecursionError)
+            else error
+        )
+        place = f"line {number:,} of {path}" if number else str(path)
+        raise SourceInvalid(f"{place} is not JSON: {str(why)[:80]}. Fix it, or move it away.") from error
+
+
+def _as_array(element: Any, place: str) -> Array:
+    """What the authors make of one element, if it is a series of numbers. A null is a missing point: NaN."""
+    if isinstance(element, dict) and KEY not in element:
+        has = ", ".join(repr(str(key)[:20]) for key in islice(element, 4)) or "no key"
+        raise SourceInvalid(f'{place} has no {KEY!r}; it has {has}. Write {{"{KEY}": [numbers]}}, or pack the file: stoker pack')
+    values = element[KEY] if isinstance(element, dict) else element
+    if not isinstance(values, list):
+        raise SourceInvalid(f"{place} is a JSON {_kind_of(values)}; expected a list of numbers.")
+    try:
+        array = np.array(values)
+        if array.dtype == object and None in values:
+            array = np.array([np.nan if value is None else value for value in values])
+    except ValueError:  # lists of several lengths
+        array = np.empty((0, 0))
+    if array.ndim != 1:
+        raise SourceInvalid(f"{place} holds lists within its list; expected one number per point. Write each channel as a series.")
+    if array.dtype.kind not in "iuf":
+        at = next((i for i, value in enumerate(values) if not _fits(value)), 0)
+        raise SourceInvalid(
+            f"{place} has {str(json.dumps(values[at]))[:40]} at point {at + 1:,}; expected numbers, integers of 64 bits at most. "
+            f"Write larger ones as floats (1e30), and null or NaN where a point is missing."
+        )
+    return array
+
+
+def _fits(value: Any) -> bool:
+    return isinstance(value, float | None) or (isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**64)
+
+
+def _beyond(array: Array) -> bool:
+    return bool(len(array)) and (int(array.max()) > EXACT or int(array.min()) < -EXACT)
+
+
+def _texts(element: Any) -> list[str]:
+    return [value for value in element.values() if isinstance(value, str)] if isinstance(element, dict) else []
+
+
+def _kind_of(value: Any) -> str:
+    names = {dict: "object", list: "list", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def _read_npy(path: Path) -> Found:
+    """Rows are series; a 1-D array is one series."""
+    try:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        if "Python objects" in str(error) or "pickle" in str(error):
+            raise SourceInvalid(
+                f"{path} holds Python objects, which are pickles and never read. Save numbers in a 2-D array, or use .jsonl."
+            ) from error
+        raise SourceInvalid(
+            f"{path} is not a .npy file: {str(error).splitlines()[0][:80]}. Make it again, or move it away."
+        ) from error
+    if found.ndim not in (1, 2) or found.dtype.kind not in "iuf" or found.dtype.itemsize > 8:
+        raise SourceInvalid(
+            f"{path} holds {found.dtype} of shape {found.shape}; expected numbers, one series per row of a 2-D array."
+        )
+    if not found.size:
+        raise SourceEmpty(f"{path} holds no number (shape {found.shape}). Remove it.")
+    rows = np.asarray(found).reshape(1, -1) if found.ndim == 1 else np.asarray(found)
+    native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
+    return Found(series=native, names=None, own=None if rows.dtype.isnative else list(rows))  # NumPy sums swapped bytes in pieces
+
+
+def _refuse_large(path: Path) -> NoReturn:
+    size = readable_bytes(path.stat().st_size)
+    raise SourceTooLarge(
+        f"{path} ({size}) needs more than half of the free memory. Pack it first: stoker pack {path} {path.stem}.stoker"
+    )

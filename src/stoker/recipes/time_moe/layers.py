@@ -1,0 +1,638 @@
+"""Sizes: how large a Time-MoE is, and what follows from that - its parameters, those a position uses, and the work of a step.
+
+The names are those of the published checkpoints. Every other file of the model takes its shapes from here.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from stoker.errors import OptionError
+
+if TYPE_CHECKING:
+    from stoker.recipes.time_moe.model import Cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The shape of a model."""
+
+    hidden: int
+    intermediate: int
+    """Width of the shared expert; the others are `top_k` times narrower."""
+    layers: int
+    heads: int
+    experts: int
+    top_k: int
+    horizons: tuple[int, ...] = (1, 8, 32, 64)
+    """Points that each head predicts, rising from 1."""
+    max_position: int = 4096
+    rope_theta: float = 10000.0
+    aux_factor: float = 0.02
+    """Weight of the loss that keeps experts evenly used."""
+    eps: float = 1e-6
+    spread: float = 0.02
+    """Standard deviation of weights at the beginning."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int" and not _is_count(value):
+                raise OptionError(f"size: {field.name} is {_short(value)}; expected an integer from 1.")
+            if field.type == "float" and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise OptionError(f"size: {field.name} is {_short(value)}; expected a number.")
+            least = 0.0 if field.name == "aux_factor" else math.ulp(0.0)
+            if field.type == "float" and not least <= value <= sys.float_info.max:
+                raise OptionError(
+                    f"size: {field.name} is {_short(value)}; expected a finite number {'from' if not least else 'above'} 0."
+                )
+        if self.hidden % (2 * self.heads):
+            raise OptionError(f"size: hidden is {self.hidden}; expected an even number for each of the {self.heads} heads.")
+        if self.intermediate % self.top_k or self.top_k > self.experts:
+            raise OptionError(
+                f"size: top_k is {self.top_k}; expected a divisor of intermediate ({self.intermediate}), at most {self.experts}."
+            )
+        rising = all(map(_is_count, self.horizons)) and list(self.horizons) == sorted(set(self.horizons))
+        if self.horizons[:1] != (1,) or not rising:
+            raise OptionError(f"size: horizons are {_short(self.horizons)}; expected rising integers that begin with 1.")
+
+    @property
+    def head_width(self) -> int:
+        """Numbers that a head of the attention looks at."""
+        return self.hidden // self.heads
+
+    @property
+    def expert_width(self) -> int:
+        """Width of one expert."""
+        return self.intermediate // self.top_k
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters."""
+        return self._parameters(self.experts)
+
+    @property
+    def num_active(self) -> int:
+        """Parameters that one position uses."""
+        return self._parameters(self.top_k)
+
+    def _parameters(self, experts: int) -> int:
+        attention = 4 * self.hidden**2 + 3 * self.hidden
+        feeding = 3 * self.hidden * (experts * self.expert_width + self.intermediate) + (self.experts + 1) * self.hidden
+        layer = attention + feeding + 2 * self.hidden
+        return 2 * self.hidden + self.layers * layer + self.hidden + sum(self.horizons) * self.hidden
+
+    def flops(self, batch: int, length: int) -> float:
+        """Floating-point operations of one step, forward and backward, without any that is repeated."""
+        products = 6 * self.num_active * batch * length
+        attention = 3 * self.layers * 4 * batch * self.hidden * length**2 / 2  # a position looks at half of the others
+        return products + attention
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else text[:39] + "…"
+
+
+SIZES = {
+    "50m": Size(hidden=384, intermediate=1536, layers=12, heads=12, experts=8, top_k=2),
+    "200m": Size(hidden=768, intermediate=3072, layers=12, heads=12, experts=8, top_k=2),
+    "tiny": Size(hidden=32, intermediate=64, layers=2, heads=4, experts=4, top_k=2, max_position=512),
+}
+"""The published sizes, and one for trying things out."""
+
+
+# Heads: from hidden states to the next points, and the loss of all horizons at once.
+#
+# The label of (position t, step k) is `y[t + k]`: labels of a horizon are a view of `y` that overlaps itself, never a copy. What
+# lies behind the end of a row, or in another series, or is masked, counts nowhere.
+
+DELTA = 2.0
+"""Up to here the loss is a parabola, from here on a line."""
+ALIGNED = 8
+
+
+class Heads(nn.Module):
+    """One matrix for all horizons, one below the other."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.horizons = size.horizons
+        self.shares = (1.0,) * len(size.horizons)
+        """How much the loss of each horizon counts, relative to the others."""
+        self.weight = nn.Parameter(torch.empty(sum(size.horizons), size.hidden))
+
+    def forward(self, hidden: Tensor, y: Tensor, mask: Tensor | None, begins: Tensor | None) -> Tensor:
+        """Mean over the horizons, weighted by `shares`, of the mean Huber loss over labels that count.
+
+        `mask` [b, l] says which labels count, `begins` [b, l] where the series of each position begins, in packed rows.
+        """
+        weight = F.pad(self.weight, (0, 0, 0, -len(self.weight) % ALIGNED)).to(hidden.dtype)
+        every = F.linear(hidden, weight)
+        valid = torch.ones_like(y, dtype=torch.bool) if mask is None else mask != 0
+        total, begin = y.new_zeros(()), 0
+        for horizon, share in zip(self.horizons, self.shares, strict=True):
+            prediction = every[..., begin : begin + horizon].to(y.dtype)
+            counts = ahead(valid, horizon)
+            if begins is not None:
+                counts = counts & (ahead(begins, horizon) == begins.unsqueeze(-1))
+            apart = torch.where(counts, prediction - ahead(y, horizon), 0)  # before the loss: a label may be no number
+            total = total + share * (huber(apart).sum() / counts.sum().clamp(min=1))
+            begin += horizon
+        return total / sum(self.shares)
+
+    def predict(self, hidden: Tensor, horizon: int) -> Tensor:
+        """The next points after each position, by the head of this horizon."""
+        begin = sum(other for other in self.horizons if other < horizon)
+        return F.linear(hidden, self.weight[begin : begin + horizon].to(hidden.dtype))
+
+
+def huber(apart: Tensor) -> Tensor:
+    """A parabola near 0, a line beyond `DELTA`."""
+    size = apart.abs()
+    return torch.where(size <= DELTA, 0.5 * apart.square(), DELTA * (size - 0.5 * DELTA))
+
+
+def ahead(values: Tensor, horizon: int) -> Tensor:
+    """`values[b, t + k]` for k below the horizon, [b, l, horizon]; 0 behind the end."""
+    return F.pad(values, (0, horizon - 1)).unfold(1, horizon, 1)
+
+
+# The gate of an expert: `silu(gate) * up`, times the share that its choice has.
+#
+# Forward it is left to whoever compiles the model; backward it is one pass over what goes in (on a GPU a Triton kernel), which
+# gives
+# the gradients of gate, up and share together.
+
+
+def gated(gate_up: Tensor, shares: Tensor) -> Tensor:
+    """Rows [r, 2 n] of gate and up, and a share for each row: [r, n], in the numbers of the rows."""
+    return _Gated.apply(gate_up, shares)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor, shares: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up, shares)
+        gate, up = gate_up.chunk(2, -1)
+        return (F.silu(gate) * up * shares.unsqueeze(1)).to(gate_up.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        gate_up, shares = ctx.saved_tensors
+        to_gate_up, to_shares = gated_backward(gradient.contiguous(), gate_up, shares)
+        return to_gate_up, to_shares
+
+
+@torch.library.custom_op("stoker::gated_backward", mutates_args=())
+def gated_backward(gradient: Tensor, gate_up: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of `gated`: of gate and up [r, 2 n], and of the shares [r]."""
+    if gradient.is_cuda:
+        from stoker.recipes.time_moe import kernels
+
+        return kernels.gated_backward(gradient, gate_up, shares)
+    gate, up = gate_up.to(shares.dtype).chunk(2, -1)
+    sigmoid, whole = gate.sigmoid(), gradient.to(shares.dtype)
+    silu, share = gate * sigmoid, shares.unsqueeze(1)
+    to_gate = whole * share * up * (sigmoid + silu * (1 - sigmoid))
+    return torch.cat((to_gate, whole * share * silu), -1).to(gate_up.dtype), (whole * silu * up).sum(-1)
+
+
+@gated_backward.register_fake
+def _(gradient: Tensor, gate_up: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(gate_up), torch.empty_like(shares)
+
+
+# Grouped products: rows that are sorted by group, each times the matrix of its group, with no look at how many there are.
+#
+# Groups follow each other; `ends` (int32, on the device) says where each ends, and every group begins at a multiple of `tile_of`.
+# Rows after the last group belong to nobody: what products leave there is undefined, and must not be read.
+#
+# On a GPU these are Triton kernels, on a CPU a loop.
+
+GPU_TILE = 128
+"""Rows that one program of a kernel multiplies, all of which must be of one group."""
+CPU_TILE = 8
+"""Lets tests have padding without being large."""
+
+
+def tile_of(device: torch.device) -> int:
+    """What the beginnings of groups are multiples of."""
+    return GPU_TILE if device.type == "cuda" else CPU_TILE
+
+
+def grouped_product(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """`rows[r] @ weights[group of r].T` for rows [r, k] and weights [groups, n, k], in the numbers of the rows.
+
+    The gradient of the weights is summed in float32 at least, and never passes through shorter numbers.
+    """
+    return _Product.apply(rows, weights, ends)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+        matrices = weights.to(rows.dtype)
+        ctx.save_for_backward(rows, matrices, ends)
+        ctx.dtype = weights.dtype
+        found: Tensor = rows_by_group(rows, matrices, ends, True)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        rows, matrices, ends = ctx.saved_tensors
+        gradient = gradient.contiguous()
+        to_rows = rows_by_group(gradient, matrices, ends, False)
+        return to_rows, weights_by_group(gradient, rows, ends).to(ctx.dtype), None
+
+
+@torch.library.custom_op("stoker::rows_by_group", mutates_args=())
+def rows_by_group(rows: Tensor, weights: Tensor, ends: Tensor, transposed: bool) -> Tensor:
+    """Each row times the matrix of its group (or times its transpose): [r, k] by [groups, n, k] is [r, n]."""
+    if rows.is_cuda:
+        from stoker.recipes.time_moe import kernels
+
+        return kernels.rows_by_group(rows, weights, ends, transposed=transposed)
+    matrices = weights.transpose(1, 2) if transposed else weights
+    found = rows.new_zeros(len(rows), matrices.shape[2])
+    for matrix, (begin, end) in zip(matrices, _bounds(ends), strict=True):
+        found[begin:end] = rows[begin:end] @ matrix
+    return found
+
+
+@torch.library.custom_op("stoker::weights_by_group", mutates_args=())
+def weights_by_group(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    """`left.T @ right` over the rows of each group, in float32 at least: [r, n] and [r, k] are [groups, n, k]."""
+    if left.is_cuda:
+        from stoker.recipes.time_moe import kernels
+
+        return kernels.weights_by_group(left, right, ends)
+    exact = torch.promote_types(left.dtype, torch.float32)
+    return torch.stack([left[begin:end].to(exact).T @ right[begin:end].to(exact) for begin, end in _bounds(ends)])
+
+
+def _bounds(ends: Tensor) -> list[tuple[int, int]]:
+    numbers: list[int] = ends.tolist()
+    return list(zip([0, *numbers], numbers, strict=False))
+
+
+@rows_by_group.register_fake
+def _(rows: Tensor, weights: Tensor, ends: Tensor, transposed: bool) -> Tensor:
+    return rows.new_empty(rows.shape[0], weights.shape[1 if transposed else 2])
+
+
+@weights_by_group.register_fake
+def _(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
+    dtype = torch.promote_types(left.dtype, torch.float32)
+    return left.new_empty(ends.shape[0], left.shape[1], right.shape[1], dtype=dtype)
+
+
+# Routing: which row of the sorted order each choice of an expert becomes, and back; nobody waits to learn how many there are.
+#
+# A choice is a pair (position, k-th best expert), counted position by position. Rows are sorted by expert and filled up, for each
+# expert, to a multiple of the tile; their number is the largest that can come. So all moves are gathers, forward and backward.
+
+
+class Routing(NamedTuple):
+    """Choices in the order of their experts."""
+
+    choice: Tensor
+    """Of each row; -1 where it is filler. [rows]"""
+    row: Tensor
+    """Of each choice, [positions, k]."""
+    ends: Tensor
+    """Where the rows of each expert end, filler included. [experts]"""
+    counts: Tensor
+    """How many choices fell on each expert. [experts]"""
+
+    def gather(self, x: Tensor) -> Tensor:
+        """Rows of positions: [positions, n] becomes [rows, n]. Filler is a copy of the first position."""
+        return _Gather.apply(x, self.choice, self.row)  # type: ignore[no-any-return, no-untyped-call]
+
+    def combine(self, rows: Tensor) -> Tensor:
+        """Sum of the rows of each position: [rows, n] becomes [positions, n]."""
+        return _Combine.apply(rows, self.choice, self.row)  # type: ignore[no-any-return, no-untyped-call]
+
+    def spread(self, shares: Tensor) -> Tensor:
+        """A number for each choice, [positions, k], becomes one for each row; that of filler is 0."""
+        return _Spread.apply(shares, self.choice, self.row)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def route(experts: Tensor, num_experts: int) -> Routing:
+    """The routing of the experts chosen for each position, [positions, k]."""
+    return Routing(*sort_by_expert(experts, num_experts, tile_of(experts.device)))
+
+
+def num_rows(choices: int, num_experts: int, tile: int) -> int:
+    """Rows that are enough however choices fall: each expert has at least one tile, and fills up its last."""
+    return (choices // tile + num_experts) * tile
+
+
+@torch.library.custom_op("stoker::sort_by_expert", mutates_args=())
+def sort_by_expert(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Choice of each row, row of each choice, ends and counts (see `Routing`), all int32."""
+    if experts.is_cuda:
+        from stoker.recipes.time_moe import kernels
+
+        return kernels.sort_by_expert(experts, num_experts, tile, num_rows(experts.numel(), num_experts, tile))
+    return sort_plainly(experts, num_experts, tile)
+
+
+def sort_plainly(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same in operations of torch."""
+    flat = experts.reshape(-1)
+    counts = (flat.unsqueeze(1) == torch.arange(num_experts, device=flat.device)).sum(0)
+    filled = (counts.clamp(min=1) + tile - 1) // tile * tile
+    ends = filled.cumsum(0)
+    order = flat.argsort(stable=True)
+    expert = flat[order].long()
+    rows = torch.arange(len(flat), device=flat.device) + (ends - filled - counts.cumsum(0) + counts)[expert]
+    choice = flat.new_full((num_rows(len(flat), num_experts, tile),), -1, dtype=torch.int32)
+    choice[rows] = order.int()
+    row = torch.empty_like(flat, dtype=torch.int32)
+    row[order] = rows.int()
+    return choice, row.view(experts.shape), ends.int(), counts.int()
+
+
+@sort_by_expert.register_fake
+def _(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def empty(*shape: int) -> Tensor:
+        return experts.new_empty(shape, dtype=torch.int32)
+
+    rows = num_rows(experts.numel(), num_experts, tile)
+    return empty(rows), empty(*experts.shape), empty(num_experts), empty(num_experts)
+
+
+def _gather(x: Tensor, choice: Tensor, k: int) -> Tensor:
+    return x[choice.clamp(min=0) // k]
+
+
+def _combine(rows: Tensor, row: Tensor) -> Tensor:
+    total = rows[row[:, 0]]
+    for number in range(1, row.shape[1]):
+        total = total + rows[row[:, number]]
+    return total
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, choice: Tensor, row: Tensor) -> Tensor:
+        ctx.save_for_backward(row)
+        return _gather(x, choice, row.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (row,) = ctx.saved_tensors
+        return _combine(gradient, row), None, None
+
+
+class _Combine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, choice: Tensor, row: Tensor) -> Tensor:
+        ctx.save_for_backward(choice)
+        ctx.k = row.shape[1]
+        return _combine(rows, row)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (choice,) = ctx.saved_tensors
+        return _gather(gradient, choice, ctx.k), None, None
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, shares: Tensor, choice: Tensor, row: Tensor) -> Tensor:
+        ctx.save_for_backward(row)
+        return torch.where(choice < 0, 0, shares.reshape(-1)[choice.clamp(min=0)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (row,) = ctx.saved_tensors
+        return gradient[row], None, None
+
+
+# Experts: a position goes to the few experts that its router likes best, and to one that all share.
+#
+# Choices are sorted by expert, so that each product is one kernel over all experts; no shape depends on the data, and nothing
+# waits.
+# A share is multiplied into what goes out of an expert's first half: filler has share 0, so whatever it holds counts nowhere.
+
+
+class Load(NamedTuple):
+    """How evenly the experts of a layer are used."""
+
+    counts: Tensor
+    """Choices that fell on each expert."""
+    probabilities: Tensor
+    """Sum over all positions of the probability of each expert."""
+
+
+class Experts(nn.Module):
+    """The feeding part of a layer. Matrices of experts are held in one tensor each, gate above up."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.top_k = size.top_k
+        self.num_experts = size.experts
+        self.shared_width = size.intermediate
+        width = size.expert_width
+        self.router = nn.Parameter(torch.empty(size.experts, size.hidden))
+        self.gate_up = nn.Parameter(torch.empty(size.experts, 2 * width, size.hidden))
+        self.down = nn.Parameter(torch.empty(size.experts, size.hidden, width))
+        self.shared_switch = nn.Parameter(torch.empty(1, size.hidden))
+        self.shared_gate_up = nn.Parameter(torch.empty(2 * size.intermediate, size.hidden))
+        self.shared_down = nn.Parameter(torch.empty(size.hidden, size.intermediate))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Load]:
+        """What the experts make of positions [b, l, hidden], and how they were used."""
+        positions = x.reshape(-1, x.shape[-1])
+        shared, switch, logits = self._shared(positions)
+        probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
+        shares, experts = best(probabilities, self.top_k)
+        routing = route(experts, self.num_experts)
+        gate_up = grouped_product(routing.gather(positions), self.gate_up, routing.ends)
+        rows = grouped_product(gated(gate_up, routing.spread(shares)), self.down, routing.ends)
+        out = routing.combine(rows) + torch.sigmoid(switch) * shared
+        return out.view(x.shape), Load(routing.counts, probabilities.sum(0))
+
+    def _shared(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the shared expert says, how far it is listened to, and the router's logits: one product makes most of it."""
+        parts: list[Tensor] = [self.shared_gate_up, self.shared_switch, self.router]
+        missing = -sum(map(len, parts)) % ALIGNED
+        joined = F.pad(torch.cat(parts), (0, 0, 0, missing)).to(positions.dtype)
+        widths = [self.shared_width, self.shared_width, 1, self.num_experts, missing]
+        gate, up, switch, logits, _ = torch.split(F.linear(positions, joined), widths, -1)
+        return F.linear(F.silu(gate) * up, self.shared_down.to(positions.dtype)), switch, logits
+
+
+def best(probabilities: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row and where they are, the largest first; of equals the first.
+
+    As `topk`, which is a kernel of its own and sends gradients back by another.
+    """
+    index = torch.arange(probabilities.shape[-1], device=probabilities.device)
+    left = probabilities.detach()
+    shares, places = [], []
+    for _ in range(k):
+        place = left.argmax(-1, keepdim=True)
+        is_it = index == place
+        shares.append(torch.where(is_it, probabilities, 0).sum(-1))
+        places.append(place.squeeze(-1))
+        left = left.masked_fill(is_it, -1)
+    return torch.stack(shares, -1), torch.stack(places, -1)
+
+
+# Attention: each position looks at itself and at what came before it, within its own series.
+#
+# A plain batch has one series a row. In a packed batch a row holds several: positions begin anew in each, and none sees another.
+# On a
+# GPU both are Triton kernels that visit only what is seen; elsewhere it is torch's attention, with a mask where it is needed.
+#
+# Axes: b rows, l positions, h heads, d numbers a head.
+
+WIDTHS = (16, 32, 64)
+"""Of heads that the kernels can have."""
+
+
+class Runs(NamedTuple):
+    """Series within packed rows: for each position of [b, l], where its own begins, and where it ends (int32)."""
+
+    begins: Tensor
+    ends: Tensor
+
+    @property
+    def positions(self) -> Tensor:
+        """Of each position within its series."""
+        return torch.arange(self.begins.shape[1], device=self.begins.device) - self.begins
+
+
+class Place(NamedTuple):
+    """Where the positions of a batch are, and what they may look at: made once a batch, used by every layer."""
+
+    cos: Tensor
+    """Of the angle by which a position turns queries and keys, [l, d/2] or [b, l, d/2]."""
+    sin: Tensor
+    within: Tensor | Runs | None
+    """What each position sees, as a mask or as the runs of packed rows; None where that is all before it."""
+
+
+class Attention(nn.Module):
+    """Queries, keys and values by one product, turned by their positions, and what the heads found joined by another."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.heads = size.heads
+        self.qkv = nn.Linear(size.hidden, 3 * size.hidden)
+        self.out = nn.Linear(size.hidden, size.hidden, bias=False)
+
+    def forward(self, x: Tensor, place: Place, cache: Cache | None = None) -> Tensor:
+        """What each position makes of those it sees; with a cache, also of those before `x`, which then keeps these too."""
+        rows, length, hidden = x.shape
+        joined = F.linear(x, self.qkv.weight.to(x.dtype), self.qkv.bias.to(x.dtype))
+        q_blhd, k_blhd, v_blhd = joined.view(rows, length, 3, self.heads, hidden // self.heads).unbind(2)
+        q_blhd, k_blhd = turned(q_blhd, place), turned(k_blhd, place)
+        if cache is not None:
+            k_blhd, v_blhd = cache.extend(k_blhd, v_blhd)
+        seen = attend(q_blhd, k_blhd, v_blhd, place.within)
+        return F.linear(seen.reshape(rows, length, hidden), self.out.weight.to(x.dtype))
+
+
+def turned(x_blhd: Tensor, place: Place) -> Tensor:
+    """Queries or keys turned by their positions: the first half of a head's numbers against the second."""
+    first, second = x_blhd.to(place.cos.dtype).chunk(2, -1)
+    cos, sin = place.cos.unsqueeze(-2), place.sin.unsqueeze(-2)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x_blhd.dtype)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, within: Tensor | Runs | None) -> Tensor:
+    """Mean of values, weighted by the softmax of what queries and keys have in common; all are [b, l, h, d]."""
+    if not isinstance(within, Tensor) and has_kernel(q):
+        begins, ends = (None, None) if within is None else within
+        found: Tensor = causal_attention(q, k, v, begins, ends)[0]
+        return found
+    mask = seen_within(within) if isinstance(within, Runs) else within
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None).transpose(1, 2)
+
+
+def has_kernel(q: Tensor) -> bool:
+    """Whether queries are such as the Triton kernels take."""
+    return q.is_cuda and q.dtype != torch.float64 and q.shape[-1] in WIDTHS
+
+
+def seen_within(runs: Runs) -> Tensor:
+    """What positions see in packed rows, as a mask [b, 1, l, l]."""
+    index = torch.arange(runs.begins.shape[1], device=runs.begins.device)
+    return ((index >= runs.begins.unsqueeze(2)) & (index <= index.unsqueeze(1))).unsqueeze(1)
+
+
+@torch.library.custom_op("stoker::causal_attention", mutates_args=(), device_types="cuda")
+def causal_attention(q: Tensor, k: Tensor, v: Tensor, begins: Tensor | None, ends: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What each query sees [b, l, h, d], and the level of its scores [b, h, l], which the backward pass needs."""
+    from stoker.recipes.time_moe import kernels
+
+    return kernels.forward(q, k, v, None if begins is None or ends is None else (begins, ends))
+
+
+@torch.library.custom_op("stoker::causal_attention_backward", mutates_args=(), device_types="cuda")
+def causal_attention_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, levels: Tensor, gradient: Tensor, begins: Tensor | None, ends: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of queries, keys and values."""
+    from stoker.recipes.time_moe import kernels
+
+    runs = None if begins is None or ends is None else (begins, ends)
+    return kernels.backward(q, k, v, out, levels, gradient, runs)
+
+
+@causal_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, begins: Tensor | None, ends: Tensor | None) -> tuple[Tensor, Tensor]:
+    rows, length, heads, _ = q.shape
+    return q.new_empty(q.shape), q.new_empty(rows, heads, length, dtype=torch.float32)
+
+
+@causal_attention_backward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, levels: Tensor, gradient: Tensor, begins: Tensor | None, ends: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return q.new_empty(q.shape), q.new_empty(q.shape), q.new_empty(q.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs, *output)
+
+
+def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, begins, ends, out, levels = ctx.saved_tensors
+    return *causal_attention_backward(q, k, v, out, levels, gradient, begins, ends), None, None
+
+
+causal_attention.register_autograd(_backward, setup_context=_keep)
+
+
+def place_of(positions: Tensor, size: Size, dtype: torch.dtype, within: Tensor | Runs | None) -> Place:
+    """The place of positions, [l] or [b, l]; angles are computed in `dtype`."""
+    exponents = torch.arange(0, size.head_width, 2, device=positions.device, dtype=dtype) / size.head_width
+    angles = positions.to(dtype).unsqueeze(-1) * size.rope_theta**-exponents
+    return Place(angles.cos(), angles.sin(), within)
+
+
+def runs_of(segments: Tensor) -> Runs:
+    """The runs of equal segments in [b, l]."""
+    length = segments.shape[1]
+    index = torch.arange(length, device=segments.device).expand(segments.shape)
+    changes = segments[:, 1:] != segments[:, :-1]
+    begins = torch.where(F.pad(changes, (1, 0), value=False), index, 0).cummax(1).values
+    ends = torch.where(F.pad(changes, (0, 1), value=False), index + 1, length).flip(1).cummin(1).values.flip(1)
+    return Runs(begins.int().contiguous(), ends.int().contiguous())

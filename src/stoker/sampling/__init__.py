@@ -1,0 +1,1 @@
+"""Which samples a view has, and in which order an epoch visits them."""

@@ -1,0 +1,350 @@
+"""Orders: which sample comes when, as a pure function of (seed, epoch, position).
+
+    Sequential      as stored
+    Shuffle         every sample once, in random order
+    BlockShuffle    the same for data larger than memory: neighbours are read together, but come apart
+    Weighted        each sample as often as its weight says
+    ByLength        like Shuffle, but samples of similar length share a batch
+
+An order holds no list of samples: any part of any epoch is computed when asked for, alike on every machine. So the state
+of a feed is a position, and neither ranks nor threads nor restarts can change what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from stoker._kernels import kernel
+from stoker.errors import OptionError
+from stoker.sampling.permutation import Permutation, checked_seed, epoch_key
+from stoker.sampling.views import Samples
+
+Array = npt.NDArray[Any]
+
+
+class Plan(Protocol):
+    """An order over given samples."""
+
+    num_positions: int
+    """Positions of an epoch: the number of samples, except where samples are weighted."""
+    shape: Mapping[str, int]
+    """What the order chose for itself, to be kept with the state: a later run may have another batch size."""
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Array:
+        """The numbers of the samples at positions `start` to `stop` of an epoch, int64."""
+
+    def describe(self) -> str:
+        """The order and what it chose, in a line."""
+
+
+class Order(Protocol):
+    """Which sample comes when."""
+
+    @property
+    def seed(self) -> int:
+        """Decides the order, together with the epoch."""
+
+    @property
+    def kind(self) -> str:
+        """What must be the same, beside seed and shape, for a position to mean the same sample."""
+
+    def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
+        """The plan for these samples, of so many bytes each, in batches of so many (of all ranks together)."""
+
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> Order:
+        """This order with the seed and the choices of a saved state."""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Samples as they are stored."""
+
+    seed: int = field(default=0, init=False, repr=False)
+
+    @property
+    def kind(self) -> str:
+        """What must be the same, beside seed and shape, for a position to mean the same sample."""
+        return "sequential"
+
+    def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
+        """The plan for these samples."""
+        return SequentialPlan(samples.num_samples)
+
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> Sequential:
+        """Itself: there is nothing to choose."""
+        return self
+
+
+class SequentialPlan:
+    """Positions are numbers."""
+
+    shape: Mapping[str, int] = {}
+
+    def __init__(self, num_samples: int) -> None:
+        self.num_positions = num_samples
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Array:
+        """The positions themselves."""
+        return np.arange(start, min(stop, self.num_positions), dtype=np.int64)
+
+    def describe(self) -> str:
+        """In a line."""
+        return "sequential"
+
+
+@dataclass(frozen=True)
+class Shuffle:
+    """Every sample once an epoch, in an order that seed and epoch decide."""
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+
+    @property
+    def kind(self) -> str:
+        """What must be the same, beside seed and shape, for a position to mean the same sample."""
+        return "shuffled"
+
+    def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
+        """The plan for these samples."""
+        return ShufflePlan(samples.num_samples, self.seed)
+
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> Shuffle:
+        """With another seed."""
+        return Shuffle(seed)
+
+
+class ShufflePlan:
+    """One permutation of all samples an epoch."""
+
+    shape: Mapping[str, int] = {}
+
+    def __init__(self, num_samples: int, seed: int) -> None:
+        self.num_positions = num_samples
+        self._seed = seed
+        self._epoch: tuple[int, Permutation] | None = None  # one tuple, so that threads see all of it or the one before
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Array:
+        """A part of the permutation of this epoch."""
+        known = self._epoch
+        if known is None or known[0] != epoch:
+            known = self._epoch = epoch, Permutation(self.num_positions, epoch_key(self._seed, epoch))
+        return known[1].part(start, stop)
+
+    def describe(self) -> str:
+        """In a line."""
+        return f"shuffled, seed {self._seed}"
+
+
+# Weighted order: each sample as often as its weight says, no more than one time more or less.
+#
+# The weights are laid end to end on a line, and the line is cut at equal distances: each cut draws the sample it falls in.
+# Where the first cut is depends on seed and epoch, so that over epochs each sample has its exact share. The draws are then
+# shuffled. Equal weights and as many draws as samples give every sample exactly once.
+
+MAX_WEIGHT = 1e200
+"""So that no sum of weights is infinite."""
+
+_DRAWS, _PHASE = 3, 4
+_PHASE_BITS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """Samples in proportion to `weights`: one a sample, or one a series, which all its samples then have.
+
+    An epoch has `num_samples` draws; by default as many as there are samples.
+    """
+
+    weights: Sequence[float] | Array
+    seed: int = 0
+    num_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+        weights = np.asarray(self.weights, dtype=np.float64)
+        if weights.ndim != 1 or not len(weights):
+            raise OptionError(
+                f"Weighted: weights have shape {weights.shape}; expected a list with one number a sample or a series."
+            )
+        bad = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
+        if len(bad):
+            raise OptionError(f"Weighted: weight {bad[0]:,} is {weights[bad[0]]}; expected numbers from 0 to {MAX_WEIGHT}.")
+        if not weights.sum() > 0:
+            raise OptionError("Weighted: all weights are 0, so that no sample can be drawn.")
+        draws = self.num_samples
+        if draws is not None:
+            if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
+                raise OptionError(f"Weighted: num_samples is {draws!r}; expected a whole number from 1.")
+            object.__setattr__(self, "num_samples", int(draws))
+        object.__setattr__(self, "weights", weights)
+
+    @property
+    def kind(self) -> str:
+        """What must be the same, beside seed and shape, for a position to mean the same sample."""
+        return f"{len(self.weights)} weights {xxhash.xxh3_64_hexdigest(np.ascontiguousarray(self.weights))}"
+
+    def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
+        """The plan for these samples."""
+        weights = np.asarray(self.weights)
+        if len(weights) not in (samples.num_samples, samples.num_series):
+            raise OptionError(
+                f"Weighted: {len(weights):,} weights; expected {samples.num_samples:,} (one a sample) "
+                f"or {samples.num_series:,} (one a series)."
+            )
+        firsts = samples.first_samples() if len(weights) == samples.num_series else None
+        if firsts is not None and len(weights) == samples.num_samples:
+            firsts = None
+        mass = weights if firsts is None else weights * np.diff(firsts)
+        if not mass.sum() > 0:
+            raise OptionError("Weighted: only series without a sample have a weight, so that no sample can be drawn.")
+        return WeightedPlan(running_sums(mass), weights, firsts, self.num_samples or samples.num_samples, self.seed)
+
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> Weighted:
+        """With another seed."""
+        return Weighted(self.weights, seed, self.num_samples)
+
+
+@kernel
+def running_sums(values: Array) -> Array:
+    """The sum up to each value, each rounded once. Errors that add up would draw some samples of 132M twice and some never."""
+    sums = np.empty(len(values), dtype=np.float64)
+    total, lost = 0.0, 0.0
+    for i in range(len(values)):
+        value = values[i]
+        larger = total + value
+        # What the addition rounded away, exactly (Knuth's TwoSum).
+        part = larger - total
+        lost += (total - (larger - part)) + (value - part)
+        total = larger
+        sums[i] = total + lost
+    return sums
+
+
+class WeightedPlan:
+    """Cuts at equal distances, shuffled."""
+
+    shape: Mapping[str, int] = {}
+
+    def __init__(self, ends: Array, weights: Array, firsts: Array | None, num_draws: int, seed: int) -> None:
+        self.num_positions = num_draws
+        self._ends = ends
+        self._weights = weights
+        self._firsts = firsts
+        self._seed = seed
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Array:
+        """A part of the draws of this epoch."""
+        draws = Permutation(self.num_positions, epoch_key(self._seed, epoch, _DRAWS)).part(start, stop)
+        # Half a cell away from 0 and 1: rounding cannot move a cut over the edge between two samples of equal weight.
+        phase = (float(epoch_key(self._seed, epoch, _PHASE) >> np.uint64(64 - _PHASE_BITS)) + 0.5) / 2**_PHASE_BITS
+        cuts = (draws + phase) / self.num_positions * self._ends[-1]
+        drawn = np.searchsorted(self._ends, cuts, side="right")
+        # Rounding may push the last cut onto the end of the line: it belongs to the last sample that has a weight.
+        drawn = np.minimum(drawn, np.searchsorted(self._ends, self._ends[-1], side="left"))
+        if self._firsts is None:
+            return np.asarray(drawn, dtype=np.int64)
+        behind = self._ends[drawn] - cuts
+        sizes = self._firsts[drawn + 1] - self._firsts[drawn]
+        within = sizes - np.ceil(behind / self._weights[drawn]).astype(np.int64)
+        return np.asarray(self._firsts[drawn] + np.clip(within, 0, sizes - 1), dtype=np.int64)
+
+    def describe(self) -> str:
+        """In a line."""
+        return f"{self.num_positions:,} draws an epoch in proportion to weights, seed {self._seed}"
+
+
+# Order by length: samples of similar length share a batch, so that padding is short; otherwise a shuffle.
+#
+# The shuffled samples are taken a pool at a time, sorted by length within it, cut into groups, and the groups are shuffled.
+
+_SAMPLES, _GROUPS = 5, 6
+
+
+@dataclass(frozen=True)
+class ByLength:
+    """Every sample once an epoch; groups of `group` samples (a batch of all ranks) are of similar length.
+
+    A larger `pool` (in groups) makes groups more alike and the shuffle a little less free.
+    """
+
+    seed: int = 0
+    group: int | None = None
+    pool: int = 100
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", checked_seed(self.seed))
+        for name, value in (("group", self.group), ("pool", self.pool)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+                raise OptionError(f"ByLength: {name} is {value!r}; expected a whole number from 1.")
+            object.__setattr__(self, name, None if value is None else int(value))
+
+    @property
+    def kind(self) -> str:
+        """What must be the same, beside seed and shape, for a position to mean the same sample."""
+        return f"by length in pools of {self.pool}"
+
+    def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
+        """The plan for these samples."""
+        return ByLengthPlan(samples, self.seed, self.group or batch_size, self.pool)
+
+    def adopt(self, seed: int, shape: Mapping[str, int]) -> ByLength:
+        """With the seed and group of a saved state."""
+        group = shape.get("group", self.group)
+        if self.group is not None and self.group != group:
+            raise OptionError(
+                f"the state was saved with ByLength(group={group}), but this feed has group={self.group}: another order."
+            )
+        return ByLength(seed, group, self.pool)
+
+
+class ByLengthPlan:
+    """Shuffle, sort within a pool, shuffle the groups of the pool."""
+
+    def __init__(self, samples: Samples, seed: int, group: int, pool: int) -> None:
+        self.num_positions = samples.num_samples
+        self.shape: Mapping[str, int] = {"group": group}
+        self._samples = samples
+        self._seed = seed
+        self._group = min(group, max(1, samples.num_samples))  # the same order; a state may say any number
+        self._pool_size = self._group * pool
+        self._last: tuple[int, int, Array] | None = None  # one tuple, so that threads see all of it or the one before
+
+    def numbers(self, epoch: int, start: int, stop: int) -> Array:
+        """A part of this epoch; computes the pools that it touches."""
+        stop = min(stop, self.num_positions)
+        parts = []
+        while start < stop:
+            pool = start // self._pool_size
+            first = pool * self._pool_size
+            numbers = self._pool_numbers(epoch, pool)
+            parts.append(numbers[start - first : stop - first])
+            start = first + len(numbers)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    def _pool_numbers(self, epoch: int, pool: int) -> Array:
+        last = self._last
+        if last is not None and last[:2] == (epoch, pool):
+            return last[2]
+        first = pool * self._pool_size
+        shuffled = Permutation(self.num_positions, epoch_key(self._seed, epoch, _SAMPLES)).part(first, first + self._pool_size)
+        counts = self._samples.locate(shuffled).counts
+        by_length = shuffled[np.argsort(counts, kind="stable")]
+        # Groups change places among themselves; a short one, at the end of the epoch, keeps its place.
+        whole = len(by_length) // self._group
+        groups = Permutation(whole, epoch_key(self._seed, epoch, _GROUPS) + np.uint64(pool)).part(0, whole)
+        heads = by_length[: whole * self._group].reshape(whole, self._group)[groups].reshape(-1)
+        numbers: Array = np.concatenate([heads, by_length[whole * self._group :]])
+        self._last = (epoch, pool, numbers)
+        return numbers
+
+    def describe(self) -> str:
+        """In a line."""
+        return f"shuffled, groups of {self._group:,} of similar length, seed {self._seed}"

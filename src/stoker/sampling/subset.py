@@ -1,0 +1,190 @@
+"""Parts: some of the samples of a view, as runs of consecutive numbers. Stands between a view and an order.
+
+    samples of the view    0 1 2 3 4 5 6 7 8 9 | 10 11 12 13 14 | 15 16 17 18      three series
+    the part               0 1 2 3 4             5  6  7                           of each its first ones, two runs
+
+A sample of a part has a number in the part. A run is two numbers however many samples it has, so a part of ten billion
+windows of one series costs what a part of ten costs. Whatever takes samples (orders, ranks, residencies) takes a part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from stoker._kernels import kernel
+from stoker.errors import OptionError
+from stoker.sampling.views import Located, Samples, find_group
+
+Array = npt.NDArray[Any]
+
+_SERIES_AT_ONCE = 2**18
+
+
+@kernel
+def _resolve(places: Array, run_places: Array, run_firsts: Array, numbers: Array) -> None:
+    for i in range(len(places)):
+        run = find_group(places[i], run_places)
+        numbers[i] = run_firsts[run] + places[i] - run_places[run]
+
+
+@kernel
+def _cut(firsts: Array, run_firsts: Array, run_ends: Array, series: Array, begins: Array, ends: Array) -> Any:
+    """Cut runs where a series ends, whose first samples are given; returns how many pieces there are."""
+    count, run = 0, 0
+    for i in range(len(firsts) - 1):
+        while run < len(run_ends) and run_ends[run] <= firsts[i]:
+            run += 1
+        inside = run
+        while inside < len(run_ends) and run_firsts[inside] < firsts[i + 1] and firsts[i] < firsts[i + 1]:
+            series[count] = i
+            begins[count] = max(firsts[i], run_firsts[inside])
+            ends[count] = min(firsts[i + 1], run_ends[inside])
+            count += 1
+            inside += 1
+    return count
+
+
+class Runs:
+    """Runs of consecutive numbers, rising and apart from each other; those that touch are made one."""
+
+    def __init__(self, firsts: Array, counts: Array) -> None:
+        there = counts > 0
+        firsts, counts = firsts[there].astype(np.int64), counts[there].astype(np.int64)
+        if len(firsts):
+            begins_run = np.concatenate([[True], firsts[1:] != firsts[:-1] + counts[:-1]])
+            counts = np.add.reduceat(counts, np.flatnonzero(begins_run))
+            firsts = firsts[begins_run]
+        self.firsts: Array = firsts
+        self.ends: Array = firsts + counts
+        self._places: Array = np.concatenate([[0], np.cumsum(counts)])
+        """The place of the first number of each run, and behind the last."""
+        self.size = int(self._places[-1])
+
+    @classmethod
+    def of(cls, numbers: Array) -> Runs:
+        """The runs of some numbers, rising and each once."""
+        return cls(numbers, np.ones(len(numbers), dtype=np.int64))
+
+    def resolve(self, places: Array) -> Array:
+        """The numbers at these places."""
+        numbers = np.empty(len(places), dtype=np.int64)
+        _resolve(places, self._places, self.firsts, numbers)
+        return numbers
+
+    def count_below(self, numbers: Array) -> Array:
+        """How many numbers of the runs are less than each of these."""
+        run = np.maximum(np.searchsorted(self.firsts, numbers, side="left") - 1, 0)
+        found: Array = self._places[run] + np.clip(numbers, self.firsts[run], self.ends[run]) - self.firsts[run]
+        return found
+
+    def digest(self) -> str:
+        """64 bits that change with any number."""
+        return xxhash.xxh3_64_hexdigest(self.firsts.tobytes() + self.ends.tobytes())
+
+
+class Stretches(NamedTuple):
+    """Steps in stretches of one series each, rising: an int64 array each."""
+
+    series: Array
+    starts: Array
+    """Counted from the beginning of the flat column."""
+    stops: Array
+    samples: Array
+    """The number, in the whole view, of the first sample of the stretch."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Part:
+    """Some of the samples that a view has over a store; `stoker.split` makes them, and `Feed(part=…)` takes them."""
+
+    name: str
+    origin: str
+    """What it is a part of, in words."""
+    view: Any
+    data: str
+    """What must be the same for the numbers of samples to mean the same: the digest of the store."""
+    runs: Runs
+    num_all: int
+    """Samples of the whole view."""
+    whole_series: bool
+    """Whether each series is in one part with all its samples."""
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the part."""
+        return self.runs.size
+
+    def __len__(self) -> int:
+        return self.runs.size
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """64 bits that are equal for equal samples of equal data."""
+        what = f"{self.data} {type(self.view).__name__} {astuple(self.view)} {self.runs.digest()}"
+        return xxhash.xxh3_64_hexdigest(what.encode())
+
+    def check(self, view: Any, data: str) -> None:
+        """Refuse another view, or other data, than those that the samples were numbered with."""
+        if view != self.view:
+            raise OptionError(f"the part {self.name!r} is of {self.view}, but the view here is {view}. Split with the same view.")
+        if data != self.data:
+            raise OptionError(f"the part {self.name!r} is of other data than this store. Split this store.")
+
+    def over(self, samples: Samples) -> PartSamples:
+        """Its samples, of those of the whole view."""
+        return PartSamples(self, samples)
+
+    def __repr__(self) -> str:
+        return f"<part {self.name} of {self.origin}: {self.num_samples:,} of {self.num_all:,} samples>"
+
+
+class PartSamples:
+    """The samples of a part, numbered from 0."""
+
+    def __init__(self, part: Part, samples: Samples) -> None:
+        self.num_samples = part.num_samples
+        self.num_series = samples.num_series
+        self.row = samples.row
+        self.padded = samples.padded
+        self._part = part
+        self._runs = part.runs
+        self._samples = samples
+
+    def locate(self, numbers: Array) -> Located:
+        """Where these samples lie."""
+        return self._samples.locate(self._runs.resolve(numbers))
+
+    def first_samples(self) -> Array | None:
+        """The number, in the part, of the first sample of each series, and of all samples."""
+        firsts = self._samples.first_samples()
+        if firsts is None:
+            firsts = np.arange(self.num_series + 1, dtype=np.int64)
+        return self._runs.count_below(firsts)
+
+    def notes(self) -> Sequence[str]:
+        """Which part this is."""
+        return [f"the {self._part.name} part of {self._part.origin}: {self.num_samples:,} of {self._part.num_all:,} samples."]
+
+    def stretches(self) -> Iterator[Stretches]:
+        """The steps from the first to the last of each run of samples, cut where a series ends; many series at a time.
+
+        Parts of one view give the same series at the same time.
+        """
+        all_firsts = self._samples.first_samples()
+        runs = self._runs
+        for first in range(0, self.num_series, _SERIES_AT_ONCE):
+            last = min(first + _SERIES_AT_ONCE, self.num_series)
+            firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
+            mine = slice(int(np.searchsorted(runs.ends, firsts[0], "right")), int(np.searchsorted(runs.firsts, firsts[-1])))
+            pieces = [np.empty(mine.stop - mine.start + last - first, dtype=np.int64) for _ in range(3)]
+            count = _cut(firsts, runs.firsts[mine], runs.ends[mine], *pieces)
+            series, begins, ends = (one[:count] for one in pieces)
+            lasts = self._samples.locate(ends - 1)
+            yield Stretches(series + first, self._samples.locate(begins).starts, lasts.starts + lasts.counts, begins)

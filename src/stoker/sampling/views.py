@@ -1,0 +1,516 @@
+"""Lengths: where the series lie in a flat column. All that views know of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker._kernels import kernel, prefetch
+from stoker.errors import OptionError, StoreDamaged
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Series end to end: all of one length, or with `offsets` where each begins and the last ends."""
+
+    num_series: int
+    num_steps: int
+    length: int | None = None
+    offsets: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    name: str = "the series"
+    """What the numbers are of, for messages."""
+
+    def check(self, series: int) -> None:
+        """Refuse what a kernel found out of bounds: `series` is its number, or -1 if there is none."""
+        if series >= 0:
+            self._refuse(series)
+
+    def _refuse(self, series: int) -> NoReturn:
+        raise StoreDamaged(
+            f"{self.name}: the offsets of series {series:,} are {self.offsets[series]:,} and {self.offsets[series + 1]:,} "
+            f"of {self.num_steps:,}. Run `stoker verify`."
+        )
+
+
+# Samples: a view over given lengths. Any sample is found by its number; no list of samples is ever built.
+
+
+class Located(NamedTuple):
+    """Where samples lie, each an int64 array with one number a sample."""
+
+    series: Array
+    starts: Array
+    """The first step, counted from the beginning of the flat column."""
+    counts: Array
+    """Steps that the sample has; less than its span where it is padded."""
+
+
+class Samples(Protocol):
+    """What a view becomes over given lengths."""
+
+    num_samples: int
+    num_series: int
+    row: int
+    """Steps of the longest sample there can be: the length of a padded row."""
+    padded: bool
+    """Whether a sample may have fewer steps than `row`."""
+
+    def locate(self, numbers: Array) -> Located:
+        """Where these samples lie."""
+
+    def first_samples(self) -> Array | None:
+        """The number of the first sample of each series, and of all samples; None where each series is one sample."""
+
+    def notes(self) -> Sequence[str]:
+        """What a user should know: what was left out, one sentence each."""
+
+
+class View(Protocol):
+    """What a sample is."""
+
+    def over(self, lengths: Any) -> Samples:
+        """The samples of this view over series of these lengths."""
+
+
+def describe_view(view: Any) -> str:
+    """A view as one writes it: the first field, and those that are not as they are by default."""
+    first, *others = fields(view)
+    named = [f"{field.name}={getattr(view, field.name)!r}" for field in others if getattr(view, field.name) != field.default]
+    return f"{type(view).__name__}({', '.join([str(getattr(view, first.name)), *named])})"
+
+
+# Windows and segments: samples of equal length, found by arithmetic.
+#
+#     series    ·····················        21 steps
+#     Windows(8, stride=5)
+#               ········
+#                    ········
+#                         ········
+#                              ······    the tail: kept and masked, or dropped and counted
+#     Segments(8)
+#               ········
+#                       ········
+#                               ·····
+#
+# The number of windows of a series is a formula of its length. For series of different lengths the numbers are summed up
+# once, in one pass; that index has one entry for many series, not one for each window.
+
+Tail = Literal["keep", "drop"]
+Compat = Literal["time-moe"]
+
+_DROP, _PAD_SHORT, _KEEP = 0, 1, 2
+_DENSE_SERIES = 2**22  # up to here the index has an entry for each series: 32 MB
+_SPARSE_GROUP = 16
+
+
+MAX_STEPS = 2**48
+"""Steps of a window at most: sums of some of them are exact in 64 bits."""
+
+
+@dataclass(frozen=True, repr=False)
+class Windows:
+    """Windows of `length` steps, a new one every `stride` steps of each series.
+
+    With `horizon`, the steps that follow are the target: a window then spans `length + horizon` steps. With `shift`, the
+    target is the window itself moved on by so many steps. `tail="keep"` adds a last, padded window where steps would be
+    left over; it always holds at least one step, or one target.
+
+    `compat="time-moe"` gives what Time-MoE's own data set gives, bit for bit: windows of `length + 1` steps, the target
+    shifted by one, left-over steps dropped unless the series is shorter than a window.
+    """
+
+    length: int
+    stride: int = 1
+    horizon: int = 0
+    shift: int = 0
+    tail: Tail = "keep"
+    compat: Compat | None = None
+
+    def __post_init__(self) -> None:
+        _settle(self)
+
+    @property
+    def span(self) -> int:
+        """Steps of a window with its target."""
+        return self.length + max(self.horizon, self.shift)
+
+    @property
+    def least(self) -> int:
+        """Steps that a padded window needs to hold a target (or, without targets, anything)."""
+        return self.length + 1 if self.horizon else self.shift + 1
+
+    def __repr__(self) -> str:
+        return describe_view(self)
+
+    def over(self, lengths: Lengths) -> WindowSamples:
+        """The windows of series of these lengths."""
+        return WindowSamples(self, lengths)
+
+
+@dataclass(frozen=True, repr=False)
+class Segments:
+    """Each series cut into consecutive segments of `length` steps; one segment where none is longer.
+
+    The fields are those of `Windows`, with a stride of `length`: with `shift` or `horizon` the target reaches into the
+    next segment, so that no target is lost at a cut.
+    """
+
+    length: int
+    horizon: int = 0
+    shift: int = 0
+    tail: Tail = "keep"
+    compat: Compat | None = None
+
+    def __post_init__(self) -> None:
+        _settle(self)
+
+    @property
+    def windows(self) -> Windows:
+        """The same as windows."""
+        return Windows(self.length, stride=self.length, horizon=self.horizon, shift=self.shift, tail=self.tail, compat=self.compat)
+
+    @property
+    def span(self) -> int:
+        """Steps of a segment with its target."""
+        return self.windows.span
+
+    def __repr__(self) -> str:
+        return describe_view(self)
+
+    def over(self, lengths: Lengths) -> WindowSamples:
+        """The segments of series of these lengths."""
+        return WindowSamples(self.windows, lengths)
+
+
+def _settle(view: Windows | Segments) -> None:
+    """Check the options of a view, and set what follows from others."""
+    kind = type(view).__name__
+    for name, least in (("length", 1), ("stride", 1), ("horizon", 0), ("shift", 0)):
+        value = getattr(view, name, least)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MAX_STEPS:
+            most = " to 2**48" if isinstance(value, int) and value > MAX_STEPS else ""
+            raise OptionError(f"{kind}: {name} is {value!r}; expected a whole number from {least}{most}.")
+        if hasattr(view, name):
+            object.__setattr__(view, name, int(value))
+    if view.tail not in get_args(Tail):
+        raise OptionError(f"{kind}: tail is {view.tail!r}; expected 'keep' or 'drop'.")
+    if view.compat is not None and view.compat not in get_args(Compat):
+        raise OptionError(f"{kind}: compat is {view.compat!r}; expected 'time-moe' or None.")
+    if view.horizon and view.shift:
+        raise OptionError(f"{kind}: horizon {view.horizon} and shift {view.shift} are two kinds of target; give one of them.")
+    if view.compat and (view.horizon or view.shift not in (0, 1)):
+        raise OptionError(f"{kind}: compat='time-moe' predicts the next step, so it takes neither horizon nor shift.")
+    if view.compat:
+        object.__setattr__(view, "shift", 1)
+
+
+@kernel
+def count_windows(num_steps: int, span: int, stride: int, least: int, mode: int) -> int:
+    """How many windows a series of `num_steps` has."""
+    full = (num_steps - span) // stride + 1 if num_steps >= span else 0
+    if mode == _DROP or (mode == _PAD_SHORT and full > 0):
+        return full
+    covered = (full - 1) * stride + span if full > 0 else 0
+    if covered < num_steps and num_steps - full * stride >= least:
+        return full + 1
+    return full
+
+
+@kernel
+def _index_series(
+    offsets: Array, num_steps: int, span: int, stride: int, least: int, mode: int, group: int, firsts: Array
+) -> tuple[int, int, int, int, int]:
+    """Sum up the windows; also: most windows of a series, steps left over, series without a window, a damaged series."""
+    total, most, left, empty = 0, 0, 0, 0
+    for i in range(len(offsets) - 1):
+        if i % group == 0:
+            firsts[i // group] = total
+        if offsets[i] < 0 or offsets[i + 1] < offsets[i] or offsets[i + 1] > num_steps:
+            return 0, 0, 0, 0, i
+        steps = offsets[i + 1] - offsets[i]
+        count = count_windows(steps, span, stride, least, mode)
+        total += count
+        most = max(most, count)
+        left += steps - covered_steps(steps, count, span, stride)
+        empty += count == 0
+    firsts[len(firsts) - 1] = total
+    return total, most, left, empty, -1
+
+
+@kernel
+def covered_steps(num_steps: int, count: int, span: int, stride: int) -> int:
+    """Steps of a series that are in some window."""
+    if count == 0:
+        return 0
+    end = min((count - 1) * stride + span, num_steps)
+    return end if stride <= span else (count - 1) * span + end - (count - 1) * stride
+
+
+@kernel
+def _locate_uniform(
+    numbers: Array, length: int, per_series: int, span: int, stride: int, series: Array, starts: Array, counts: Array
+) -> None:
+    for i in range(len(numbers)):
+        one = numbers[i] // per_series
+        offset = (numbers[i] - one * per_series) * stride
+        series[i] = one
+        starts[i] = one * length + offset
+        counts[i] = min(span, length - offset)
+
+
+@kernel
+def find_group(number: Any, firsts: Array) -> Any:
+    """The last entry of the index that is at most `number`; the guess is exact where all series are alike."""
+    last = len(firsts) - 2
+    total = firsts[last + 1]
+    guess: Any = min(np.int64(np.float64(number) / np.float64(total) * (last + 1)), last)
+    low: Any = np.int64(0)
+    high: Any = np.int64(last)
+    step: Any = np.int64(1)
+    if firsts[guess] <= number:
+        low = guess
+        while guess + step <= last and firsts[guess + step] <= number:
+            low = guess + step
+            step *= 2
+        high = min(guess + step, last)
+    else:
+        high = guess - 1
+        while guess - step >= 0 and firsts[guess - step] > number:
+            high = guess - step - 1
+            step *= 2
+        low = max(guess - step, 0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if firsts[middle] <= number:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@kernel
+def _locate_ragged(
+    numbers: Array, offsets: Array, num_steps: int, span: int, stride: int, least: int, mode: int, group: int, firsts: Array,
+    series: Array, starts: Array, counts: Array,
+) -> Any:  # fmt: skip
+    """Returns a damaged series, or -1. `group` 0 means that each series is one window."""
+    for i in range(len(numbers)):
+        if group == 0:
+            series[i] = numbers[i]
+        else:
+            series[i] = find_group(numbers[i], firsts) * group
+        prefetch(offsets, series[i] * 8)  # the next loop reads all of them: their misses may overlap
+    for i in range(len(numbers)):
+        one, left = series[i], np.int64(0)
+        start, stop = offsets[one], offsets[one + 1]
+        if group:
+            left = numbers[i] - firsts[one // group]
+            while True:
+                count = count_windows(stop - start, span, stride, least, mode)
+                if left < count or stop < start or one + 2 == len(offsets):
+                    break
+                left -= count
+                one += 1
+                start, stop = stop, offsets[one + 1]
+        if start < 0 or stop < start or stop > num_steps or stop - start <= left * stride:
+            return one
+        series[i] = one
+        starts[i] = start + left * stride
+        counts[i] = min(span, stop - starts[i])
+    return -1
+
+
+class WindowSamples:
+    """The windows of given series: how many there are, and where each lies."""
+
+    def __init__(self, windows: Windows, lengths: Lengths) -> None:
+        self.row = windows.span
+        self.num_series = lengths.num_series
+        self._windows = windows
+        self._lengths = lengths
+        mode = _PAD_SHORT if windows.compat else _KEEP if windows.tail == "keep" else _DROP
+        self._rule = (windows.span, windows.stride, windows.least, mode)
+        if lengths.length is not None:
+            self._take_uniform(lengths.length)
+        else:
+            self._take_ragged(lengths)
+        self.padded = mode != _DROP and self._may_pad()
+
+    def _take_uniform(self, length: int) -> None:
+        self._per_series = count_windows(length, *self._rule)
+        self._group = 0
+        self._firsts = np.zeros(0, dtype=np.int64)
+        self.num_samples = self._per_series * self.num_series
+        self.num_left_over = self.num_series * (length - covered_steps(length, self._per_series, *self._rule[:2]))
+        self.num_empty_series = 0 if self._per_series else self.num_series
+
+    def _take_ragged(self, lengths: Lengths) -> None:
+        group = 1 if self.num_series <= _DENSE_SERIES else _SPARSE_GROUP
+        firsts = np.zeros(-(-self.num_series // group) + 1, dtype=np.int64)
+        total, most, left, empty, damaged = _index_series(lengths.offsets, lengths.num_steps, *self._rule, group, firsts)
+        lengths.check(damaged)
+        self.num_samples, self.num_left_over, self.num_empty_series = total, left, empty
+        one_each = most == 1 and empty == 0
+        self._group, self._firsts = (0, firsts[:0]) if one_each else (group, firsts)
+
+    def _may_pad(self) -> bool:
+        length = self._lengths.length
+        if length is not None:
+            return bool(self._per_series > 0 and length < (self._per_series - 1) * self._windows.stride + self.row)
+        return True
+
+    def locate(self, numbers: Array) -> Located:
+        """Where these windows lie; `counts` is less than `row` for those that are padded."""
+        found = Located(*(np.empty(len(numbers), dtype=np.int64) for _ in range(3)))
+        if self._lengths.length is not None:
+            _locate_uniform(numbers, self._lengths.length, max(self._per_series, 1), *self._rule[:2], *found)
+        else:
+            offsets, num_steps = self._lengths.offsets, self._lengths.num_steps
+            self._lengths.check(_locate_ragged(numbers, offsets, num_steps, *self._rule, self._group, self._firsts, *found))
+        return found
+
+    def first_samples(self) -> Array | None:
+        """The number of the first window of each series, and of all windows; None where each series is one window."""
+        if self._lengths.length is not None:
+            return None if self._per_series == 1 else np.arange(self.num_series + 1, dtype=np.int64) * self._per_series
+        if self._group == 0:
+            return None
+        if self._group == 1:
+            return self._firsts
+        firsts = np.zeros(self.num_series + 1, dtype=np.int64)
+        _index_series(self._lengths.offsets, self._lengths.num_steps, *self._rule, 1, firsts)
+        return firsts
+
+    def notes(self) -> Sequence[str]:
+        """What is in no window."""
+        notes = []
+        if self.num_left_over:
+            share = self.num_left_over / max(1, self._lengths.num_steps)
+            rule = (
+                "compat='time-moe' drops them"
+                if self._windows.compat
+                else "tail='drop'"
+                if self._rule[3] == _DROP
+                else "the stride"
+            )
+            if self._rule[3] == _KEEP and self._windows.stride <= self.row:
+                rule = "what is left of their series is too short for a target"
+            notes.append(f"{self.num_left_over:,} steps ({share:.1%}) are in no window ({rule}).")
+        if self.num_empty_series:
+            notes.append(f"{self.num_empty_series:,} of {self.num_series:,} series have no window: they are too short.")
+        return notes
+
+
+# Sequences: each series is one sample, of its own length.
+#
+# layout="padded"    ·······____        rows as long as the longest of the batch (or its bucket), and a mask
+#                    ···········
+#                    ···________
+# layout="packed"    ·····················   all steps end to end, and `cu_seqlens` where each sample begins
+
+Layout = Literal["padded", "packed"]
+End = Literal["first", "last"]
+
+
+@dataclass(frozen=True, repr=False)
+class Sequences:
+    """Whole series, cut to their `keep` ("first" or "last") `max_length` steps.
+
+    A padded batch is as wide as its longest sample, rounded up to the next of `buckets` if given: few different shapes
+    for compilers and graphs. `buckets=(max_length,)` makes all batches alike.
+    """
+
+    max_length: int
+    layout: Layout = "padded"
+    buckets: tuple[int, ...] | None = None
+    keep: End = "first"
+
+    def __post_init__(self) -> None:
+        if not _is_length(self.max_length):
+            raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected a whole number from 1.")
+        object.__setattr__(self, "max_length", int(self.max_length))
+        if self.layout not in get_args(Layout):
+            raise OptionError(f"Sequences: layout is {self.layout!r}; expected 'padded' or 'packed'.")
+        if self.keep not in get_args(End):
+            raise OptionError(f"Sequences: keep is {self.keep!r}; expected 'first' or 'last'.")
+        if self.buckets is None:
+            return
+        if self.layout == "packed":
+            raise OptionError("Sequences: buckets are for layout='padded'; a packed batch has no rows to widen.")
+        given: Any = self.buckets
+        buckets = sorted({*given}) if isinstance(given, Sequence | np.ndarray) and all(map(_is_length, given)) else []
+        if not buckets or buckets[-1] != self.max_length:
+            raise OptionError(f"Sequences: buckets are {self.buckets!r}; expected lengths from 1, the last being max_length.")
+        object.__setattr__(self, "buckets", tuple(map(int, buckets)))
+
+    def width(self, longest: int) -> int:
+        """Steps of a padded row in a batch whose longest sample has `longest` steps."""
+        for bucket in self.buckets or ():
+            if bucket >= longest:
+                return bucket
+        return max(longest, 1)
+
+    def __repr__(self) -> str:
+        return describe_view(self)
+
+    def over(self, lengths: Lengths) -> SequenceSamples:
+        """The sequences of series of these lengths."""
+        return SequenceSamples(self, lengths)
+
+
+def _is_length(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+@kernel
+def _locate(numbers: Array, offsets: Array, num_steps: int, max_length: int, from_end: bool, starts: Array, counts: Array) -> Any:
+    for i in range(len(numbers)):
+        prefetch(offsets, numbers[i] * 8)
+    for i in range(len(numbers)):
+        start, stop = offsets[numbers[i]], offsets[numbers[i] + 1]
+        if start < 0 or stop < start or stop > num_steps:
+            return numbers[i]
+        counts[i] = min(stop - start, max_length)
+        starts[i] = stop - counts[i] if from_end else start
+    return -1
+
+
+class SequenceSamples:
+    """The sequences of given series. Nothing is read until they are asked for."""
+
+    padded = True
+
+    def __init__(self, sequences: Sequences, lengths: Lengths) -> None:
+        self.num_samples = self.num_series = lengths.num_series
+        self.row = sequences.max_length
+        self._sequences = sequences
+        self._lengths = lengths
+
+    def locate(self, numbers: Array) -> Located:
+        """Where these sequences lie."""
+        starts, counts = np.empty(len(numbers), dtype=np.int64), np.empty(len(numbers), dtype=np.int64)
+        from_end = self._sequences.keep == "last"
+        length, offsets = self._lengths.length, self._lengths.offsets
+        if length is not None:
+            counts[:] = min(length, self.row)
+            starts[:] = numbers * length + (length - counts if from_end else 0)
+        else:
+            self._lengths.check(_locate(numbers, offsets, self._lengths.num_steps, self.row, from_end, starts, counts))
+        return Located(numbers, starts, counts)
+
+    def first_samples(self) -> Array | None:
+        """Each series is one sample."""
+        return None
+
+    def notes(self) -> Sequence[str]:
+        """What is cut off is not counted: that would read all lengths."""
+        length = self._lengths.length
+        if length is not None and length > self.row:
+            return [f"series of {length:,} steps are cut to their {self._sequences.keep} {self.row:,}."]
+        return []

@@ -1,0 +1,320 @@
+"""Chronological: train on earlier steps, choose and judge by later ones."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker._kernels import kernel
+from stoker.errors import LeakFound, OptionError
+from stoker.feed.layout import AnyView
+from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
+from stoker.sampling.subset import Runs
+from stoker.split.cuts import Cuts, Ground, Interval, Reach, StepCuts, carve, cuts_at_shares, cuts_at_times
+from stoker.split.split import NAMES, Split, build
+from stoker.store.store import Store
+
+FRACTIONS = (0.7, 0.15, 0.15)
+
+
+def chronological(
+    store: Store,
+    view: AnyView,
+    *,
+    fractions: Sequence[float] | None = None,
+    boundaries: Sequence[Any] | None = None,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    embargo: int | None = None,
+    time: str | None = None,
+) -> Split:
+    """Parts train, valid and test (or train and valid), one after the other in time.
+
+    Where the store has a time (or `time` names a column of it), all series are cut at the same moments: those that have the
+    `fractions` (by default 0.7, 0.15 and 0.15) of all steps before them, or `boundaries`, the times at which the later parts begin.
+    Without a time each series is cut by fractions of its own steps. Fractions that sum up to less than 1 leave the last steps out.
+
+    `horizon` is how many steps behind a window its targets or labels were made of, by default the target of the view; `warm_up`
+    how many steps before a window its features were made of. Samples that reach over a boundary with either are in no part.
+    `embargo` keeps windows further from the boundary before them than the least that is needed, `length - 1 + warm_up` steps.
+    """
+    if fractions is not None and boundaries is not None:
+        raise OptionError("fractions= and boundaries= are two ways to say where to cut; give one of them.")
+    ground = Ground.of(store, view)
+    reach = Reach.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
+    cuts: Cuts
+    if boundaries is not None:
+        num_parts = len(boundaries) + 1 if isinstance(boundaries, Sequence | np.ndarray) and not isinstance(boundaries, str) else 0
+        if num_parts not in (2, 3):
+            raise OptionError(f"boundaries is {boundaries!r}; expected one time (where valid begins) or two (where test begins).")
+        cuts = cuts_at_times(ground, store, boundaries, time=time)
+    else:
+        shares = [0.0, *np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions)).tolist()]
+        num_parts = len(shares) - 1
+        cuts = cuts_at_shares(ground, store, [1.0 if share > 1 - 1e-9 else share for share in shares], time=time)
+    if reach.whole_series and isinstance(cuts, StepCuts):
+        raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
+    wanted = {name: [(i, i + 1)] for i, name in enumerate(NAMES[:num_parts])}
+    runs, tally = carve(ground, cuts, reach, wanted)
+    limits = {name: f"from {cuts.describe(i)} to {cuts.describe(i + 1)}" for i, name in enumerate(wanted)}
+    return build(ground, "chronological", runs, reach=reach, tally=tally, limits=limits)
+
+
+def checked_fractions(fractions: Sequence[float]) -> list[float]:
+    """Two or three shares that fit into 1."""
+    try:
+        found = [float(one) for one in fractions]
+    except (TypeError, ValueError):
+        found = []
+    if len(found) not in (2, 3) or not all(one > 0 for one in found) or sum(found) > 1 + 1e-9:
+        said = f" and sum up to {sum(found):.6g}" if len(found) > 1 and all(one > 0 for one in found) else ""
+        raise OptionError(
+            f"fractions are {fractions!r}{said}; expected two or three numbers above 0 (train, valid, test), 1 at most together."
+        )
+    return found
+
+
+# Purged: folds of time, each in turn to choose by; what reaches from one side of a boundary to the other is in neither part.
+
+
+@dataclass(frozen=True, eq=False)
+class Folds(Sequence[Split]):
+    """Splits into train and valid: `for train, valid in folds`."""
+
+    splits: tuple[Split, ...]
+
+    @overload
+    def __getitem__(self, index: int) -> Split: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Split, ...]: ...
+    def __getitem__(self, index: int | slice) -> Split | tuple[Split, ...]:
+        return self.splits[index]
+
+    def __len__(self) -> int:
+        return len(self.splits)
+
+    def __iter__(self) -> Iterator[Split]:
+        return iter(self.splits)
+
+    def __repr__(self) -> str:
+        return "\n".join(f"fold {number}: {split}" for number, split in enumerate(self.splits))
+
+
+def purged(
+    store: Store,
+    view: AnyView,
+    *,
+    folds: int = 5,
+    forward: bool = False,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    embargo: int | None = None,
+    time: str | None = None,
+) -> Folds:
+    """Time in `folds` of equal numbers of steps. Each is the valid part once, and all others are the train part.
+
+    With `forward`, only the folds before it are, as one would have trained at that time; there is then one split less. The other
+    options are those of `chronological`.
+    """
+    if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
+        raise OptionError(f"folds is {folds!r}; expected a whole number from 2.")
+    ground = Ground.of(store, view)
+    reach = Reach.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
+    longest = int(store.lengths.max())
+    if folds > longest and not reach.whole_series:
+        raise OptionError(f"folds is {folds:,}, but the longest series of {store.name} has {longest:,} steps. Give fewer folds.")
+    cuts = cuts_at_shares(ground, store, [*(fold / folds for fold in range(folds)), 1.0], time=time)
+    if reach.whole_series and isinstance(cuts, StepCuts):
+        raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
+    splits = []
+    for fold in range(1 if forward else 0, folds):
+        around: list[Interval] = [(0, fold)] if forward else [(0, fold), (fold + 1, folds)]
+        train = [(low, high) for low, high in around if low < high]
+        runs, tally = carve(ground, cuts, reach, {"train": train, "valid": [(fold, fold + 1)]})
+        limits = {
+            "train": ", and ".join(f"from {cuts.describe(low)} to {cuts.describe(high)}" for low, high in train),
+            "valid": f"from {cuts.describe(fold)} to {cuts.describe(fold + 1)}",
+        }
+        splits.append(build(ground, "walk-forward" if forward else "purged", runs, reach=reach, tally=tally, limits=limits))
+    return Folds(tuple(splits))
+
+
+# Grouped: whole series, or groups of them, each in one part by a key of its name.
+#
+# The key of a group depends on its name and the seed alone, so series that are added later move none of the others.
+
+Array = npt.NDArray[Any]
+
+_GROUPS = 9  # what keys are for here; orders have the numbers below
+
+
+def grouped(
+    store: Store, view: AnyView, *, by: str | None = None, fractions: Sequence[float] | None = None, seed: int = 0
+) -> Split:
+    """Parts train, valid and test (or train and valid) of whole series, about as large as `fractions` say.
+
+    Series with the same value of the column `by` stay together; without it each series is a group of its own, known by its key
+    or, in a store without keys, by its number. The part of a group is decided by its name and `seed`, not by the others.
+    """
+    ground = Ground.of(store, view)
+    shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
+    shares[-1] = 1.0 if shares[-1] > 1 - 1e-9 else shares[-1]
+    keys = _group_keys(store, by, epoch_key(checked_seed(seed), 0, _GROUPS))
+    # The upper 53 bits are a number from 0 to 1, exactly.
+    part = np.searchsorted(shares, (keys >> np.uint64(11)).astype(np.float64) / 2**53, side="right")
+    firsts = ground.first_samples()
+    if firsts is None:
+        firsts = np.arange(len(store) + 1, dtype=np.int64)
+    runs = {}
+    for number, name in enumerate(NAMES[: len(shares)]):
+        mine = part == number
+        runs[name] = Runs(firsts[:-1][mine], np.diff(firsts)[mine])
+        if not runs[name].size:
+            groups = len(np.unique(keys))
+            raise OptionError(
+                f"the {name} part of this grouped split of {store.name} has no sample: {groups:,} groups fell into the others "
+                f"by chance. Give another seed, or larger fractions."
+            )
+    limits = {name: f"of {int((part == i).sum()):,} series" for i, name in enumerate(runs)}
+    return build(ground, "grouped", runs, reach=Reach.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
+
+
+@kernel
+def _derive_all(key: Any, words: Array, keys: Array) -> None:
+    for i in range(len(words)):
+        keys[i] = derive(key, words[i])
+
+
+@kernel
+def _derive_texts(key: Any, utf8: Array, offsets: Array, keys: Array) -> None:
+    for i in range(len(offsets) - 1):
+        word = key
+        for k in range(offsets[i], offsets[i + 1]):
+            word = derive(word, np.uint64(utf8[k]))
+        keys[i] = derive(word, np.uint64(offsets[i + 1] - offsets[i]))
+
+
+def _group_keys(store: Store, by: str | None, key: np.uint64) -> Array:
+    """A key for each series, equal for equal groups."""
+    keys = np.empty(len(store), dtype=np.uint64)
+    name = by if by is not None else store.key
+    if name is None:
+        _derive_all(key, np.arange(len(store), dtype=np.uint64), keys)
+        return keys
+    column = store.schema.get(name)
+    if column is None:
+        raise OptionError(f"{store.name} has no column {name!r} to group by; it has {', '.join(store.schema)}.")
+    if column.level != "series" or column.width is not None:
+        raise OptionError(
+            f"column {name!r} of {store.name} holds {column.label} a {column.level}; to group by it, a series must have one value."
+        )
+    if column.texts is None:
+        _derive_all(key, _words(store.column(name)), keys)
+        return keys
+    of_texts = np.empty(len(column.texts) + 1, dtype=np.uint64)
+    _derive_texts(key, column.texts.utf8, column.texts.offsets, of_texts[:-1])
+    of_texts[-1] = derive(key, np.uint64(0))  # the group of those without a category, whose code is -1
+    return of_texts[:-1] if column.dtype is None else of_texts[store.column(name)]
+
+
+def _words(values: Array) -> Array:
+    """64 bits for each value, equal for equal values."""
+    if values.dtype.kind == "f":
+        numbers = values.astype(np.float64) + 0.0  # one zero
+        numbers[np.isnan(numbers)] = np.nan
+        return numbers.view(np.uint64)
+    return values.astype(np.int64).view(np.uint64) if values.dtype.kind != "u" else values.astype(np.uint64)
+
+
+# Given: parts of samples that somebody else chose, or chance. Checked, since neither knows which samples share steps.
+
+MAX_LISTED = 2**28
+"""Samples that a split by numbers may have: they are listed."""
+_CHANCE = 10  # what keys are for here; orders have the numbers below
+
+
+def given(
+    store: Store,
+    view: AnyView,
+    parts: Mapping[str, Sequence[int] | Array],
+    *,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    allow_leak: bool = False,
+) -> Split:
+    """Parts with the samples of these numbers, as scikit-learn's splitters give them. LeakFound where two of them share a step.
+
+    `allow_leak` makes a warning of it. Within a part the samples are in the order of their numbers.
+    """
+    ground = Ground.of(store, view)
+    reach = Reach.of(view, horizon=horizon, warm_up=warm_up)
+    runs = {name: Runs.of(_checked(name, numbers, ground)) for name, numbers in parts.items()}
+    if not runs:
+        raise OptionError("parts is empty; expected samples by the names of parts, like {'train': […], 'valid': […]}.")
+    if not allow_leak:
+        return build(ground, "given", runs, reach=reach)
+    warnings.warn("allow_leak=True: parts may share steps, and a score on them may be too good.", stacklevel=2)
+    return build(ground, "given", runs, reach=reach, allow_leak=True)
+
+
+def shuffled(
+    store: Store,
+    view: AnyView,
+    *,
+    fractions: Sequence[float] | None = None,
+    seed: int = 0,
+    horizon: int | None = None,
+    warm_up: int = 0,
+    allow_leak: bool = False,
+) -> Split:
+    """Parts of samples at random. LeakFound where samples share steps: their neighbours in other parts would tell their labels.
+
+    Windows share none with a stride of at least `warm_up + length + horizon`; whole series never do. `allow_leak` makes a
+    warning of it. The samples are listed, so there may be 2**28 at most.
+    """
+    ground = Ground.of(store, view)
+    reach = Reach.of(view, horizon=horizon, warm_up=warm_up)
+    shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
+    size = ground.samples.num_samples
+    if size > MAX_LISTED:
+        raise OptionError(
+            f"shuffled() lists samples, and {ground.name} has {size:,} of {view}; at most {MAX_LISTED:,} can be. Use grouped(…)."
+        )
+    overlaps = not reach.whole_series and reach.stride < reach.span and np.diff(_firsts(ground)).max() > 1
+    if overlaps:
+        found = (
+            f"samples of {view} share steps: each is made of {reach.span} steps (warm-up {reach.warm_up}, window {reach.length}, "
+            f"horizon {reach.horizon}), and the next begins {reach.stride} on. Shuffled, neighbours are in different parts and "
+            f"tell each other's labels"
+        )
+        if not allow_leak:
+            raise LeakFound(f"{found}. Use chronological(…) or purged(…), or a stride of {reach.span}.")
+        warnings.warn(f"allow_leak=True: {found}; a score on such parts is too good.", stacklevel=2)
+    order = Permutation(size, epoch_key(checked_seed(seed), 0, _CHANCE)).part(0, size)
+    cuts = [0, *np.floor(shares * size + 1e-6).astype(np.int64).tolist()]
+    runs = {name: Runs.of(np.sort(order[cuts[i] : cuts[i + 1]])) for i, name in enumerate(NAMES[: len(shares)])}
+    return build(ground, "shuffled", runs, reach=reach, allow_leak=overlaps)
+
+
+def _firsts(ground: Ground) -> Array:
+    firsts = ground.first_samples()
+    return np.arange(ground.lengths.num_series + 1, dtype=np.int64) if firsts is None else firsts
+
+
+def _checked(name: str, numbers: Any, ground: Ground) -> Array:
+    found = np.asarray(numbers)
+    size = ground.samples.num_samples
+    if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+        raise OptionError(f"part {name!r} has {found.dtype} of shape {list(found.shape)}; expected the numbers of samples.")
+    unique = np.unique(found).astype(np.int64)
+    if len(unique) < len(found):
+        raise OptionError(f"part {name!r} has {len(found) - len(unique):,} samples twice; expected each once.")
+    if len(unique) and (unique[0] < 0 or unique[-1] >= size):
+        wrong = unique[0] if unique[0] < 0 else unique[-1]
+        raise OptionError(f"part {name!r} has sample {wrong:,}; {ground.name} has samples 0 to {size - 1:,} of {ground.view}.")
+    return unique

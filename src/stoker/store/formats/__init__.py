@@ -1,0 +1,1 @@
+"""File formats: each reads one kind of raw file as Arrow tables."""

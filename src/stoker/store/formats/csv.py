@@ -1,0 +1,370 @@
+"""The dialect of a table in text: delimiter, quotes, header. Given by the user, or found out from the first lines."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from stoker._text import readable_bytes
+from stoker.errors import BadValue, OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
+from stoker.store.formats.text import Block, is_compressed, line_blocks, open_text
+
+DELIMITERS = (",", ";", "\t", "|")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """How a text table is written. None means: find out."""
+
+    delimiter: str | None = None
+    quote: str = '"'
+    escape: str | None = None
+    header: bool | None = None
+    """Whether the first line holds the names. None: it does unless all its fields are numbers."""
+    skip: int = 0
+    """Lines to leave out before the header."""
+    null: tuple[str, ...] = ()
+    """Texts that mean "missing", next to the empty field, NA, NaN, null and their like."""
+    decimal: str = "."
+    encoding: str = "utf-8"
+    time_format: str | None = None
+    """strptime format of times, where they are not ISO 8601."""
+
+    def __post_init__(self) -> None:
+        if self.delimiter == "\\t":  # what a shell makes of '\t'
+            object.__setattr__(self, "delimiter", "\t")
+        for name in ("delimiter", "quote", "escape", "decimal"):
+            value = getattr(self, name)
+            absent = value is None or (value == "" and name == "quote")
+            if not absent and (len(value) != 1 or not value.isascii() or value in "\r\n"):
+                raise OptionError(f"--{name} is {value!r}, but one ASCII character is expected.")
+        used = [one for one in (self.delimiter, self.quote, self.escape, self.decimal) if one]
+        if len(set(used)) < len(used):
+            raise OptionError(f"two of --delimiter, --quote, --escape and --decimal are {max(used, key=used.count)!r}. Change one.")
+        if self.skip < 0:
+            raise OptionError(f"--skip is {self.skip}, but at least 0 lines are left out.")
+
+
+def fields_of(line: str, dialect: Dialect) -> list[str]:
+    """Split one line as the dialect says."""
+    quote = dialect.quote or None
+    reader = csv.reader(
+        [line],
+        delimiter=dialect.delimiter or ",",
+        quotechar=quote,
+        escapechar=dialect.escape,
+        quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+    )
+    return next(reader, [])
+
+
+def _count_fields(line: str, dialect: Dialect) -> int:
+    try:
+        return len(fields_of(line, dialect))
+    except csv.Error:  # a part of a value that goes over several lines, or an overlong one
+        return 0
+
+
+def is_number(text: str, decimal: str = ".") -> bool:
+    """Whether a field is a number (a missing one counts as a number)."""
+    text = text.strip().replace(decimal, ".")
+    if not text or text == "?":
+        return True
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def settle(dialect: Dialect, lines: list[str]) -> Dialect:
+    """Fill in what the user left open, from the first lines of the file (header included)."""
+    if dialect.delimiter is None:
+        dialect = replace(dialect, delimiter=_find_delimiter(dialect, lines))
+    if dialect.header is None:
+        first = fields_of(lines[0], dialect) if lines else []
+        dialect = replace(dialect, header=not all(is_number(field, dialect.decimal) for field in first))
+    return dialect
+
+
+def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
+    """The candidate that splits the most lines into the same number of fields as the first; more fields win ties."""
+
+    def score(delimiter: str) -> tuple[int, int]:
+        if delimiter == dialect.decimal:
+            return (0, 0)
+        counts = [_count_fields(line, replace(dialect, delimiter=delimiter)) for line in lines]
+        agreeing = sum(count == counts[0] for count in counts)
+        return (agreeing if counts[0] > 1 else 0, counts[0])
+
+    return max(DELIMITERS, key=score) if lines else ","
+
+
+# CSV and its relatives: blocks of whole lines, each parsed by Arrow on a thread of its own.
+#
+# Text declares no types. They are guessed from the first block, and a later block that does not fit raises `Unfit`;
+# the plan then reads everything once to settle them, so an integer column that meets a 2.5 becomes float64, and one
+# that meets "n/a" is an error that names the row.
+
+SAMPLE_BYTES = 1 << 20
+MAX_HEADER_BYTES = 64 << 20
+MAX_FIELDS = 65_536
+EXACT_INTEGERS = 2.0**53
+_INFLATION = 2  # bytes of Arrow for a byte of text, at most about
+
+
+@dataclass(frozen=True)
+class _Layout:
+    dialect: Dialect
+    names: list[str]
+    data_start: int
+
+
+class CsvSource(Source):
+    """A delimited text table, plain or compressed. Its rows are steps; a position is a byte of its decoded text."""
+
+    typed = False
+    path: Path
+
+    def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+        self.num_positions = None if is_compressed(path) else self.num_bytes
+        self._given = dialect
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        """Dialect, names and begin of the data, found out from the first lines."""
+        sample, complete = self._head()
+        lines = sample.splitlines(keepends=True)
+        if not complete:
+            lines.pop()
+        skipped, lines = lines[: self._given.skip], lines[self._given.skip :]
+        while lines and not lines[0].strip():
+            skipped.append(lines.pop(0))
+        if not lines:
+            raise SourceEmpty(f"{self.path} holds no lines. Remove it, or leave it out of the pattern.")
+        lines = self._with_whole_header(lines)
+        start = sum(len(line) for line in skipped)
+        shown = [self._decoded(line).rstrip("\r\n") for line in lines[:50] if line.strip()]
+        self._refuse_columns(max(shown[0].count(mark) for mark in (self._given.delimiter or DELIMITERS)) + 1, MAX_FIELDS)
+        try:
+            settled = settle(self._given, shown)
+            fields = fields_of(shown[0], settled)
+        except csv.Error as error:
+            raise SourceInvalid(f"{self.path} has a first line that is not one of names or values: {error}.") from None
+        self._refuse_columns(len(fields), min(self.limits.columns, MAX_FIELDS))
+        if not settled.header:
+            return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
+        return _Layout(settled, fields, start + len(lines[0]))
+
+    def _refuse_columns(self, found: int, most: int) -> None:
+        if found > most:
+            raise SourceTooLarge(
+                f"{self.path} has {found:,} columns; at most {most:,} can be read. "
+                f"{'Give more --memory.' if most < MAX_FIELDS else 'Split the file.'}"
+            )
+
+    def _with_whole_header(self, lines: list[bytes]) -> list[bytes]:
+        """The lines with the first one whole: a name in quotes may have a line break in it."""
+        quote, num_quotes = self._given.quote.encode(), 0
+        for i, line in enumerate(lines):
+            num_quotes += line.count(quote) if quote else 0
+            if num_quotes % 2 == 0:
+                return [b"".join(lines[: i + 1]), *lines[i + 1 :]]
+        return lines
+
+    def _decoded(self, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            self._refuse_encoding()
+
+    def _refuse_encoding(self, where: str = "") -> NoReturn:
+        raise SourceInvalid(
+            f"{where}{self.path} is not {self._given.encoding}. Pass the right --encoding, like latin-1, cp1252 or utf-16."
+        )
+
+    def _head(self) -> tuple[bytes, bool]:
+        """The first part of the text, long enough to hold the header, and whether that is all of it."""
+        file = open_text(self.path, self._given.encoding)
+        head = b""
+        while data := file.read(SAMPLE_BYTES):
+            head += data
+            if head.count(b"\n") > self._given.skip + 1 and len(head) >= SAMPLE_BYTES:
+                return head, False
+            most = max(min(MAX_HEADER_BYTES, self.limits.line_bytes), SAMPLE_BYTES)
+            if len(head) > most:
+                raise SourceTooLarge(
+                    f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a table in text? "
+                    "If it is, give more --memory."
+                )
+        return head, True
+
+    def schema(self) -> pa.Schema:
+        block = next(self._blocks(self._layout.data_start, SAMPLE_BYTES), None)
+        if block is None:
+            return pa.schema([(name, pa.null()) for name in self._layout.names])
+        return self._parse(block, None, _known(0)).schema
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        # How many rows precede a block is known once the block before it is parsed: each hands the number on.
+        rows_before = _known(start.row)
+        first = start.position or self._layout.data_start
+        for block in self._blocks(first, max(chunk_bytes // _INFLATION, 1 << 16)):
+            rows_behind: Future[int] = Future()
+            yield Weighed(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
+            rows_before = rows_behind
+
+    def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
+        text, quote, escape = open_text(self.path, self._given.encoding), self._given.quote, self._given.escape or ""
+        return line_blocks(
+            text,
+            start=start,
+            block_bytes=block_bytes,
+            path=self.path,
+            quote=quote.encode(),
+            escape=escape.encode(),
+            max_line_bytes=self.limits.line_bytes,
+        )
+
+    def _chunk(self, block: Block, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
+        try:
+            table = self._parse(block, schema, rows_before)
+            begin = Place(rows_before.result(), block.begin)
+        except BaseException as error:
+            rows_behind.set_exception(error)
+            raise
+        end = Place(begin.row + table.num_rows, block.end)
+        rows_behind.set_result(end.row)
+        return Chunk(table, begin, end)
+
+    def _parse(self, block: Block, schema: pa.Schema | None, rows_before: Future[int]) -> pa.Table:
+        types = None if schema is None else dict(zip(schema.names, schema.types, strict=True))
+        try:
+            table = self._arrow(block.data, types)
+        except pa.ArrowInvalid as error:
+            self._explain(str(error), rows_before)
+        for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
+            if column.type == pa.float64() and schema is not None:  # without one, the types are still being found out
+                self._refuse_changed_numbers(block, name, column, rows_before)
+            elif column.type == pa.string():
+                table = table.set_column(i, name, self._with_gaps(column))
+            elif column.type == pa.binary():  # Arrow's word for text that is not UTF-8
+                self._refuse_encoding(f"column {name!r} of ")
+        return table
+
+    def _with_gaps(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Among texts, the empty one and those the user named are missing; NA and null are words like others."""
+        missing = pc.is_in(texts, value_set=pa.array(["", *self._given.null]))
+        return pc.if_else(missing, None, texts) if pc.any(missing).as_py() else texts
+
+    def _arrow(self, data: bytes, types: dict[str, pa.DataType] | None) -> pa.Table:
+        dialect = self._layout.dialect
+        return pa_csv.read_csv(
+            pa.BufferReader(data),
+            read_options=pa_csv.ReadOptions(column_names=self._layout.names, use_threads=False, block_size=len(data) + 1),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=dialect.delimiter or ",",
+                quote_char=dialect.quote or False,
+                escape_char=dialect.escape or False,
+                newlines_in_values=bool(dialect.quote) and dialect.quote.encode() in data,
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=types,
+                include_columns=None if types is None else list(types),
+                null_values=[*_NULL_TEXTS, *dialect.null],
+                timestamp_parsers=[dialect.time_format or pa_csv.ISO8601],
+                decimal_point=dialect.decimal,
+            ),
+        )
+
+    def _explain(self, message: str, rows_before: Future[int]) -> NoReturn:
+        """Turn Arrow's message into ours: a value that does not fit its column, or a line that does not fit the table."""
+        if "invalid UTF8" in message:
+            self._refuse_encoding()
+        if found := re.search(r"In CSV column #(\d+)", message):
+            raise Unfit(self, self._layout.names[int(found[1])])
+        if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+):?(.*)", message, re.DOTALL):
+            row = f"row {rows_before.result() + int(found[1]):,} of " if found[1] else ""
+            shown = (found[4].strip().splitlines() or [""])[0][:60]
+            raise SourceInvalid(
+                f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
+                "Fix the line, or pass --delimiter or --quote."
+            )
+        raise SourceInvalid(f"{self.path} cannot be read as a table in text: {message.splitlines()[0]}")
+
+    def _refuse_changed_numbers(self, block: Block, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
+        """Arrow reads integers beyond int64 as float64, which drops digits, and 1e999 as infinity: refuse both."""
+        least_and_most = pc.min_max(values)
+        bounds = [bound.as_py() for bound in least_and_most.values()]
+        if all(bound is None or abs(bound) < EXACT_INTEGERS for bound in bounds):
+            return
+        texts = self._arrow(block.data, {name: pa.string()}).column(name)
+        large = pc.fill_null(pc.greater_equal(pc.abs(values), EXACT_INTEGERS), False)
+        for i in np.flatnonzero(large.to_numpy()).tolist():
+            text, value = texts[i].as_py().strip(), values[i].as_py()
+            if math.isinf(value):
+                reason = "which is too large for float64" if re.search(r"\d", text) else ""
+            else:
+                rounded = re.fullmatch(r"[+-]?\d+", text) and int(text) != int(value)
+                reason = "an integer that float64 cannot hold exactly" if rounded else ""
+            if reason:
+                raise BadValue(
+                    f"column {name!r} of {self.path} holds {text[:60]} in row {rows_before.result() + i + 1:,}, {reason}. "
+                    f"Keep it as text with --dtype {name}=text, or leave the column out with --columns."
+                )
+
+    def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
+        """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
+        for task in self.read(pa.schema([(column, pa.string())]), start=Place(), chunk_bytes=8 << 20):
+            chunk = task()
+            texts = [text or "" for text in chunk.table.column(column).to_pylist()]
+            low, high = 0, len(texts)
+            if self._all_fit(texts, kind):
+                continue
+            while high - low > 1:  # the first misfit is behind `low`, at or before `high`
+                middle = (low + high) // 2
+                low, high = (middle, high) if self._all_fit(texts[:middle], kind) else (low, middle)
+            return chunk.begin.row + low + 1, texts[low]
+        return None
+
+    def _all_fit(self, texts: list[str], kind: pa.DataType) -> bool:
+        lines = "".join('"' + text.replace('"', '""') + '"\n' for text in texts)
+        convert = pa_csv.ConvertOptions(
+            column_types={"value": kind},
+            null_values=[*_NULL_TEXTS, *self._given.null],
+            timestamp_parsers=[self._given.time_format or pa_csv.ISO8601],
+            decimal_point=self._given.decimal,
+        )
+        parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
+        try:
+            pa_csv.read_csv(
+                pa.BufferReader(lines.encode()), pa_csv.ReadOptions(column_names=["value"], use_threads=False), parse, convert
+            )
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+
+_NULL_TEXTS = pa_csv.ConvertOptions().null_values
+
+
+def _known(number: int) -> Future[int]:
+    future: Future[int] = Future()
+    future.set_result(number)
+    return future

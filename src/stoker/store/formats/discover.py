@@ -1,0 +1,239 @@
+"""From what the user names to sources: files, patterns, folders and tables, always in sorted order."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from stoker._disk import check_path
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
+from stoker.store.formats.base import MOST, Limits, Source
+from stoker.store.formats.csv import Dialect
+from stoker.store.formats.time_moe import META, is_time_moe
+
+_COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
+SUFFIXES = ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
+_PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
+
+
+def find_sources(
+    given: Any,
+    *,
+    dialect: Dialect,
+    table: bool = False,
+    wide: bool = False,
+    left_out: list[Path] | None = None,
+    limits: Limits = MOST,
+) -> list[Source]:
+    """Resolve a path, a pattern, a folder, a list of those, or a table in memory.
+
+    `table` says that rows are meant as steps even where a format would hold a series per row (`.tsv`, `.arff`). Files of folders
+    that no reader knows are added to `left_out`.
+    """
+    from stoker.store.formats.tables import is_table, table_source
+
+    if is_table(given):
+        return [table_source(given)]
+    inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
+    if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
+        raise OptionError(f"{type(given).__name__} is no data: give a path, a pattern, a folder, or a table.")
+    # A file that two patterns name, or a folder and a pattern, is there once.
+    others: list[Path] = []
+    named = {path.absolute(): path for one in inputs for path in _resolve(os.fspath(one), others)}
+    paths = list(named.values())
+    if left_out is not None:
+        left_out.extend(path for path in sorted({one.absolute() for one in others}) if path not in named)
+    parent = Path(os.path.commonpath([path.absolute().parent for path in paths]))
+    sources = [_source(path, _name(path, parent), dialect, table, wide, limits) for path in paths]
+    for source in sources:
+        source.limits = limits
+    return sources
+
+
+def _name(path: Path, parent: Path) -> str:
+    """The name for the manifest: from the folder that all sources share, and the same in every locale."""
+    try:
+        return os.fsencode(path.absolute().relative_to(parent).as_posix()).decode("utf-8")
+    except UnicodeDecodeError:
+        raise SourceInvalid(f"{str(path)!a} has a name that is not UTF-8. Rename it, or leave it out.") from None
+
+
+def _resolve(given: str, left_out: list[Path]) -> list[Path]:
+    path = check_path(given)
+    if path.is_dir():
+        return _walk(path, left_out)
+    if path.exists():
+        return [path]
+    if not glob.has_magic(given):
+        raise SourceNotFound(f"{given} does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).")
+    matches = sorted(Path(match) for match in glob.glob(given, recursive=True))
+    found: list[Path] = []
+    for match in matches:
+        if match.is_dir():
+            with contextlib.suppress(SourceEmpty):  # a folder among others may be empty
+                found.extend(_walk(match, left_out))
+        else:
+            found.append(match)
+    if not found:
+        raise SourceNotFound(f"no file matches {given!r} (looked in {Path.cwd()}).")
+    return found
+
+
+def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
+    """All files below a folder that some reader knows; folders that are one data set stay whole."""
+    if _is_dataset(folder):
+        left_out.extend(_beside(folder))
+        return [folder]
+    found: list[Path] = []
+    others: list[Path] = []
+    for root, folders, names in os.walk(folder, onerror=_refuse_unlistable):
+        folders.sort()
+        for name in list(folders):
+            path = Path(root, name)
+            if _is_store(path):
+                folders.remove(name)  # a store beside its sources is a result, not a source, and no other result's business
+            elif _is_dataset(path):
+                found.append(path)
+                folders.remove(name)
+                left_out.extend(_beside(path))
+            elif path.is_symlink():
+                raise SourceInvalid(
+                    f"{path} is a link to a folder, which is not followed. Name its target as a source, or remove it."
+                )
+        for name in sorted(names):
+            known = _suffix(Path(name)) in SUFFIXES
+            found.extend([Path(root, name)] if known else [])
+            others.extend([] if known else [Path(root, name)])
+    if not found:
+        seen = f"it holds {len(others):,} other files, like {others[0].name!r}" if others else "it is empty"
+        raise SourceEmpty(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
+    left_out.extend(others)
+    return sorted(found)
+
+
+def _beside(folder: Path) -> list[Path]:
+    """What lies in a Time-MoE folder beside its own files, and is not read with it."""
+    if not is_time_moe(folder):
+        return []
+    return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin")
+
+
+def _refuse_unlistable(error: OSError) -> NoReturn:
+    raise SourceInvalid(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or leave it out.")
+
+
+def _is_dataset(folder: Path) -> bool:
+    """A folder that is one thing: a store, a Time-MoE binary set, or a Hugging Face data set."""
+    return _is_store(folder) or is_time_moe(folder) or _is_hugging_face(folder)
+
+
+def _is_store(folder: Path) -> bool:
+    """A store, or what an interrupted pack left of one."""
+    if (folder / ".lock").is_file() and (folder / "work").is_dir():
+        return True
+    manifest = folder / "manifest.json"
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as file:
+        return b'"stoker"' in file.read(64)
+
+
+def _is_hugging_face(folder: Path) -> bool:
+    return (folder / "dataset_dict.json").is_file() or (
+        (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
+    )
+
+
+def _suffix(path: Path) -> str:
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: Limits) -> Source:
+    """The reader for a path. Imports are here, so that only those of the formats at hand are loaded."""
+    if path.is_dir():
+        return _dataset(path, name)
+    _refuse_unreadable(path)
+    if path.stat().st_size == 0:
+        raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+    suffix = _suffix(path)
+    if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
+        raise SourceInvalid(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
+    if suffix in (".parquet", ".pq"):
+        from stoker.store.formats.parquet import ParquetSource
+
+        return ParquetSource(path, name)
+    if suffix in (".arrow", ".feather", ".ipc"):
+        from stoker.store.formats.arrow import ArrowSource
+
+        return ArrowSource(path, name)
+    if suffix in (".csv", ".tsv", ".txt"):
+        return _delimited(path, name, suffix, dialect, table, limits)
+    if suffix in (".jsonl", ".ndjson"):
+        from stoker.store.formats.json import JsonLinesSource
+
+        return JsonLinesSource(path, name)
+    if suffix == ".json":
+        from stoker.store.formats.json import JsonSource
+
+        return JsonSource(path, name)
+    if suffix == ".npy":
+        from stoker.store.formats.numpy import NpySource
+
+        return NpySource(path, name, wide=wide)
+    if suffix == ".npz":
+        from stoker.store.formats.numpy import NpzSource
+
+        return NpzSource(path, name)
+    if suffix == ".ts":
+        from stoker.store.formats.ucr import TsSource
+
+        return TsSource(path, name)
+    if suffix == ".arff":
+        from stoker.store.formats.ucr import ArffSource
+
+        return ArffSource(path, name, as_table=table or wide)
+    known = " ".join(SUFFIXES)
+    raise SourceInvalid(
+        f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text)."
+    )
+
+
+def _refuse_unreadable(path: Path) -> None:
+    if not path.exists():
+        raise SourceInvalid(f"{path} is a link to {path.readlink()}, which does not exist. Remove it, or leave it out.")
+    if not path.is_file():
+        raise SourceInvalid(f"{path} is not a plain file. Leave it out.")
+    if not os.access(path, os.R_OK):
+        raise SourceInvalid(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
+
+
+def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: Limits) -> Source:
+    """A table in text; but a `.tsv` without header that begins with a label is a UCR set, unless rows are meant as steps."""
+    from stoker.store.formats.csv import CsvSource
+    from stoker.store.formats.ucr import UcrSource, is_ucr
+
+    if suffix == ".tsv" and not table and dialect == Dialect() and is_ucr(path, limits):
+        return UcrSource(path, name)
+    return CsvSource(path, name, dialect)
+
+
+def _dataset(path: Path, name: str) -> Source:
+    if _is_hugging_face(path):
+        from stoker.store.formats.arrow import HuggingFaceSource
+
+        return HuggingFaceSource(path, name)
+    if is_time_moe(path):
+        from stoker.store.formats.time_moe import TimeMoeSource
+
+        return TimeMoeSource(path, name)
+    from stoker.store.formats.tables import TableSource
+    from stoker.store.store import open_store
+
+    return TableSource(open_store(path).to_arrow(), name, path)

@@ -1,0 +1,619 @@
+"""Texts of rows become Arrow columns: for `.jsonl`, `.json` and `meta.json` alike.
+
+Arrow's parser does the work. It is fast, but a row that is `null` or nested deeply ends the process, lists that begin with
+null come out wrong where it guesses their type, and integers beyond int64 are rounded. So it is only given text and types
+that it is known to read rightly; all else, and all errors, go row by row through `json_values`. The law: what comes out is
+what the file says, or an error that names the row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+
+from stoker.errors import BadValue, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.store.formats import json_text
+from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
+from stoker.store.formats.json_text import PIECE_BYTES, Elements, JsonText, keys_of
+from stoker.store.formats.text import Block, is_compressed, line_blocks, open_text
+
+MAX_DEPTH = 64
+EXACT_INTEGERS = 2**53
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_LONG_INTEGER = re.compile(rb"(?<![\d.eE])(?<![eE][+-])-?\d{16,}(?![\d.eE])")
+_MAX_DIGITS = 300  # more would overflow float64
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]|$)")
+_MOMENTS = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ms", "us", "ns")]
+
+Types = Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True, slots=True)
+class RowTexts:
+    """Rows as text, one a line, and the number of rows before them."""
+
+    lines: bytes
+    count: int
+    rows_before: int
+    column: str | None = None
+    """Set where rows are not objects but plain values: the name of the one column they are."""
+
+
+class JsonRows:
+    """The parser of one source, which it names in errors."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def types(self, texts: RowTexts) -> pa.Schema:
+        """The types that these rows suggest. A column of mixed types gets the first: it is an error only if it is asked for."""
+        num_keys = self._count_keys(texts)
+        types: dict[str, pa.DataType] = {}
+        # A parser makes a column of every key, as long as all rows: rows that each have keys of their own are read some at a time.
+        for part in _in_parts(texts, max(1, self._source.limits.line_bytes // 2 // max(num_keys, 1))):
+            types = json_text.merge_types(types, self._types_of(part))
+        moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
+        if moments:
+            with contextlib.suppress(BadValue):  # a column of mixed lists: it stays what it is
+                types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
+        return pa.schema([(name, _large(kind)) for name, kind in types.items()])
+
+    def _types_of(self, texts: RowTexts) -> dict[str, pa.DataType]:
+        table = _parse(texts, None, others="infer")
+        if table is None:
+            return self._row_by_row(texts, json_text.Guess())
+        return {field.name: _parsed_type(field.type) for field in table.schema}
+
+    def _count_keys(self, texts: RowTexts) -> int:
+        """How many different keys there are, at any depth; too many are an error."""
+        most = self._source.limits.columns
+        found: set[bytes] = set()
+        for key in keys_of(texts.lines):
+            found.add(key)
+            if len(found) > most:
+                raise SourceTooLarge(
+                    f"{self._source.label} has more than {most:,} different keys in its rows {texts.rows_before + 1:,} to "
+                    f"{texts.rows_before + texts.count:,}, where columns are expected. Is one of them a value? "
+                    "If not, give more --memory."
+                )
+        return len(found)
+
+    def suggest(self, texts: RowTexts, known: Collection[str]) -> pa.Table:
+        """The known columns with the types that these rows suggest; other keys are an error."""
+        found = self.types(texts)
+        types = {name: found.field(name).type if name in found.names else pa.null() for name in known}
+        return self.parse(texts, pa.schema(list(types.items())), known)
+
+    def parse(self, texts: RowTexts, schema: pa.Schema, known: Collection[str]) -> pa.Table:
+        """The columns asked for, in their types. A key that is neither known nor asked for is an error."""
+        types = dict(zip(schema.names, schema.types, strict=True))
+        columns = self._columns(texts, types, {*known, *types})
+        arrays = []
+        for name, kind in types.items():
+            try:
+                arrays.append(columns[name].cast(kind))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise Unfit(self._source, name) from error
+        return pa.table(arrays, schema=pa.schema([pa.field(name, kind) for name, kind in types.items()]))
+
+    def _columns(self, texts: RowTexts, types: Types, known: Collection[str] | None) -> dict[str, pa.Array]:
+        complete = known is not None and set(known) <= set(types)
+        table = _parse(texts, types, others="error" if complete else "ignore")
+        if table is None:
+            return self._row_by_row(texts, json_text.Build(types, known))
+        if known is not None and not complete and texts.column is None and _has_others(texts, known):
+            self._row_by_row(texts, json_text.Build(types, known))
+        columns = {name: table.column(name).combine_chunks() for name in types}
+        if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
+            return self._row_by_row(texts, json_text.Build(types, known))
+        return columns
+
+    def _row_by_row(self, texts: RowTexts, reader: json_text.RowReader) -> dict[str, Any]:
+        """The slow, exact way, which also finds the row to blame."""
+        for i, line in enumerate(texts.lines.split(b"\n")):
+            row = texts.rows_before + i + 1
+            try:
+                reader.add(json_text.load(line, texts.column))
+            except json_text.Misfit as misfit:
+                self._refuse(misfit, row)
+            except (ValueError, RecursionError) as error:
+                reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+                raise SourceInvalid(
+                    f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {_shown(line)}."
+                ) from error
+        return reader.finish()
+
+    def _refuse(self, misfit: json_text.Misfit, row: int) -> NoReturn:
+        if misfit.wider:
+            raise Unfit(self._source, misfit.column)
+        raise BadValue(
+            f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
+            f"Fix the file, pass --dtype {misfit.column}=text, or leave the column out with --columns."
+        )
+
+    def find_misfit(self, texts: RowTexts, column: str, kind: pa.DataType) -> tuple[int, str] | None:
+        """The first row (from 1) whose value in `column` is not of this type, and the value as text."""
+        for i, line in enumerate(texts.lines.split(b"\n")):
+            row = json_text.load(line, texts.column)
+            value = row.get(column) if isinstance(row, dict) else None
+            try:
+                json_text.check(column, value, kind)
+                json_text.arrow_array([value], kind).cast(kind)
+            except (json_text.Misfit, pa.ArrowInvalid):
+                return texts.rows_before + i + 1, value if isinstance(value, str) else json.dumps(value)
+        return None
+
+
+def _parsed_type(kind: pa.DataType) -> pa.DataType:
+    """A type that Arrow's parser guessed, with texts left as texts."""
+    if pa.types.is_list(kind):
+        return pa.list_(_parsed_type(kind.value_type))
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+def rows_of(chunk_bytes: int, num_columns: int) -> int:
+    """How many rows make a chunk of this size, whatever they are: a key that a row lacks takes as much as one that it has."""
+    return max(1, chunk_bytes // (8 * max(num_columns, 1)))
+
+
+def _in_parts(texts: RowTexts, max_rows: int) -> Iterator[RowTexts]:
+    """The same rows, at most `max_rows` at a time."""
+    if texts.count <= max_rows:
+        yield texts
+        return
+    lines = texts.lines.split(b"\n")
+    for start in range(0, len(lines), max_rows):
+        part = lines[start : start + max_rows]
+        yield RowTexts(b"\n".join(part), len(part), texts.rows_before + start, texts.column)
+
+
+def _has_others(texts: RowTexts, known: Collection[str]) -> bool:
+    """Whether rows have keys that are not known, where not all of the known ones are parsed."""
+    found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
+    return any(json.loads(b'"%b"' % key) not in known for key in found)  # a key may be written in several ways
+
+
+def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ignore", "error"]) -> pa.Table | None:
+    """Arrow's reading of the rows, or None where it cannot be trusted or finds a fault.
+
+    `others` says what becomes of keys without a type. To infer theirs makes a column of each, so these must have been counted.
+    """
+    lines = texts.lines
+    if texts.column is None and lines.count(b"\n{") + lines.startswith(b"{") != texts.count:
+        return None
+    if _depth(lines) > MAX_DEPTH or not _is_utf8(lines):
+        return None
+    explicit = None if types is None else [(name, json_text.storage_type(kind)) for name, kind in types.items()]
+    if texts.column is not None:
+        lines = b"{%b:[%b]}" % (json.dumps(texts.column).encode(), lines.replace(b"\n", b","))
+        explicit = None if explicit is None else [(name, pa.list_(kind)) for name, kind in explicit]
+    try:
+        table = pa_json.read_json(
+            pa.BufferReader(lines),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+            parse_options=pa_json.ParseOptions(
+                explicit_schema=None if explicit is None else pa.schema(explicit),
+                unexpected_field_behavior=others,
+            ),
+        )
+        if texts.column is not None:
+            if table.num_rows != 1 or table.column_names != [texts.column]:
+                return None
+            table = pa.table({texts.column: table.column(0).combine_chunks().flatten()})
+        if types is not None:
+            table.select(list(types)).validate(full=True)
+    except (pa.ArrowException, IndexError, KeyError, UnicodeDecodeError):
+        return None
+    return table if table.num_rows == texts.count else None
+
+
+def _depth(lines: bytes) -> int:
+    """How deeply the text is nested, or more (brackets in strings count)."""
+    brackets = np.frombuffer(lines.translate(None, _NOT_BRACKETS), dtype=np.uint8)
+    if not brackets.size:
+        return 0
+    opens = (brackets == ord("[")) | (brackets == ord("{"))
+    return int(np.cumsum(np.where(opens, 1, -1)).max())
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _may_be_rounded(array: pa.Array, lines: bytes) -> bool:
+    """Whether integers may have lost digits, or numbers have become infinite, on their way to floats."""
+    values = _leaves(array)
+    if pa.types.is_float32(values.type):
+        return bool(pc.any(pc.is_inf(values)).as_py())
+    if not pa.types.is_float64(values.type):
+        return False
+    largest = pc.max(pc.abs(values)).as_py()
+    if largest is None or largest < EXACT_INTEGERS:
+        return False
+    return any(len(found) > _MAX_DIGITS or float(found) != int(found) for found in _LONG_INTEGER.findall(lines))
+
+
+def _leaves(array: pa.Array) -> pa.Array:
+    while pa.types.is_list(array.type):
+        array = array.flatten()
+    return array
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    return _leaf(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def _moment_type(array: pa.Array) -> pa.DataType:
+    """The type of texts: timestamps if all are ISO 8601, without a zone, or in UTC if each has one."""
+    given = _leaves(array).drop_null()
+    if len(given) and _DATE.match(given[0].as_py()):
+        for moment in _MOMENTS:
+            try:
+                given.cast(moment)
+            except pa.ArrowInvalid:
+                continue
+            return _with_leaf(array.type, moment)
+    return array.type
+
+
+def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    """Lists of series have 64-bit offsets."""
+    return pa.large_list(kind.value_type) if pa.types.is_list(kind) else kind
+
+
+def _shown(line: bytes) -> str:
+    text = line[:64].decode("utf-8", "replace")
+    return repr(text if len(line) <= 64 else text[:60] + "…")
+
+
+# JSON documents (`.json`): an array of objects, of lists or of numbers, or an object of equally long lists.
+#
+#     [{"a": 1}, {"a": 2}]      rows of columns, like JSON Lines
+#     [[1, 2, 3], [4, 5]]       a series a row, in the one column "sequence"
+#     [1, 2, 3]                 one series, in the one column "value"
+#     {"a": [1, 2], "b": [3, 4]}  the columns of a table, one behind the other
+#
+# The document is read as a stream. Of an object, each column is read by a cursor of its own, so it is gone through once to
+# find where they begin. A position is a number of rows.
+
+NUMBER_COLUMN = "value"
+MAX_COLUMNS = 4096
+_INFLATION = 2
+_FIRST_ROWS = 100_000  # from which types are guessed: elements of two bytes are many to a megabyte
+_NOTHING = Elements(b"", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the document is: the arrays to read side by side, and where they begin."""
+
+    starts: dict[str | None, int]
+    """The byte before the opening bracket of each column; the key is None for an array of objects."""
+    whole: bool
+    """Whether the one array is the whole document."""
+
+
+class JsonSource(Source):
+    """One JSON document."""
+
+    path: Path
+    typed = False
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+        self._rows = JsonRows(self)
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        with JsonText(open_text(self.path), self.label, limits=self.limits) as text:
+            first = text.peek()
+            if first == b"[":
+                return _Layout({self._kind_of_array(text): 0}, whole=True)
+            if first == b"{":
+                return _Layout(self._find_columns(text), whole=False)
+        if not first:
+            raise SourceEmpty(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
+        shown = first.decode("utf-8", "replace")
+        raise SourceInvalid(f"{self.path} begins with {shown!r}; expected an array or an object. Is it JSON?")
+
+    def _kind_of_array(self, text: JsonText) -> str | None:
+        text.enter()
+        first = text.peek()
+        if first == b"]":
+            raise SourceEmpty(f"{self.path} holds an empty array. Remove it, or leave it out of the pattern.")
+        return None if first == b"{" else LIST_COLUMN if first == b"[" else NUMBER_COLUMN
+
+    def _find_columns(self, text: JsonText) -> dict[str | None, int]:
+        text.expect(b"{")
+        starts: dict[str | None, int] = {}
+        while text.peek() != b"}":
+            name = text.key()
+            found = text.peek()
+            if name in starts:
+                raise SourceInvalid(f"{self.path} has the key {name!r} twice. Rename one of them.")
+            if found != b"[":
+                raise SourceInvalid(
+                    f"{self.path} has no list under the key {name!r}. Expected an array of objects, or an object of equally "
+                    "long lists (in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
+                )
+            starts[name] = text.position
+            if len(starts) > min(MAX_COLUMNS, self.limits.columns):
+                raise SourceTooLarge(
+                    f"{self.path} is an object of more than {len(starts) - 1:,} keys; expected a table of columns. "
+                    "If it is one, give more --memory, or make it an array of objects."
+                )
+            text.enter()
+            if text.peek() == b"{":
+                raise SourceInvalid(f"{self.path} has a list of objects under the key {name!r}. Make that list a file of its own.")
+            text.skip()
+            if text.peek() != b"}":
+                text.expect(b",")
+                if text.peek() == b"}":
+                    text.expect(b'"')
+        text.expect(b"}")
+        text.finish()
+        if not starts:
+            raise SourceEmpty(f"{self.path} holds an empty object. Remove it, or leave it out of the pattern.")
+        return starts
+
+    def schema(self) -> pa.Schema:
+        return self._first
+
+    @cached_property
+    def _first(self) -> pa.Schema:
+        fields: list[pa.Field] = []
+        for column in self._layout.starts:
+            with self._open(column) as text:
+                elements = text.take(max_bytes=FIRST_BYTES, max_count=_FIRST_ROWS)
+            if elements is None:
+                fields.append(pa.field(column, pa.null()))
+            else:
+                fields.extend(self._rows.types(_texts(elements, 0, column)))
+        if not fields:
+            raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
+        return pa.schema(fields)
+
+    def _open(self, column: str | None, piece_bytes: int = PIECE_BYTES) -> JsonText:
+        start = self._layout.starts[column]
+        return JsonText(open_text(self.path), self.label, start=start, entered=True, limits=self.limits, piece_bytes=piece_bytes)
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        text_bytes = max(chunk_bytes // _INFLATION, 1)
+        if self._layout.whole:
+            most = rows_of(chunk_bytes, len(self._first))
+            return self._read_array(next(iter(self._layout.starts)), schema, start.row, text_bytes, most)
+        return self._read_columns(schema, start.row, text_bytes)
+
+    def _read_array(self, column: str | None, schema: pa.Schema | None, row: int, text_bytes: int, max_rows: int) -> Iterator[Task]:
+        known = self._first.names
+        with self._open(column) as text:
+            self._skip(text, row)
+            while (elements := text.take(max_bytes=text_bytes, max_count=max_rows)) is not None:
+                texts = _texts(elements, row, column)
+                row += elements.count
+                yield Weighed(partial(self._array_chunk, texts, schema, known), len(texts.lines))
+            text.finish()
+
+    def _array_chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str]) -> Chunk:
+        table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
+        return _chunk(table, texts.rows_before)
+
+    def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
+        """Cursors side by side: the first column decides how many rows a chunk has."""
+        names = self._first.names if schema is None else schema.names
+        with ExitStack() as stack:
+            # All cursors are open at a time, so each holds its share of what one may.
+            piece = max(1 << 10, PIECE_BYTES // len(self._layout.starts))
+            cursors = {str(name): stack.enter_context(self._open(name, piece)) for name in self._layout.starts}
+            for text in cursors.values():
+                self._skip(text, row)
+            share = max(text_bytes // len(cursors), 1)
+            while (parts := self._side_by_side(cursors, share)) is not None:
+                wanted = [_texts(part, row, name) for name, part in parts.items() if name in names]
+                yield partial(self._column_chunk, wanted, schema, row)
+                row += next(iter(parts.values())).count
+
+    def _side_by_side(self, cursors: dict[str, JsonText], share: int) -> dict[str, Elements] | None:
+        """Equally many elements of each column; None at the end of all."""
+        parts: dict[str, Elements] = {}
+        count: int | None = None
+        for name, text in cursors.items():
+            part = text.take(max_bytes=share) or _NOTHING if count is None else _take_exactly(text, count)
+            count = part.count if count is None else count
+            if part.count != count:
+                self._refuse_lengths()
+            parts[name] = part
+        return parts if count else None
+
+    def _column_chunk(self, texts: list[RowTexts], schema: pa.Schema | None, row: int) -> Chunk:
+        columns: dict[str, pa.ChunkedArray] = {}
+        for one in texts:
+            name = str(one.column)
+            table = (
+                self._rows.suggest(one, [name])
+                if schema is None
+                else self._rows.parse(one, pa.schema([schema.field(name)]), [name])
+            )
+            columns[name] = table.column(0)
+        names = self._first.names if schema is None else schema.names
+        return _chunk(pa.table({name: columns[name] for name in names}), row)
+
+    def _refuse_lengths(self) -> NoReturn:
+        lengths = {}
+        for name in self._layout.starts:
+            with self._open(name) as text:
+                lengths[name] = text.skip()
+        first, length = next(iter(lengths.items()))
+        other = next(name for name, found in lengths.items() if found != length)
+        raise SourceInvalid(
+            f"{self.path} has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. "
+            "Expected equally long lists."
+        )
+
+    def _skip(self, text: JsonText, num_rows: int) -> None:
+        if (found := text.skip(num_rows)) < num_rows:
+            raise SourceInvalid(f"{self.path} has {found:,} rows, but {num_rows:,} were read of it before. It was changed.")
+
+    def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
+        """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
+        source = column if column in self._layout.starts else None
+        row = 0
+        with self._open(source) as text:
+            while (elements := text.take(max_bytes=FIRST_BYTES)) is not None:
+                found = self._rows.find_misfit(_texts(elements, row, source), column, kind)
+                if found is not None:
+                    return found
+                row += elements.count
+        return None
+
+
+def _texts(elements: Elements, row: int, column: str | None) -> RowTexts:
+    return RowTexts(elements.lines, elements.count, row, column)
+
+
+def _chunk(table: pa.Table, row: int) -> Chunk:
+    end = row + table.num_rows
+    return Chunk(table, Place(row, row), Place(end, end))
+
+
+def _take_exactly(text: JsonText, count: int) -> Elements:
+    """`count` elements, or all that are left; with a count of 0, what should not be there."""
+    parts: list[Elements] = []
+    missing = max(count, 1)
+    while missing and (part := text.take(max_bytes=PIECE_BYTES, max_count=missing)) is not None:
+        parts.append(part)
+        missing -= part.count
+    return Elements(b"\n".join(part.lines for part in parts), sum(part.count for part in parts))
+
+
+# JSON Lines (`.jsonl`, `.ndjson`): an object a line, or a list a line; compressed or not.
+#
+# Objects of scalars are steps, objects with lists are whole series; a bare list is a series in the one column "sequence".
+# Keys that a row lacks are null. Keys that come up only behind the first block are an error: nothing is dropped silently.
+
+FIRST_BYTES = 1 << 20
+LIST_COLUMN = "sequence"
+
+
+class JsonLinesSource(Source):
+    """One file of JSON Lines. A position is a byte of the decoded text."""
+
+    path: Path
+    typed = False
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+        self.num_positions = None if is_compressed(path) else self.num_bytes
+        self._rows = JsonRows(self)
+
+    def schema(self) -> pa.Schema:
+        return self._first
+
+    @cached_property
+    def _first(self) -> pa.Schema:
+        # Blocks end with a line break, so a last line without one would be left out if only one were looked at.
+        lines: list[bytes] = []
+        count = num_bytes = 0
+        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+            for texts, _, _ in blocks:
+                lines.append(texts.lines)
+                count += texts.count
+                num_bytes += len(texts.lines)
+                if num_bytes >= FIRST_BYTES // 2:
+                    break
+        if not lines:
+            raise SourceEmpty(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
+        schema = self._rows.types(RowTexts(b"\n".join(lines), count, 0, self._column))
+        if not schema.names:
+            raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
+        return schema
+
+    @cached_property
+    def _column(self) -> str | None:
+        """The name of the one column if lines are lists and not objects; told by the first line."""
+        with closing(self._blocks(0, FIRST_BYTES)) as blocks:
+            first = next((line for block in blocks if (line := block.data.lstrip())), b"")
+        return LIST_COLUMN if first.startswith(b"[") else None
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
+        known = self._first.names
+        most = rows_of(chunk_bytes, len(known))
+        with closing(self._texts(start, max(chunk_bytes // _INFLATION, 1), most)) as blocks:
+            for texts, begin, end in blocks:
+                yield Weighed(partial(self._chunk, texts, schema, known, begin, end), len(texts.lines))
+
+    def _texts(
+        self, start: Place, block_bytes: int, max_rows: int | None = None
+    ) -> Generator[tuple[RowTexts, Place, Place], None, None]:
+        column = self._column
+        row = start.row
+        with closing(self._blocks(start.position, block_bytes)) as blocks:
+            for block in blocks:
+                for part in _parts(block, max_rows):
+                    lines = [text for line in part.data.split(b"\n") if (text := line.strip())]
+                    if lines:
+                        texts = RowTexts(b"\n".join(lines), len(lines), row, column)
+                        yield texts, Place(row, part.begin), Place(row + len(lines), part.end)
+                        row += len(lines)
+
+    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+        with closing(open_text(self.path)) as text:
+            yield from line_blocks(
+                text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
+            )
+
+    def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: Place, end: Place) -> Chunk:
+        table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
+        return Chunk(table, begin, end)
+
+    def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
+        """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
+        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+            found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in blocks)
+            return next((one for one in found if one is not None), None)
+
+
+def _parts(block: Block, max_lines: int | None) -> Iterator[Block]:
+    """The block in parts of at most `max_lines` lines: short rows of a wide table take more memory than their text."""
+    if max_lines is None or block.data.count(b"\n") < max_lines:
+        yield block
+        return
+    begin = count = 0
+    for end in _line_ends(block.data):
+        count += 1
+        if count == max_lines or end == len(block.data):
+            yield Block(block.data[begin:end], block.begin + begin, block.begin + end)
+            begin, count = end, 0
+
+
+def _line_ends(data: bytes) -> Iterator[int]:
+    end = 0
+    while end < len(data):
+        end = (data.find(b"\n", end) + 1) or len(data)
+        yield end

@@ -1,0 +1,406 @@
+"""The header of a `.npy` file, parsed strictly: plain numbers of known size, and exactly as many bytes as it declares.
+
+No code ever runs: object arrays are refused by their dtype, before any value is read.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.lib import format as npy_format
+
+from stoker.errors import BadValue, SourceEmpty, SourceInvalid, SourceTooLarge, StokerError
+from stoker.store.formats.base import Chunk, Place, Source, Task, decoding, read_fully
+
+MAX_HEADER_BYTES = 64 << 10
+_NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
+_TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
+_REFUSED = {
+    "O": "Python objects, which could run code",
+    "U": "texts",
+    "S": "texts",
+    "V": "records",
+    "c": "complex numbers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the header says: the type as it is in the file, the shape, and where values begin."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    fortran_order: bool
+    offset: int
+
+    @property
+    def values_bytes(self) -> int:
+        """Bytes of all values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def rows(self) -> int:
+        """Length of the first axis."""
+        return self.shape[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """Type of one value."""
+        kind = self.dtype.kind
+        if kind in "mM":
+            unit = np.datetime_data(self.dtype)[0]
+            return pa.timestamp(unit) if kind == "M" else pa.duration(unit)
+        return pa.from_numpy_dtype(self.dtype.newbyteorder("="))
+
+
+def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
+    """Parse the header at the begin of `file`, which has `num_bytes` in all."""
+    magic = file.read(npy_format.MAGIC_LEN)
+    if magic[:6] != npy_format.MAGIC_PREFIX or len(magic) < npy_format.MAGIC_LEN:
+        raise SourceInvalid(f"{label} is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
+    version = (magic[6], magic[7])
+    if version not in ((1, 0), (2, 0)):
+        raise SourceInvalid(
+            f"{label} has .npy version {version[0]}.{version[1]}; 1.0 and 2.0 are read. Save it again with plain numbers."
+        )
+    length_bytes = 2 if version == (1, 0) else 4
+    prefix = file.read(length_bytes)
+    length = int.from_bytes(prefix, "little")
+    if length > MAX_HEADER_BYTES:
+        raise SourceInvalid(f"{label} declares a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read. Is it damaged?")
+    text = file.read(length)
+    if len(prefix) + len(text) < length_bytes + length:
+        raise SourceInvalid(
+            f"{label} ends inside its header, after {len(magic) + len(prefix) + len(text):,} bytes. Fetch or make it again."
+        )
+    parse: Any = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+    try:
+        shape, fortran_order, dtype = parse(io.BytesIO(prefix + text), max_header_size=MAX_HEADER_BYTES)
+    except Exception as error:  # NumPy's parser lets many kinds through, SyntaxError and RecursionError among them
+        raise SourceInvalid(
+            f"{label} has a damaged .npy header: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+    header = Header(dtype, tuple(shape), bool(fortran_order), len(magic) + length_bytes + length)
+    _check(header, num_bytes, label)
+    return header
+
+
+def _check(header: Header, num_bytes: int, label: str) -> None:
+    dtype, shape = header.dtype, header.shape
+    if dtype.kind in "mM":
+        unit = np.datetime_data(dtype)
+        if unit[0] not in _TIME_UNITS or unit[1] != 1:
+            raise SourceInvalid(
+                f"{label} holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]')."
+            )
+    elif dtype.str[1:] not in _NUMBERS or dtype.names is not None or dtype.subdtype is not None:
+        what = _REFUSED.get(dtype.kind, "no plain numbers")
+        raise SourceInvalid(
+            f"{label} holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like."
+        )
+    if any(isinstance(length, bool) or length < 0 for length in shape):
+        raise SourceInvalid(f"{label} has a damaged .npy header: shape {shape}.")
+    expected = header.offset + header.values_bytes
+    if num_bytes != expected:
+        state = "cut off" if num_bytes < expected else "longer than it says"
+        raise SourceInvalid(
+            f"{label} is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again."
+        )
+    if len(shape) not in (1, 2):
+        raise SourceInvalid(
+            f"{label} has {len(shape)} axes {shape}; expected 1 (steps) or 2 (series, steps). Save it again with another shape."
+        )
+    if shape[0] and not header.values_bytes:
+        raise SourceEmpty(f"{label} has the shape {shape}, so it holds no value.")
+
+
+def to_arrow(values: np.ndarray[Any, Any], label: str) -> pa.Array:
+    """One axis of values, of either byte order, as an Arrow array with the same bits; NaT becomes null."""
+    native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+    if native.dtype.kind == "b":
+        if native.size and int(native.view(np.uint8).max()) > 1:
+            raise BadValue(f"{label} holds booleans that are neither 0 nor 1. Is it damaged?")
+        return pa.array(native)
+    if native.dtype.kind in "mM":
+        return pa.array(native)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, [None, pa.py_buffer(native)])
+
+
+def to_lists(values: np.ndarray[Any, Any], label: str) -> pa.Array:
+    """Two axes of values: one list a row."""
+    rows, width = values.shape
+    offsets = np.arange(rows + 1, dtype=np.int64) * width
+    return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(values.reshape(-1), label))
+
+
+# `.npy` arrays, read in parts by position.
+#
+# One axis is one series of steps, in the column "value". Two axes are a series a row, as lists in the column "value"; or,
+# with `wide`, a table whose columns "c0", "c1", … are the second axis. Bits come out as they are in the file.
+
+COLUMN = "value"
+MAX_COLUMNS = 1 << 20
+
+
+class NpySource(Source):
+    """One `.npy` file. A position is a number of rows."""
+
+    path: Path
+
+    def __init__(self, path: Path, name: str, *, wide: bool = False) -> None:
+        self.path = path
+        self.name = name
+        self.wide = wide
+        self.num_bytes = path.stat().st_size
+        if self.num_bytes == 0:
+            raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+
+    @cached_property
+    def _header(self) -> Header:
+        with decoding(self.path, "a .npy array"), self.path.open("rb") as file:
+            return read_header(file, self.num_bytes, self.label)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows by the file's own account."""
+        return self._header.rows
+
+    @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        """Positions are rows."""
+        return self.num_rows
+
+    @property
+    def _is_table(self) -> bool:
+        return self.wide and len(self._header.shape) == 2
+
+    def schema(self) -> pa.Schema:
+        value = self._header.arrow_type
+        if self._is_table:
+            width = self._header.shape[1]
+            if width > MAX_COLUMNS:
+                raise SourceTooLarge(
+                    f"{self.path} has {width:,} columns; at most {MAX_COLUMNS:,} can be read. Is it [steps, columns]?"
+                )
+            return pa.schema([(f"c{i}", value) for i in range(width)])
+        return pa.schema([(COLUMN, value if len(self._header.shape) == 1 else pa.large_list(value))])
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        header = self._header
+        wanted = [int(name[1:]) for name in schema.names] if schema is not None and self._is_table else None
+        step = max(1, chunk_bytes // max(header.row_bytes, 1))
+        for row in range(start.position, header.rows, step):
+            yield partial(self._chunk, row, min(row + step, header.rows), wanted)
+
+    def _chunk(self, begin: int, end: int, wanted: list[int] | None) -> Chunk:
+        with decoding(self.path, "a .npy array"):
+            values = self._read_rows(begin, end, wanted)
+            if not self._is_table:
+                array = to_lists(values, self.label) if values.ndim == 2 else to_arrow(values, self.label)
+                table = pa.table({COLUMN: array})
+            else:
+                numbers = range(self._header.shape[1]) if wanted is None else wanted
+                table = pa.table({f"c{c}": to_arrow(values[:, i], self.label) for i, c in enumerate(numbers)})
+        return Chunk(table, Place(begin, begin), Place(end, end))
+
+    def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> np.ndarray[Any, Any]:
+        header = self._header
+        with self.path.open("rb") as file:
+            if len(header.shape) == 2 and header.fortran_order:
+                return self._read_by_column(file.fileno(), begin, end, range(header.shape[1]) if wanted is None else wanted)
+            data = self._pread(file.fileno(), header.offset + begin * header.row_bytes, (end - begin) * header.row_bytes)
+        values = np.frombuffer(data, dtype=header.dtype).reshape(end - begin, *header.shape[1:])
+        return values if wanted is None else values[:, wanted]
+
+    def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> np.ndarray[Any, Any]:
+        """Rows of an array whose columns lie one behind the other."""
+        header = self._header
+        size = header.dtype.itemsize
+        values = np.empty((end - begin, len(columns)), dtype=header.dtype)
+        for i, column in enumerate(columns):
+            data = self._pread(fd, header.offset + (column * header.rows + begin) * size, (end - begin) * size)
+            values[:, i] = np.frombuffer(data, dtype=header.dtype)
+        return values
+
+    def _pread(self, fd: int, offset: int, num_bytes: int) -> bytearray:
+        data = bytearray(num_bytes)
+        read_fully(fd, memoryview(data), offset, self.path)
+        return data
+
+
+# `.npz` archives: each array is a column, and all are streamed side by side.
+#
+# Arrays of one axis are steps; beside arrays of two axes, which are a series a row, they are a value a series. Archives are
+# hostile input: a member must hold exactly the bytes that its own header declares, so nothing is unpacked beyond that.
+
+MAX_MEMBERS = 4096
+MAX_FORTRAN_BYTES = 256 << 20
+_END_RECORD = struct.Struct("<4s4H2LH")
+_MANY = 0xFFFF
+"""Stands for a number that does not fit."""
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+Array = np.ndarray[Any, Any]
+
+
+class NpzSource(Source):
+    """One `.npz` archive. A position is a number of rows."""
+
+    path: Path
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+        if self.num_bytes == 0:
+            raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+
+    @contextmanager
+    def _archive(self) -> Iterator[zipfile.ZipFile]:
+        with self._unzipping(), zipfile.ZipFile(self.path) as archive:
+            yield archive
+
+    @contextmanager
+    def _unzipping(self) -> Iterator[None]:
+        try:
+            with decoding(self.path, "a .npz archive"):
+                yield
+        except StokerError:
+            raise
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+            raise SourceInvalid(
+                f"{self.path} is damaged or not a .npz archive: {str(error)[:200]}. Fetch or make it again."
+            ) from error
+
+    @cached_property
+    def _headers(self) -> dict[str, Header]:
+        headers: dict[str, Header] = {}
+        with self._archive() as archive:
+            members = archive.infolist()
+            self._check_directory(len(members))
+            most = min(MAX_MEMBERS, self.limits.columns)
+            if len(members) > most:
+                more = " Give more --memory." if most < MAX_MEMBERS else ""
+                raise SourceTooLarge(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
+            for member in members:
+                column = member.filename.removesuffix(".npy")
+                if column == member.filename or member.compress_type not in _METHODS or member.flag_bits & 1:
+                    raise SourceInvalid(
+                        f"{self._of(member.filename)} is not a plain or deflated .npy array. Save it again with np.savez."
+                    )
+                if column in headers:
+                    raise SourceInvalid(f"{self._of(member.filename)} is in the archive twice. Make the archive again.")
+                with archive.open(member) as file:
+                    headers[column] = read_header(cast(BinaryIO, file), member.file_size, self._of(member.filename))
+        if not headers:
+            raise SourceEmpty(f"{self.path} holds no array. Remove it, or leave it out of the pattern.")
+        rows = {header.rows for header in headers.values()}
+        if len(rows) > 1:
+            shapes = ", ".join(f"{name} {header.shape}" for name, header in list(headers.items())[:8])
+            raise SourceInvalid(f"{self.path} holds arrays of different first axes: {shapes}. Save them as one file each.")
+        return headers
+
+    def _check_directory(self, found: int) -> None:
+        """Compare the number of members with that in the archive's last record, so that none is lost unseen."""
+        with self.path.open("rb") as file:
+            file.seek(max(0, self.num_bytes - _END_RECORD.size))
+            record = file.read()
+        if len(record) < _END_RECORD.size or not record.startswith(b"PK\x05\x06"):
+            raise SourceInvalid(f"{self.path} does not end as np.savez ends an archive. Fetch or make it again.")
+        expected = _END_RECORD.unpack(record)[4]
+        if expected not in (found, _MANY):
+            raise SourceInvalid(f"{self.path} is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again.")
+
+    def _of(self, member: str) -> str:
+        return f"{member!r} in {self.path}"
+
+    @property
+    def num_rows(self) -> int:
+        """Rows by the archive's own account."""
+        return next(iter(self._headers.values())).rows
+
+    @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        """Positions are rows."""
+        return self.num_rows
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, _type(header)) for name, header in self._headers.items()])
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        headers = self._headers
+        names = list(headers) if schema is None else schema.names
+        step = max(1, chunk_bytes // max(1, sum(headers[name].row_bytes for name in names)))
+        with ExitStack() as stack:
+            archive = stack.enter_context(self._archive())
+            streams = {}
+            with self._unzipping():
+                for name in names:
+                    streams[name] = self._rows(stack.enter_context(archive.open(f"{name}.npy")), name, start.position, step)
+            for row in range(start.position, self.num_rows, step):
+                with self._unzipping():
+                    arrays = {name: next(stream) for name, stream in streams.items()}
+                yield partial(self._chunk, arrays, row)
+
+    def _chunk(self, arrays: dict[str, Array], row: int) -> Chunk:
+        columns = {}
+        for name, values in arrays.items():
+            columns[name] = (to_lists if values.ndim == 2 else to_arrow)(values, self._of(f"{name}.npy"))
+        end = row + len(next(iter(arrays.values())))
+        return Chunk(pa.table(columns), Place(row, row), Place(end, end))
+
+    def _rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
+        """Parts of `step` rows. With the last one the checksum of the member is compared."""
+        header = self._headers[name]
+        self._take(file, name, header.offset)
+        if len(header.shape) == 2 and header.fortran_order and min(header.shape) > 1:
+            yield from self._fortran_rows(file, name, start, step)
+        else:
+            left = start * header.row_bytes
+            while left:
+                left -= len(self._take(file, name, min(left, 1 << 20)))
+            for row in range(start, header.rows, step):
+                count = min(step, header.rows - row)
+                data = self._take(file, name, count * header.row_bytes)
+                yield np.frombuffer(data, dtype=header.dtype).reshape(count, *header.shape[1:])
+
+    def _fortran_rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
+        """An array whose columns lie one behind the other has no row before its last column is read: it is held whole."""
+        header = self._headers[name]
+        if header.values_bytes > MAX_FORTRAN_BYTES:
+            raise SourceTooLarge(
+                f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; "
+                f"at most {MAX_FORTRAN_BYTES:,} can be turned. Save it with np.ascontiguousarray, or as a .npy file."
+            )
+        whole = np.frombuffer(self._take(file, name, header.values_bytes), dtype=header.dtype).reshape(header.shape, order="F")
+        for row in range(start, header.rows, step):
+            yield whole[row : row + step]
+
+    def _take(self, file: Any, name: str, num_bytes: int) -> bytes:
+        data = bytes(file.read(num_bytes))
+        if len(data) < num_bytes:
+            raise SourceInvalid(
+                f"{self._of(f'{name}.npy')} is cut off: {len(data):,} bytes found, {num_bytes:,} expected. Fetch or make it again."
+            )
+        return data
+
+
+def _type(header: Header) -> pa.DataType:
+    return header.arrow_type if len(header.shape) == 1 else pa.large_list(header.arrow_type)

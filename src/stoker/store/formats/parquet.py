@@ -1,0 +1,149 @@
+"""Parquet: row groups decoded page by page, page checksums verified where they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stoker._text import readable_bytes
+from stoker.errors import SourceInvalid, SourceTooLarge
+from stoker.store.formats.base import Chunk, Place, Source, Task, decoding
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
+_TEXT_WIDTH = 16
+_PAGE_SHARE = 2  # a page of every column is held while a row group is read, so a column takes more than one of text
+_BUFFER_BYTES = 1 << 18  # a column is read in parts of this size, not a row group at a time
+
+
+class ParquetSource(Source):
+    """One Parquet file. A position is a number of rows."""
+
+    path: Path
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+
+    @cached_property
+    def _metadata(self) -> pq.FileMetaData:
+        self._refuse_footer()
+        with decoding(self.path, "Parquet"):
+            return pq.read_metadata(self.path)
+
+    def _refuse_footer(self) -> None:
+        """The footer describes every column of every row group, and takes many times its size when it is decoded."""
+        with self.path.open("rb") as file:
+            file.seek(max(0, self.num_bytes - 8))
+            found = int.from_bytes(file.read(4), "little")
+        most = self.limits.line_bytes
+        if most < found <= self.num_bytes:
+            raise SourceTooLarge(
+                f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
+                "Give more --memory, or write the file with fewer columns or larger row groups."
+            )
+
+    @property
+    def num_rows(self) -> int:
+        """Rows by the file's own account."""
+        return int(self._metadata.num_rows)
+
+    @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        return self.num_rows
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        with decoding(self.path, "Parquet"):
+            return self._metadata.schema.to_arrow_schema()
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        names = self.schema().names if schema is None else schema.names
+        if len(names) > (most := self.limits.columns // _PAGE_SHARE):
+            raise SourceTooLarge(
+                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this --memory. "
+                "Give more, or name fewer with --columns."
+            )
+        with decoding(self.path, "Parquet"):
+            # Texts come as dictionaries: they are few, repeated, and far smaller that way.
+            texts = [field.name for field in self.schema() if field.name in names and pa.types.is_string(field.type)]
+            file = pq.ParquetFile(
+                self.path,
+                page_checksum_verification=True,
+                read_dictionary=texts,
+                pre_buffer=False,
+                buffer_size=min(_BUFFER_BYTES, max(8 * chunk_bytes // max(len(names), 1), 4 << 10)),
+            )
+        row = 0
+        for group in range(self._metadata.num_row_groups):
+            rows = self._metadata.row_group(group).num_rows
+            if row + rows > start.position:
+                for chunk in self._chunks(file, group, names, row, start.position, chunk_bytes):
+                    yield partial(_identity, chunk)
+            row += rows
+
+    def _chunks(
+        self, file: pq.ParquetFile, group: int, names: list[str], row: int, start: int, chunk_bytes: int
+    ) -> Iterator[Chunk]:
+        """The chunks of one row group that begins at `row`, without the rows before `start`."""
+        end = row + self._metadata.row_group(group).num_rows
+        with decoding(self.path, "Parquet"):
+            batch_rows = max(1, min(chunk_bytes // self._row_bytes(file, group, names), 1 << 20))
+        batches = file.iter_batches(batch_rows, row_groups=[group], columns=names, use_threads=True)
+        while True:
+            with decoding(self.path, "Parquet"):
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                batch.validate(full=True)
+            begin = max(row, min(start, row + batch.num_rows))
+            part = batch.slice(begin - row)
+            row += batch.num_rows
+            if part.num_rows:
+                yield Chunk(pa.Table.from_batches([part]).select(names), Place(begin, begin), Place(row, row))
+        if row != end:
+            raise SourceInvalid(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
+
+    def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
+        """Bytes a row takes once decoded. The size in the footer is that before RLE is undone: it says only what texts take."""
+        metadata = self._metadata.row_group(group)
+        num_rows = max(int(metadata.num_rows), 1)
+        fields = [self._schema.field(name) for name in names]
+        flat = sum(_width(field.type) for field in fields)
+        share = len(names) / max(len(self._schema), 1)
+        lists = {field.name for field in fields if pa.types.is_nested(field.type)}
+        values = self._list_bytes(file, group, lists) if lists else 0
+        return max(1, flat + values // num_rows, int(metadata.total_byte_size * share) // num_rows)
+
+    def _list_bytes(self, file: pq.ParquetFile, group: int, names: set[str]) -> int:
+        """Bytes of all values in list columns, from their counts."""
+        # Asked for the counts of a damaged column, Arrow ends the process; asked for a row of it, it raises: so that first.
+        next(file.iter_batches(1, row_groups=[group], columns=sorted(names)), None)
+        metadata, schema = self._metadata.row_group(group), self._metadata.schema
+        columns = [metadata.column(i) for i in range(metadata.num_columns) if _is_part(schema.column(i).path, names)]
+        return int(sum(column.num_values * _WIDTHS.get(column.physical_type, _TEXT_WIDTH) for column in columns))
+
+
+def _width(kind: pa.DataType) -> int:
+    """Bytes of one value; of texts and lists, those beside their content."""
+    try:
+        return max(int(kind.bit_width) // 8, 1)
+    except ValueError:
+        return _TEXT_WIDTH
+
+
+def _is_part(path: str, names: set[str]) -> bool:
+    """Whether a column of the file is, or lies below, one of the named columns; names may have dots of their own."""
+    parts = path.split(".")
+    return any(".".join(parts[:i]) in names for i in range(1, len(parts) + 1))
+
+
+def _identity(chunk: Chunk) -> Chunk:
+    return chunk

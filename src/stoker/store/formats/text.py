@@ -1,0 +1,432 @@
+"""Text files: decompressed, decoded to UTF-8, and cut into blocks of whole lines.
+
+Positions are bytes of the decoded text, so a reader can go on in the middle of a file, compressed or not. Compression
+is told by the first bytes, not by the name.
+"""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import re
+from abc import abstractmethod
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stoker._text import readable_bytes
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.store.formats.base import Chunk, Place, Source, Task, Weighed
+
+MAX_LINE_BYTES = 128 << 20
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+
+
+class Readable(Protocol):
+    """What is needed of an open file."""
+
+    def read(self, num_bytes: int, /) -> bytes:
+        """At most `num_bytes`, and nothing only at the end."""
+        ...
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Whole lines, and the positions before and behind them."""
+
+    data: bytes
+    begin: int
+    end: int
+
+
+def open_text(path: Path, encoding: str = "utf-8") -> Readable:
+    """Open a text file for reading as UTF-8 bytes without a byte order mark."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8)
+    except OSError as error:
+        raise SourceInvalid(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
+    if not start:
+        raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+    return _Decoder(_decompress(path, start), path, encoding)
+
+
+def is_compressed(path: Path) -> bool:
+    """Whether the first bytes are those of a compressed file."""
+    with path.open("rb") as file:
+        return file.read(8).startswith(tuple(_MAGIC))
+
+
+def _decompress(path: Path, start: bytes) -> Readable:
+    kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
+    if kind is None:
+        return path.open("rb")
+    if kind == "gzip":
+        import gzip
+
+        return gzip.open(path, "rb")
+    if kind == "bz2":
+        import bz2
+
+        return bz2.open(path, "rb")
+    if kind == "xz":
+        import lzma
+
+        return lzma.open(path, "rb")
+    return _Zstd(path)
+
+
+class _Zstd:
+    """Zstandard by Arrow, which says so when the last frame is cut."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
+
+    def read(self, num_bytes: int, /) -> bytes:
+        return bytes(self._stream.read(num_bytes))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Decoder:
+    """Bytes of a file as UTF-8: other encodings are converted, damage in the compression is named."""
+
+    def __init__(self, raw: Readable, path: Path, encoding: str) -> None:
+        self._raw = raw
+        self._path = path
+        first = self._read(4)
+        mark = next((mark for mark in _MARKS if first.startswith(mark)), b"")
+        if mark == codecs.BOM_UTF8:
+            first = first[len(mark) :]
+        elif mark:
+            encoding = _MARKS[mark]
+        self._head = first
+        self._rest = b""
+        self._encoding = encoding
+        try:
+            io.TextIOWrapper(io.BytesIO(), encoding=encoding).close()
+        except LookupError:
+            raise OptionError(f"{encoding!r} is not an encoding; expected one like utf-8, latin-1 or utf-16.") from None
+        plain = codecs.lookup(encoding).name in ("utf-8", "ascii")
+        self._decoder = None if plain else codecs.getincrementaldecoder(encoding)()
+
+    def _read(self, num_bytes: int) -> bytes:
+        try:
+            return self._raw.read(num_bytes)
+        except (OSError, EOFError, ValueError, io.UnsupportedOperation) as error:
+            raise SourceInvalid(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
+        except Exception as error:  # zlib.error and lzma.LZMAError share no base with the others
+            raise SourceInvalid(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
+
+    def read(self, num_bytes: int, /) -> bytes:
+        # Never more than asked for: whoever skips to a position must end at it.
+        data = self._rest or self._decoded(num_bytes)
+        self._rest = data[num_bytes:]
+        return data[:num_bytes]
+
+    def _decoded(self, num_bytes: int) -> bytes:
+        """Some more bytes, at about `num_bytes`; none only at the end."""
+        while True:
+            data, self._head = self._head or self._read(num_bytes), b""
+            if self._decoder is None:
+                return data
+            try:
+                text = self._decoder.decode(data, final=not data)
+            except UnicodeDecodeError as error:
+                raise SourceInvalid(f"{self._path} is not {self._encoding}: {error.reason}. Pass the right --encoding.") from error
+            if text or not data:
+                return text.encode()
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def __del__(self) -> None:
+        # Blocks are read by generators, which may be dropped half-way: the file goes with them.
+        self.close()
+
+
+def line_blocks(
+    file: Readable,
+    *,
+    start: int,
+    block_bytes: int,
+    path: Path,
+    quote: bytes = b"",
+    escape: bytes = b"",
+    max_line_bytes: int | None = None,
+) -> Iterator[Block]:
+    """Cut a text into blocks of whole lines of about `block_bytes`, from position `start` (the begin of a line) on.
+
+    A line of more than `max_line_bytes` is an error. With `quote`, a line break between two quotes is part of a value and never
+    cuts; a quote behind `escape` is none.
+    """
+    _skip(file, start)
+    most = min(max_line_bytes or MAX_LINE_BYTES, MAX_LINE_BYTES)
+    position = start
+    rest = b""
+    while True:
+        # Doubling keeps a huge line linear, up to the one byte that is too much.
+        data = file.read(max(block_bytes, min(len(rest), most + 1 - len(rest))))
+        rest += data
+        if not rest:
+            return
+        cut = _last_line_end(_without_escapes(rest, escape) if escape else rest, quote) if data else len(rest)
+        if cut == 0:
+            if len(rest) > most:
+                raise SourceTooLarge(
+                    f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}"
+                    f"{' (or a quote that is never closed)' if quote in rest and quote else ''}. "
+                    "Check the file and its --quote, or give more --memory."
+                )
+            continue
+        yield Block(rest[:cut], position, position + cut)
+        position += cut
+        rest = rest[cut:]
+        if not data:
+            return
+
+
+def _skip(file: Readable, num_bytes: int) -> None:
+    while num_bytes > 0:
+        num_bytes -= len(file.read(min(num_bytes, 1 << 20)) or b"x" * num_bytes)
+
+
+def _without_escapes(data: bytes, escape: bytes) -> bytes:
+    """The same bytes with every escaped one, and its escape, made harmless."""
+    return re.sub(re.escape(escape) + b".", b"..", data, flags=re.DOTALL)
+
+
+def _last_line_end(data: bytes, quote: bytes) -> int:
+    """Position behind the last line break that is outside quotes; 0 if there is none."""
+    if not quote or quote not in data:
+        return data.rfind(b"\n") + 1
+    # Doubled quotes keep the count even, so a line break is outside quotes exactly if an even number precedes it. If it
+    # is odd, everything behind the last quote is inside: the search goes on before that quote.
+    end = data.rfind(b"\n")
+    while end >= 0 and data.count(quote, 0, end) % 2:
+        end = data.rfind(b"\n", 0, data.rfind(quote, 0, end))
+    return end + 1
+
+
+# Numbers written as text: exactly what float64 holds, or an error. Shared by the formats that are parsed in Python.
+
+EXACT_INTEGERS = 2**53
+MISSING = b"?"
+_PIECE_BYTES = 256 << 10
+_INTEGER = re.compile(rb"[+-]?\d{1,400}")
+_MINUS_ZERO = re.compile(rb"-0(?![\d.eE])")
+_DECODER = msgspec.json.Decoder(list[float])
+
+Floats = npt.NDArray[np.float64]
+
+
+class BadNumber(ValueError):
+    """A field that is no number, or one that float64 cannot hold."""
+
+
+def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
+    """Numbers between separators as float64, with NaN for "?"; nothing for a blank text."""
+    if not text.strip():
+        return np.empty(0)
+    if len(text) <= _PIECE_BYTES:
+        return _parse_piece(text, separator)
+    # As objects of Python, numbers take many times what they take as an array: a long line has few of them at a time.
+    parts: list[Floats] = []
+    start = 0
+    while start <= len(text):
+        end = text.find(separator, start + _PIECE_BYTES)
+        end = len(text) if end < 0 else end
+        parts.append(_parse_piece(text[start:end], separator))
+        start = end + len(separator)
+    return np.concatenate(parts)
+
+
+def _parse_piece(text: bytes, separator: bytes) -> Floats:
+    values = _as_json(text, separator)
+    if values is None:
+        values = np.array([_number(field) for field in text.split(separator)], dtype=np.float64)
+    large = np.flatnonzero(np.abs(values) >= EXACT_INTEGERS)
+    fields = text.split(separator) if large.size else []
+    for i in large.tolist():
+        field = fields[i].strip()
+        if np.isinf(values[i]) and b"inf" not in field.lower():
+            raise BadNumber(f"{_shown(field)} is too large a number for float64")
+        if _INTEGER.fullmatch(field) and int(field) != int(values[i]):
+            raise BadNumber(f"{_shown(field)} is an integer that float64 cannot hold exactly")
+    return values
+
+
+def _as_json(text: bytes, separator: bytes) -> Floats | None:
+    """The numbers if they are written as JSON writes them, as most are: four times faster than one by one."""
+    if _MINUS_ZERO.search(text):
+        return None  # JSON takes it for the integer 0
+    try:
+        values = np.array(_DECODER.decode(b"[%b]" % text.replace(separator, b",")), dtype=np.float64)
+    except msgspec.DecodeError:
+        return None
+    # Commas within fields that other separators part would make more numbers than there are fields.
+    return values if values.size == text.count(separator) + 1 else None
+
+
+def _number(field: bytes) -> float:
+    text = field.strip()
+    if text == MISSING:
+        return float("nan")
+    try:
+        if b"_" in text:  # Python takes 1_000 for a number
+            raise ValueError
+        return float(text.decode("ascii"))
+    except ValueError:
+        raise BadNumber(f"{_shown(text)} is not a number") from None
+
+
+def number_lists(rows: Iterable[Floats], *, nan_is_missing: bool) -> pa.Array:
+    """Series of float64 as one array of lists; NaN becomes null where it means a missing value."""
+    parts = list(rows)
+    offsets = np.zeros(len(parts) + 1, dtype=np.int64)
+    np.cumsum([len(part) for part in parts], out=offsets[1:])
+    values = np.concatenate(parts) if parts else np.empty(0)
+    flat = pa.array(values, mask=np.isnan(values)) if nan_is_missing else pa.array(values)
+    return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode("utf-8", "replace") + ("…" if len(text) > 40 else ""))
+
+
+# Sources in which a line is a row and Python parses it: what `.ts`, `.arff` and UCR's `.tsv` have in common.
+#
+# Blocks of whole lines are read in order, tasks parse them, and an error names the line.
+
+MAX_HEADER_BYTES = 64 << 20  # what is kept of it has limits of its own
+_HEADER_BLOCK = 64 << 10
+_INFLATION = 16
+"""Lines and their parts are objects of Python while they are parsed: short rows take many times their text."""
+
+
+class RowFault(Exception):
+    """A row that breaks a rule: its index among the rows given, and the reason."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(reason)
+        self.index = index
+        self.reason = reason
+
+
+class LineSource(Source):
+    """One file of rows, one a line, behind an optional header. A position is a byte of the decoded text."""
+
+    path: Path
+    comments: tuple[bytes, ...] = ()
+    """What lines that are not data begin with."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+        self.num_positions = None if is_compressed(path) else self.num_bytes
+
+    @property
+    @abstractmethod
+    def _data_start(self) -> int:
+        """Where the first line behind the header begins."""
+
+    @abstractmethod
+    def _table(self, rows: list[bytes]) -> pa.Table:
+        """All columns of some rows; raises `RowFault`."""
+
+    def schema(self) -> pa.Schema:
+        return self._table([]).schema
+
+    @cached_property
+    def _first_line(self) -> tuple[int, bytes] | None:
+        """The number and the text of the first line that is data; None where there is no row."""
+        with closing(self._blocks(self._data_start, _HEADER_BLOCK)) as blocks:
+            for block in blocks:
+                if rows := self._rows(block):
+                    return self._line_number(block.begin) + rows[0][0], rows[0][1]
+        return None
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
+        row = start.row
+        with closing(self._blocks(start.position or self._data_start, max(chunk_bytes // _INFLATION, 1))) as blocks:
+            for block in blocks:
+                count = len(self._rows(block))
+                if count:
+                    yield Weighed(partial(self._chunk, block, schema, row), len(block.data))
+                row += count
+
+    def _chunk(self, block: Block, schema: pa.Schema | None, row: int) -> Chunk:
+        rows = self._rows(block)
+        try:
+            table = self._table([line for _, line in rows])
+        except RowFault as fault:
+            self.refuse_line(self._line_number(block.begin) + rows[fault.index][0], fault.reason)
+        table = table if schema is None else table.select(schema.names)
+        return Chunk(table, Place(row, block.begin), Place(row + len(rows), block.end))
+
+    def refuse_line(self, number: int, reason: str) -> NoReturn:
+        """Say which line is wrong; lines count from 1."""
+        raise SourceInvalid(f"line {number:,} of {self.path}: {reason}. Fix the line, or fetch the file again.")
+
+    def _rows(self, block: Block) -> list[tuple[int, bytes]]:
+        """The lines of a block that are data, each with its number within the block."""
+        lines = enumerate(block.data.split(b"\n"))
+        # Tabs at the ends stay: they may part fields.
+        return [(i, line.strip(b" \r")) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
+
+    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+        with closing(open_text(self.path)) as text:
+            yield from line_blocks(
+                text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
+            )
+
+    def _line_number(self, position: int) -> int:
+        """The number of the line that begins at `position`, counted again: errors may be slow."""
+        count = 1
+        with closing(self._blocks(0, 1 << 20)) as blocks:
+            for block in blocks:
+                count += block.data[: max(position - block.begin, 0)].count(b"\n")
+                if block.end >= position:
+                    break
+        return count
+
+    def _header_lines(self) -> Generator[tuple[int, str, int], None, None]:
+        """The lines of the header that are not comments: number, text, and the position behind the line."""
+        number = position = 0
+        with closing(self._blocks(0, _HEADER_BLOCK)) as blocks:
+            for block in blocks:
+                lines = block.data.split(b"\n")
+                for line in lines if lines[-1] else lines[:-1]:
+                    number += 1
+                    position = min(position + len(line) + 1, block.end)
+                    if (text := line.strip()) and not text.startswith(self.comments):
+                        yield number, text.decode("utf-8", "replace"), position
+                if position > MAX_HEADER_BYTES:
+                    raise SourceTooLarge(
+                        f"{self.path} has a header of more than {readable_bytes(MAX_HEADER_BYTES)}. Is it what its name says?"
+                    )
+        if number == 0:
+            raise SourceEmpty(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")
+        raise SourceInvalid(f"{self.path} has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?")

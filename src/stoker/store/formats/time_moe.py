@@ -1,0 +1,352 @@
+"""The `meta.json` of a Time-MoE folder, apart from its sequences: read as a stream, and checked against the files.
+
+It may be gigabytes, for it describes every sequence: these are left for whoever reads them, from `scales_at` on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.errors import BadValue, SourceEmpty, SourceInvalid
+from stoker.store.formats.base import MOST, Chunk, Limits, Place, Source, Task, Unfit, inside, read_fully
+from stoker.store.formats.json import JsonRows, RowTexts
+from stoker.store.formats.json_text import JsonText
+from stoker.store.formats.text import open_text
+
+META = "meta.json"
+_KEYS = ("num_sequences", "dtype", "files", "scales")
+_NAMES = "float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split()
+_DTYPES = {
+    spelling: np.dtype(name).newbyteorder("<") for name in _NAMES for spelling in (name, np.dtype(name).newbyteorder("<").str)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One `.bin` file and the elements of the whole that it holds."""
+
+    path: Path
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What `meta.json` says of the values, and where it goes on to the sequences."""
+
+    dtype: np.dtype[Any]
+    parts: list[Part]
+    num_sequences: int
+    scales_at: int
+    """The byte where the array of sequences begins."""
+
+    @property
+    def num_elements(self) -> int:
+        """Values in all files."""
+        return self.parts[-1].end if self.parts else 0
+
+
+def is_time_moe(folder: Path) -> bool:
+    """Whether a folder is one of Time-MoE's: `meta.json` and some `.bin` file, whatever its name, as Time-MoE itself decides."""
+    return (folder / META).is_file() and any(path.is_file() for path in folder.glob("*.bin"))
+
+
+def read_meta(folder: Path, limits: Limits = MOST) -> Meta:
+    """Read and check everything but the sequences."""
+    path = folder / META
+    with JsonText(open_text(path), str(path), limits=limits) as text:
+        found = _members(text, path)
+    missing = [name for name in _KEYS if name not in found]
+    if missing:
+        raise SourceInvalid(f"{path} has no key {missing[0]!r}; expected {', '.join(_KEYS)}. Is it a Time-MoE data set?")
+    return _checked(folder, found)
+
+
+def _members(text: JsonText, path: Path) -> dict[str, Any]:
+    """The values of the keys, of "scales" only where it begins."""
+    found: dict[str, Any] = {}
+    text.expect(b"{")
+    while text.peek() != b"}":
+        key = text.key()
+        if key in found:
+            raise SourceInvalid(f"{path} has the key {key!r} twice. Make the folder again.")
+        if key == "scales":
+            text.peek()
+            found[key] = text.position
+            if all(name in found for name in _KEYS):
+                break  # what follows is looked at when the sequences are read
+            text.enter()
+            text.skip()
+        else:
+            found[key] = text.value()
+        if text.peek() != b"}":
+            text.expect(b",")
+    return found
+
+
+def _checked(folder: Path, found: dict[str, Any]) -> Meta:
+    path = folder / META
+    number, dtype, files = found["num_sequences"], found["dtype"], found["files"]
+    if not _is_count(number):
+        raise SourceInvalid(f"{path} has num_sequences {str(number)[:40]!r}; expected a whole number.")
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise SourceInvalid(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
+    if not isinstance(files, dict):
+        raise SourceInvalid(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
+    return Meta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
+
+
+def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[Part]:
+    """The files in the order of their numbers, each exactly as long as `meta.json` says."""
+    parts: list[Part] = []
+    begin = 0
+    for name in _in_order(folder, files):
+        path = inside(folder, name, named_by=META)
+        length = files[name]
+        if not _is_count(length):
+            raise SourceInvalid(f"{folder / META} gives {name!r} {str(length)[:40]!r} elements; expected a whole number.")
+        found, expected = path.stat().st_size, length * item_bytes
+        if found != expected:
+            state = "cut off" if found < expected else "longer than meta.json says"
+            raise SourceInvalid(f"{path} is {state}: {found:,} bytes found, {expected:,} expected. Fetch or make it again.")
+        parts.append(Part(path, begin, begin + length))
+        begin += length
+    return parts
+
+
+def _in_order(folder: Path, files: dict[str, Any]) -> list[str]:
+    """By the number behind the first hyphen: data-2 comes before data-10."""
+    numbered: dict[int, str] = {}
+    for name in files:
+        digits = [*name.split("-"), ""][1]
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 19) or int(digits) in numbered:
+            raise SourceInvalid(
+                f"{folder / META} names the file {name[:80]!r}; expected names like 'data-1-of-2.bin', "
+                "each with a number of its own."
+            )
+        numbered[int(digits)] = name
+    return [name for _, name in sorted(numbered.items())]
+
+
+def _is_count(number: Any) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**60
+
+
+# Time-MoE's binary folders: `meta.json` and raw values in `data-1-of-2.bin`, `data-2-of-2.bin`, …
+#
+# Each sequence is a row: a list in the column "sequence", in the type it is stored in, and beside it what else `meta.json`
+# says of it ("id", "file"). Where a mean and a standard deviation are given, values are scaled back as Time-MoE does it.
+
+COLUMN = "sequence"
+_PLACE = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
+_SCALES_BYTES = 1 << 20
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Neighbouring sequences: where their values are, how they are scaled, and what else is said of them."""
+
+    offsets: Array
+    lengths: Array
+    scaled: Array
+    """Whether both a mean and a standard deviation are given: then values are x * std + mean."""
+    means: Array
+    stds: Array
+    others: pa.Table
+
+    def slice(self, begin: int, end: int) -> Sequences:
+        part = slice(begin, end)
+        others = self.others.slice(begin, end - begin)
+        return Sequences(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
+
+
+class TimeMoeSource(Source):
+    """One folder. A position is a number of sequences."""
+
+    path: Path
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self._meta_path = inside(path, META, named_by="")
+        self.num_bytes = sum(file.stat().st_size for file in (self._meta_path, *path.glob("*.bin")))
+        self._rows = JsonRows(self)
+
+    @property
+    def label(self) -> str:
+        return str(self._meta_path)
+
+    @cached_property
+    def meta(self) -> Meta:
+        """What `meta.json` says beside the sequences."""
+        return read_meta(self.path, self.limits)
+
+    @property
+    def num_positions(self) -> int:  # type: ignore[override]
+        """Positions are sequences."""
+        return self.meta.num_sequences
+
+    def schema(self) -> pa.Schema:
+        kind = pa.from_numpy_dtype(self.meta.dtype)
+        others = [field for field in self._described if field.name not in _PLACE.names]
+        return pa.schema([pa.field(COLUMN, pa.large_list(kind)), *others])
+
+    @cached_property
+    def _described(self) -> pa.Schema:
+        """All keys of the first sequences, with their types."""
+        with self._open_scales() as text:
+            elements = text.take(max_bytes=_SCALES_BYTES)
+        if elements is None:
+            raise SourceEmpty(f"{self.label} describes no sequence. Remove the folder, or leave it out of the pattern.")
+        described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
+        for name in ("offset", "length"):
+            if name not in described.names or described.field(name).type != pa.int64():
+                raise SourceInvalid(f"{self.label} has sequences without a whole number {name!r}. Is it a Time-MoE data set?")
+        if COLUMN in described.names:
+            raise SourceInvalid(f"{self.label} has sequences with a key {COLUMN!r}, which is the name of the values. Rename it.")
+        return described
+
+    def _open_scales(self) -> JsonText:
+        return JsonText(open_text(self._meta_path), self.label, start=self.meta.scales_at, entered=True, limits=self.limits)
+
+    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+        wanted = self.schema() if schema is None else schema
+        for row, sequences in self.sequences(wanted, row=start.row):
+            for begin, end in _groups(sequences.lengths * self.meta.dtype.itemsize, chunk_bytes):
+                yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
+
+    def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, Sequences]]:
+        """What `meta.json` says of the sequences from `row` on, some at a time, each group with the number of its first."""
+        with self._open_scales() as text:
+            if (found := text.skip(row)) < row:
+                raise SourceInvalid(
+                    f"{self.label} describes {found:,} sequences, but {row:,} were read of it before. It was changed."
+                )
+            while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
+                yield row, self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
+                row += elements.count
+            self._finish(text)
+        if row != self.meta.num_sequences:
+            raise SourceInvalid(f"{self.label} describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences.")
+
+    def _finish(self, text: JsonText) -> None:
+        """What stands behind the sequences is no second description."""
+        while text.peek() == b",":
+            text.expect(b",")
+            if (key := text.key()) == "scales":
+                raise SourceInvalid(f"{self.label} has the key {key!r} twice. Make the folder again.")
+            text.value()
+        text.expect(b"}")
+        text.finish()
+
+    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> Sequences:
+        others = pa.schema([field for field in wanted if field.name != COLUMN])
+        asked = pa.schema([*_PLACE, *others])
+        try:
+            table = self._rows.parse(texts, asked, self._described.names)
+        except Unfit as unfit:
+            kind = asked.field(unfit.column).type
+            row, text = self._rows.find_misfit(texts, unfit.column, kind) or (texts.rows_before + 1, "another type")
+            raise BadValue(
+                f"sequence {row:,} of {self.label} has {text[:40]} under {unfit.column!r}, but those before it have {kind}. "
+                "Make the folder again."
+            ) from unfit
+        places = {name: table.column(name).combine_chunks() for name in _PLACE.names}
+        given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in places.items()}
+        numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in places.items()}
+        found = Sequences(
+            offsets=numbers["offset"],
+            lengths=numbers["length"],
+            scaled=given["mean"] & given["std"],
+            means=numbers["mean"],
+            stds=numbers["std"],
+            others=table.select(others.names),
+        )
+        self._check(found, given["offset"] & given["length"], texts.rows_before)
+        return found
+
+    def _check(self, sequences: Sequences, placed: Array, rows_before: int) -> None:
+        total = self.meta.num_elements
+        offsets, lengths = sequences.offsets, sequences.lengths
+        # Lengths are bounded before they are added, so that the sum cannot wrap around.
+        fits = placed & (offsets >= 0) & (lengths >= 0) & (lengths <= total) & (offsets <= total - np.minimum(lengths, total))
+        if not fits.all():
+            i = int(np.argmin(fits))
+            raise SourceInvalid(
+                f"sequence {rows_before + i + 1:,} of {self.label} is at offset {offsets[i]:,} with length {lengths[i]:,}, "
+                f"but the files hold {total:,} elements. Fetch or make the folder again."
+            )
+        if self.meta.dtype.kind != "f" and sequences.scaled.any():
+            i = int(np.argmax(sequences.scaled))
+            raise SourceInvalid(
+                f"sequence {rows_before + i + 1:,} of {self.label} has a mean and a std, but values of {self.meta.dtype}; "
+                "scaled integers cannot be read. Store them as float32."
+            )
+
+    def _chunk(self, sequences: Sequences, wanted: pa.Schema, row: int) -> Chunk:
+        columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
+        if COLUMN in wanted.names:
+            columns[COLUMN] = self._list(sequences)
+        end = row + len(sequences.lengths)
+        return Chunk(pa.table({name: columns[name] for name in wanted.names}), Place(row, row), Place(end, end))
+
+    def _list(self, sequences: Sequences) -> pa.Array:
+        bounds, values = self.values(sequences)
+        flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
+        return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
+
+    def values(self, sequences: Sequences) -> tuple[Array, Array]:
+        """Where sequences begin (and the last ends), and their values end to end, read into memory and scaled back."""
+        bounds = np.zeros(len(sequences.lengths) + 1, dtype=np.int64)
+        np.cumsum(sequences.lengths, out=bounds[1:])
+        values = np.empty(int(bounds[-1]), dtype=self.meta.dtype)
+        with ExitStack() as opened:
+            files: dict[Path, int] = {}
+            for first, last in _runs(sequences.offsets, sequences.lengths):
+                for part, begin, into in self._places(int(sequences.offsets[first]), values[bounds[first] : bounds[last]]):
+                    if part.path not in files:
+                        files[part.path] = opened.enter_context(part.path.open("rb")).fileno()
+                    read_fully(files[part.path], memoryview(into).cast("B"), begin * values.itemsize, part.path)
+        with np.errstate(all="ignore"):
+            for i in np.flatnonzero(sequences.scaled).tolist():
+                one = values[bounds[i] : bounds[i + 1]]
+                one *= float(sequences.stds[i])
+                one += float(sequences.means[i])
+        return bounds, values
+
+    def _places(self, begin: int, values: Array) -> Iterator[tuple[Part, int, Array]]:
+        """Where the elements from `begin` on are: files, elements before them there, and the part of `values` they fill."""
+        end = begin + values.size
+        parts = self.meta.parts
+        for part in parts[max(bisect_right(parts, begin, key=lambda part: part.begin) - 1, 0) :]:
+            if part.begin >= end:
+                return
+            first, last = max(begin, part.begin), min(end, part.end)
+            if first < last:
+                yield part, first - part.begin, values[first - begin : last - begin]
+
+
+def _groups(num_bytes: Array, chunk_bytes: int) -> Iterator[tuple[int, int]]:
+    """Neighbours of about `chunk_bytes` together, at least one."""
+    group = (np.cumsum(num_bytes) - num_bytes) // max(chunk_bytes, 1)
+    cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(num_bytes)]
+    yield from pairwise(cuts)
+
+
+def _runs(offsets: Array, lengths: Array) -> Iterator[tuple[int, int]]:
+    """Neighbours whose values lie end to end, so that they are read at once."""
+    gaps = np.flatnonzero(offsets[1:] != offsets[:-1] + lengths[:-1]) + 1
+    cuts = [0, *gaps.tolist(), len(offsets)]
+    yield from pairwise(cuts)

@@ -1,0 +1,628 @@
+"""UCR's `.tsv`: no header, tabs, a series a line with its label first.
+
+Series shorter than the longest are padded with NaN at their end, which is taken off; NaN between values stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.store.formats.base import MOST, Limits
+from stoker.store.formats.text import MISSING, BadNumber, Floats, LineSource, RowFault, number_lists, parse_numbers
+
+
+class UcrSource(LineSource):
+    """One `.tsv` file in UCR's form: columns "value" (a list) and "label" (text)."""
+
+    @property
+    def _data_start(self) -> int:
+        return 0
+
+    @cached_property
+    def _num_fields(self) -> int:
+        if self._first_line is None:
+            raise SourceEmpty(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
+        row = self._first_line[1]
+        if not is_ucr_row(row):
+            raise SourceInvalid(
+                f"{self.path} does not begin with a label and numbers between tabs, but with {row[:40]!r}. Is it a table?"
+            )
+        return row.count(b"\t") + 1
+
+    def _table(self, rows: list[bytes]) -> pa.Table:
+        expected = self._num_fields
+        labels, series = [], []
+        for i, row in enumerate(rows):
+            label, _, text = row.partition(b"\t")
+            found = row.count(b"\t") + 1
+            if found != expected:
+                raise RowFault(i, f"{found:,} fields found, {expected:,} expected as in the first line")
+            try:
+                values = parse_numbers(text, b"\t")
+                labels.append(label.strip().decode())
+            except (BadNumber, UnicodeDecodeError) as error:
+                raise RowFault(i, str(error)) from error
+            if not labels[-1]:
+                raise RowFault(i, "the label is empty")
+            given = np.flatnonzero(~np.isnan(values))
+            series.append(values[: int(given[-1]) + 1 if given.size else 0])
+        return pa.table(
+            {"value": number_lists(series, nan_is_missing=False), "label": pa.array(labels, pa.string()).dictionary_encode()}
+        )
+
+
+def is_ucr_row(row: bytes) -> bool:
+    """Whether a line is a whole number and then at least one number, between tabs."""
+    label, tab, text = row.partition(b"\t")
+    try:
+        return bool(tab) and float(label).is_integer() and parse_numbers(text, b"\t").size > 0
+    except (ValueError, OverflowError):
+        return False
+
+
+def is_ucr(path: Path, limits: Limits = MOST) -> bool:
+    """Whether the first line of a `.tsv` file is in UCR's form, and not the header or a row of a table."""
+    source = UcrSource(path, path.name)
+    source.limits = limits
+    try:
+        first = source._first_line
+    except (SourceEmpty, SourceInvalid, SourceTooLarge):
+        return False
+    return first is not None and is_ucr_row(first[1])
+
+
+# Time series classification and regression sets in the `.ts` format of UEA, UCR, aeon and sktime.
+#
+# A line is a case: its dimensions separated by ":", each a list of numbers, and the label behind the last. One dimension is
+# the column "value", more are "dim_0", "dim_1", …; the class is the column "label", a regression target is "target". With
+# time stamps, "(t,v)" pairs, the times are the column "time". A missing value ("?" or NaN) is null.
+
+MAX_DIMENSIONS = 4096
+MAX_CLASSES = 65_536
+_FLAGS = ("timestamps", "missing", "univariate", "equallength", "targetlabel")
+_COUNTS = ("dimensions", "serieslength")
+_NOTES = ("problemname", "dimension", "classlabel")
+_PAIR_SHARE = 32
+"""A pair of time and value takes hundreds of bytes as objects of Python, so a line may have fewer of them than of numbers."""
+_PAIR = re.compile(rb"\(([^(),]*),([^(),]*)\)")
+_MOMENT = pa.timestamp("us")
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """What the tags say."""
+
+    flags: dict[str, bool]
+    counts: dict[str, int]
+    classes: frozenset[str] | None
+    """None where cases have no class; empty where the classes are not listed."""
+    data_start: int
+
+    @property
+    def has_target(self) -> bool:
+        return self.flags.get("targetlabel", False)
+
+    @property
+    def has_label(self) -> bool:
+        return self.classes is not None or self.has_target
+
+
+@dataclass(slots=True)
+class _Case:
+    """One line, parsed."""
+
+    dimensions: list[Floats]
+    times: list[str]
+    label: str
+
+
+class TsSource(LineSource):
+    """One `.ts` file."""
+
+    comments = (b"#", b"%")
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path, name)
+
+    @cached_property
+    def _header(self) -> _Header:
+        flags: dict[str, bool] = {}
+        counts: dict[str, int] = {}
+        classes: frozenset[str] | None = None
+        with closing(self._header_lines()) as lines:
+            for number, line, end in lines:
+                tag, *words = line.split(None, MAX_CLASSES + 2)
+                name = tag[1:].lower()
+                if not tag.startswith("@"):
+                    self.refuse_line(number, f"expected a tag like '@problemName' before '@data', found {line[:40]!r}")
+                if name == "data":
+                    return self._checked(_Header(flags, counts, classes, end))
+                if name in _FLAGS:
+                    flags[name] = self._flag(number, tag, words)
+                elif name in _COUNTS:
+                    if len(words) != 1 or not words[0].isdecimal():
+                        self.refuse_line(number, f"{tag} needs a whole number, found {' '.join(words)[:40]!r}")
+                    counts[name] = int(words[0])
+                elif name == "classlabel":
+                    if len(words) > MAX_CLASSES + 1:
+                        self.refuse_line(number, f"{tag} lists more than {MAX_CLASSES:,} classes")
+                    classes = frozenset(words[1:]) if self._flag(number, tag, words[:1]) else None
+                elif name not in _NOTES:
+                    self.refuse_line(number, f"the tag {tag[:40]!r} is not known")
+        raise AssertionError("the lines of a header end with an error or with @data")
+
+    def _flag(self, number: int, tag: str, words: list[str]) -> bool:
+        if len(words) != 1 or words[0].lower() not in ("true", "false"):
+            self.refuse_line(number, f"{tag} needs true or false, found {' '.join(words)[:40]!r}")
+        return words[0].lower() == "true"
+
+    def _checked(self, header: _Header) -> _Header:
+        dimensions = header.counts.get("dimensions", 1)
+        most = min(MAX_DIMENSIONS, self.limits.columns)
+        if not 1 <= dimensions <= most:
+            raise SourceInvalid(f"{self.path} declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
+        if header.flags.get("univariate", False) and dimensions > 1:
+            raise SourceInvalid(
+                f"{self.path} declares @univariate true and @dimensions {dimensions}. Which is right? Fix the header."
+            )
+        if header.has_target and header.classes is not None:
+            raise SourceInvalid(f"{self.path} declares both @classLabel and @targetLabel. Which is right? Fix the header.")
+        return header
+
+    @property
+    def _data_start(self) -> int:
+        return self._header.data_start
+
+    @cached_property
+    def _model(self) -> _Case | None:
+        """The first case: what is not declared follows from it."""
+        if self._first_line is None:
+            return None
+        number, row = self._first_line
+        try:
+            return self._case(row)
+        except ValueError as error:
+            self.refuse_line(number, str(error))
+
+    @cached_property
+    def _num_dimensions(self) -> int:
+        if "dimensions" in self._header.counts:
+            return self._header.counts["dimensions"]
+        return 1 if self._header.flags.get("univariate", False) or self._model is None else len(self._model.dimensions)
+
+    @cached_property
+    def _length(self) -> int | None:
+        """The length of every series, where it is declared to be one."""
+        if not self._header.flags.get("equallength", False):
+            return None
+        declared = self._header.counts.get("serieslength", 0)
+        return declared or (len(self._model.dimensions[0]) if self._model is not None else None)
+
+    @property
+    def _columns(self) -> list[str]:
+        single = self._num_dimensions == 1 and self._header.flags.get("univariate", True)
+        return ["value"] if single else [f"dim_{i}" for i in range(self._num_dimensions)]
+
+    def _table(self, rows: list[bytes]) -> pa.Table:
+        cases: list[_Case] = []
+        for i, row in enumerate(rows):
+            try:
+                case = self._case(row)
+                self._check(case)
+            except ValueError as error:
+                raise RowFault(i, str(error)) from error
+            cases.append(case)
+        arrays: dict[str, pa.Array] = {}
+        if self._header.flags.get("timestamps", False):
+            arrays["time"] = self._times(cases)
+        for d, name in enumerate(self._columns):
+            arrays[name] = number_lists([case.dimensions[d] for case in cases], nan_is_missing=True)
+        if self._header.has_target:
+            targets = np.array([_target(case.label) for case in cases], dtype=np.float64)
+            arrays["target"] = pa.array(targets, mask=np.isnan(targets))
+        elif self._header.has_label:
+            arrays["label"] = pa.array([case.label for case in cases], pa.string()).dictionary_encode()
+        return pa.table(arrays)
+
+    def _case(self, row: bytes) -> _Case:
+        label = b""
+        if self._header.has_label:
+            row, colon, label = row.rpartition(b":")
+            if not colon:
+                raise ValueError("expected a label behind ':', found none")
+        text = label.strip().decode("utf-8", "strict")
+        if self._header.flags.get("timestamps", False):
+            most = self.limits.line_bytes // _PAIR_SHARE
+            if (found := row.count(b"(")) > most:
+                raise ValueError(f"{found:,} pairs of time and value found; at most {most:,} can be read, more with more --memory")
+            times, dimensions = _pairs(row)
+            return _Case(dimensions, times, text)
+        self._refuse_dimensions(row.count(b":") + 1)
+        return _Case([parse_numbers(part) for part in row.split(b":")], [], text)
+
+    def _refuse_dimensions(self, found: int) -> None:
+        """Before a line is cut into as many parts."""
+        declared = self._header.counts.get("dimensions", min(MAX_DIMENSIONS, self.limits.columns))
+        if found > declared:
+            raise ValueError(f"{found:,} dimensions found, at most {declared:,} expected")
+
+    def _check(self, case: _Case) -> None:
+        if len(case.dimensions) != self._num_dimensions:
+            raise ValueError(f"{len(case.dimensions)} dimensions found, {self._num_dimensions} expected")
+        lengths = [len(values) for values in case.dimensions]
+        for d, length in enumerate(lengths):
+            if self._length is not None and length != self._length:
+                raise ValueError(
+                    f"dimension {d} has {length:,} values, {self._length:,} expected by @seriesLength or the first case"
+                )
+            if length != lengths[0]:
+                raise ValueError(f"dimension {d} has {length:,} values, but dimension 0 has {lengths[0]:,}")
+        if self._header.has_target:
+            _target(case.label)
+        elif self._header.classes and case.label not in self._header.classes:
+            shown = " ".join(sorted(self._header.classes)[:20])
+            raise ValueError(f"the label {case.label[:40]!r} is not among the classes declared ({shown})")
+
+    def _times(self, cases: list[_Case]) -> pa.Array:
+        """Times as numbers if the first is one, else as moments."""
+        model = self._model
+        if model is None or not model.times or _is_number(model.times[0]):
+            rows = []
+            for i, case in enumerate(cases):
+                try:
+                    rows.append(parse_numbers(",".join(case.times).encode()))
+                except BadNumber as error:
+                    raise RowFault(i, f"the time {error}, but the first time of the file is") from error
+            return number_lists(rows, nan_is_missing=False)
+        offsets = np.concatenate([[0], np.cumsum([len(case.times) for case in cases])]).astype(np.int64)
+        for i, case in enumerate(cases):
+            try:
+                pa.array(case.times, pa.string()).cast(_MOMENT)
+            except pa.ArrowInvalid as error:
+                raise RowFault(i, "a time is not ISO 8601 like '2007-01-01 00:00:00'") from error
+        flat = pa.array([time for case in cases for time in case.times], pa.string()).cast(_MOMENT)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
+
+
+def _target(label: str) -> float:
+    values = parse_numbers(label.encode())
+    if values.size != 1:
+        raise BadNumber(f"the target {label[:40]!r} is not a number")
+    return float(values[0])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
+    """The times and the dimensions of "(t,v),(t,v):(t,v),(t,v)"; all dimensions have the same times."""
+    dimensions: list[list[tuple[bytes, bytes]]] = [[]]
+    position = 0
+    for pair in _PAIR.finditer(row):
+        between = row[position : pair.start()].strip()
+        if between == b":" and dimensions[-1]:
+            dimensions.append([])
+        elif between != (b"," if dimensions[-1] else b""):
+            raise ValueError(
+                f"expected pairs like '(time,value),(time,value)', found {between[:20].decode('utf-8', 'replace')!r} between two"
+            )
+        dimensions[-1].append((pair[1].strip(), pair[2]))
+        position = pair.end()
+    if row[position:].strip():
+        raise ValueError(f"expected pairs like '(time,value)', found {row[position:][:20].decode('utf-8', 'replace')!r}")
+    times = [time for time, _ in dimensions[0]]
+    if any([time for time, _ in dimension] != times for dimension in dimensions):
+        raise ValueError("dimensions with time stamps of their own cannot be read")
+    return [time.decode("utf-8", "replace") for time in times], [
+        parse_numbers(b",".join(value for _, value in one)) for one in dimensions
+    ]
+
+
+# The header of an `.arff` file: its attributes, and how a line of data is cut into fields.
+
+Kind = Literal["number", "nominal", "text", "moment", "relation"]
+
+MAX_ATTRIBUTES = 1 << 18
+"""Of the whole file. The longest series of the UEA archive has 236,784 steps, each an attribute."""
+MAX_VALUES = 1 << 16
+"""Values that all nominal attributes list together."""
+_NAME = r"""('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^\s{]++)"""
+_ATTRIBUTE = re.compile(rf"@attribute\s+{_NAME}\s*(.+)", re.IGNORECASE)
+_ISO_FORMATS = frozenset({"", "yyyy-MM-dd'T'HH:mm:ss", "yyyy-MM-dd HH:mm:ss", "yyyy-MM-dd"})
+_FIELD = re.compile(rb"""\s*+('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^,'"]*+)\s*+(,|$)""", re.DOTALL)  # possessive: linear
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+class HeaderFault(ValueError):
+    """A line of the header that breaks a rule, by its number."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Attribute:
+    """One column: nominal ones list their values, relational ones their own attributes."""
+
+    name: str
+    kind: Kind
+    values: frozenset[str] = frozenset()
+    inner: list[Attribute] | None = None
+
+
+def parse_header(lines: Iterable[tuple[int, str, int]]) -> tuple[list[Attribute], int]:
+    """The attributes, and the position behind the line '@data'."""
+    attributes: list[Attribute] = []
+    relation: Attribute | None = None
+    num_attributes = num_values = 0
+    for number, line, end in lines:
+        tag = line.split(None, 1)[0].lower()
+        if tag == "@data":
+            if relation is not None:
+                raise HeaderFault(number, f"the relational attribute {relation.name!r} has no '@end'")
+            return attributes, end
+        if tag == "@attribute":
+            found = _attribute(number, line, MAX_VALUES - num_values)
+            (attributes if relation is None or relation.inner is None else relation.inner).append(found)
+            if found.kind == "relation":
+                if relation is not None:
+                    raise HeaderFault(number, "a relational attribute within another cannot be read")
+                relation, found.inner = found, []
+            num_attributes, num_values = num_attributes + 1, num_values + len(found.values)
+            if num_attributes > MAX_ATTRIBUTES:
+                raise HeaderFault(number, f"more than {MAX_ATTRIBUTES:,} attributes")
+        elif tag == "@end":
+            if relation is None:
+                raise HeaderFault(number, "'@end' without a relational attribute before it")
+            relation = None
+        elif tag != "@relation":
+            raise HeaderFault(number, f"expected '@relation', '@attribute' or '@data', found {line[:40]!r}")
+    raise AssertionError("the lines of a header end with an error or with @data")
+
+
+def _attribute(number: int, line: str, max_values: int) -> Attribute:
+    match = _ATTRIBUTE.fullmatch(line)
+    if match is None:
+        raise HeaderFault(number, f"expected '@attribute name type', found {line[:60]!r}")
+    name, declared = unquote(match[1]), match[2].strip()
+    word, _, rest = declared.partition(" ")
+    if declared.startswith("{"):
+        if not declared.endswith("}"):
+            raise HeaderFault(number, f"the values of {name!r} do not end with '}}'")
+        fields = split_fields(declared[1:-1].encode(), max_values)
+        if fields is None:
+            raise HeaderFault(number, f"the values of {name!r} have a quote that is not closed")
+        if len(fields) > max_values:
+            raise HeaderFault(number, f"nominal attributes up to {name!r} list more than {MAX_VALUES:,} values")
+        return Attribute(name, "nominal", frozenset(unquote(value.decode()) for value in fields))
+    if word.lower() in ("numeric", "real", "integer"):
+        return Attribute(name, "number")
+    if word.lower() == "string":
+        return Attribute(name, "text")
+    if word.lower() == "date":
+        return Attribute(name, "moment" if unquote(rest.strip()) in _ISO_FORMATS else "text")
+    if word.lower() == "relational":
+        return Attribute(name, "relation")
+    raise HeaderFault(number, f"the attribute {name!r} has the type {declared[:40]!r}, which is not known")
+
+
+def unquote(text: str) -> str:
+    """A name or value without its quotes and escapes."""
+    text = text.strip()
+    if len(text) >= 2 and text[0] in "'\"" and text[-1] == text[0]:
+        return _ESCAPED.sub(r"\1", text[1:-1])
+    return text
+
+
+def split_fields(line: bytes, most: int) -> list[bytes] | None:
+    """Cut at commas outside quotes; None if a quote is not closed or not at the border of a field.
+
+    More than `most` fields are not all cut: there is then one too many, which holds the rest.
+    """
+    if b"'" not in line and b'"' not in line:
+        return [part.strip() for part in line.split(b",", most)]
+    fields: list[bytes] = []
+    position = 0
+    while True:
+        match = _FIELD.match(line, position)
+        if match is None:
+            return None
+        fields.append(match[1].strip())
+        if not match[2] or len(fields) > most:
+            return fields
+        position = match.end()
+
+
+# Weka's `.arff`: sets of UCR (numbers and a class a line), of UEA (a relational attribute), and plain tables.
+#
+# A set of series gives the columns "value" or "dim_0", "dim_1", …, and "label" or "target". With `as_table`, lines are steps
+# and each attribute is a column. A missing value ("?") is null.
+
+_MOMENT_ARFF = pa.timestamp("s")
+_DIMENSION_BREAK = b"\\n"
+
+
+class ArffSource(LineSource):
+    """One `.arff` file."""
+
+    comments = (b"%",)
+
+    def __init__(self, path: Path, name: str, *, as_table: bool = False) -> None:
+        super().__init__(path, name)
+        self.as_table = as_table
+
+    @cached_property
+    def _header(self) -> tuple[list[Attribute], int]:
+        try:
+            with closing(self._header_lines()) as lines:
+                attributes, end = parse_header(lines)
+        except HeaderFault as fault:
+            self.refuse_line(fault.number, fault.reason)
+        names = [attribute.name for attribute in attributes]
+        if not names:
+            raise SourceInvalid(f"{self.path} declares no '@attribute' before '@data'. Is it cut off, or not what its name says?")
+        if len(set(names)) < len(names):
+            double = next(name for name in names if names.count(name) > 1)
+            raise SourceInvalid(f"{self.path} declares the attribute {double!r} twice. Rename one of them.")
+        self._refuse_other_forms(attributes)
+        return attributes, end
+
+    def _refuse_other_forms(self, attributes: list[Attribute]) -> None:
+        kinds = [attribute.kind for attribute in attributes]
+        if self.as_table:
+            if "relation" in kinds:
+                raise SourceInvalid(f"{self.path} has a relational attribute: it holds a series a line, and is no table of steps.")
+            return
+        univariate = len(kinds) > 1 and set(kinds[:-1]) == {"number"} and kinds[-1] == "nominal"
+        multivariate = kinds[0] == "relation" and kinds[1:] in ([], ["nominal"], ["number"])
+        if not univariate and not multivariate:
+            raise SourceInvalid(
+                f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
+                "attribute and a class. Pass --series or --time to read it as a table."
+            )
+        if multivariate and any(inner.kind != "number" for inner in attributes[0].inner or ()):
+            raise SourceInvalid(f"{self.path} has a relational attribute with parts that are not numeric, which cannot be read.")
+
+    @property
+    def _attributes(self) -> list[Attribute]:
+        return self._header[0]
+
+    @property
+    def _data_start(self) -> int:
+        return self._header[1]
+
+    def _fields(self, rows: list[bytes]) -> list[list[bytes]]:
+        """The fields of each line, as many as there are attributes; of a set of series without relation, all numbers as one."""
+        expected = len(self._attributes)
+        cut = []
+        for i, row in enumerate(rows):
+            if row.startswith(b"{"):
+                raise RowFault(i, "sparse data ('{index value, …}') cannot be read; save it in dense form")
+            plain = b"'" not in row and b'"' not in row
+            found = row.count(b",") + 1
+            if plain and found == expected and not self.as_table and self._attributes[0].kind == "number":
+                numbers, _, label = row.rpartition(b",")  # a field each would take far more memory than the line
+                cut.append([numbers, label.strip()])
+                continue
+            fields = split_fields(row, expected)
+            if fields is None:
+                raise RowFault(i, "a quote is not closed")
+            if len(fields) != expected:
+                shown = f"{len(fields):,}" if len(fields) < expected else f"{found:,}" if plain else f"more than {expected:,}"
+                raise RowFault(i, f"{shown} fields found, {expected:,} expected by '@attribute'")
+            cut.append(fields)
+        return cut
+
+    def _table(self, rows: list[bytes]) -> pa.Table:
+        fields = self._fields(rows)
+        if self.as_table:
+            columns = list(zip(*fields, strict=True)) if fields else [()] * len(self._attributes)
+            return pa.table({a.name: _column(a, list(column)) for a, column in zip(self._attributes, columns, strict=True)})
+        if self._attributes[0].kind == "relation":
+            return self._multivariate(fields)
+        series = [_numbers(i, b",".join(row[:-1])) for i, row in enumerate(fields)]
+        label = _column(self._attributes[-1], [row[-1] for row in fields])
+        return pa.table({"value": number_lists(series, nan_is_missing=True), "label": label})
+
+    @cached_property
+    def _num_dimensions(self) -> int:
+        """Not declared anywhere, so the first case tells it."""
+        fields = split_fields(self._first_line[1], len(self._attributes)) if self._first_line is not None else None
+        found = fields[0].count(_DIMENSION_BREAK) + 1 if fields else 1
+        most = min(MAX_DIMENSIONS, self.limits.columns)
+        if found > most:
+            raise SourceTooLarge(f"{self.path} has {found:,} dimensions; at most {most:,} can be read.")
+        return found
+
+    def _multivariate(self, rows: list[list[bytes]]) -> pa.Table:
+        expected, length = self._num_dimensions, len(self._attributes[0].inner or ())
+        dimensions: list[list[Floats]] = [[] for _ in range(expected)]
+        for i, row in enumerate(rows):
+            if (found := row[0].count(_DIMENSION_BREAK) + 1) != expected:
+                raise RowFault(i, f"{found:,} dimensions found, {expected:,} expected as in the first case")
+            for d, part in enumerate(_dimensions(row[0])):
+                values = _numbers(i, part)
+                if len(values) != length:
+                    raise RowFault(i, f"dimension {d} has {len(values):,} values, {length:,} expected by '@attribute'")
+                dimensions[d].append(values)
+        arrays = {f"dim_{d}": number_lists(series, nan_is_missing=True) for d, series in enumerate(dimensions)}
+        for attribute in self._attributes[1:]:
+            arrays["label" if attribute.kind == "nominal" else "target"] = _column(attribute, [row[1] for row in rows])
+        return pa.table(arrays)
+
+
+def _dimensions(field: bytes) -> list[bytes]:
+    quoted = len(field) >= 2 and field[:1] in (b"'", b'"') and field[-1:] == field[:1]
+    return (field[1:-1] if quoted else field).split(_DIMENSION_BREAK)
+
+
+def _numbers(index: int, text: bytes) -> Floats:
+    try:
+        return parse_numbers(text)
+    except BadNumber as error:
+        raise RowFault(index, str(error)) from error
+
+
+def _column_numbers(fields: list[bytes]) -> Floats:
+    """One number a row: all at once, and one by one only to find the row of a fault."""
+    try:
+        values = parse_numbers(b",".join(fields))
+        if values.size == len(fields):
+            return values
+    except BadNumber:
+        pass
+    for i, field in enumerate(fields):
+        if _numbers(i, field).size != 1:
+            raise RowFault(i, "a number is missing; write '?' for a missing value")
+    raise AssertionError("fields that are numbers one by one are numbers together")
+
+
+def _column(attribute: Attribute, fields: list[bytes]) -> pa.Array:
+    """One attribute of all rows."""
+    missing = np.array([field == MISSING for field in fields], dtype=bool)
+    if attribute.kind == "number":
+        values = _column_numbers(fields)
+        return pa.array(values, mask=missing)
+    texts: list[str | None] = []
+    for i, field in enumerate(fields):
+        try:
+            text = unquote(field.decode())
+        except UnicodeDecodeError as error:
+            raise RowFault(i, f"the value of {attribute.name!r} is not UTF-8") from error
+        if attribute.kind == "nominal" and not missing[i] and text not in attribute.values:
+            shown = ", ".join(sorted(attribute.values)[:20])
+            raise RowFault(i, f"{text[:40]!r} is not among the values declared for {attribute.name!r} ({shown})")
+        texts.append(None if missing[i] else text)
+    if attribute.kind == "moment":
+        return _moments(attribute, texts)
+    values = pa.array(texts, pa.string())
+    return values.dictionary_encode() if attribute.kind == "nominal" else values
+
+
+def _moments(attribute: Attribute, texts: list[str | None]) -> pa.Array:
+    try:
+        return pa.array(texts, pa.string()).cast(_MOMENT_ARFF)
+    except pa.ArrowInvalid:
+        for i, text in enumerate(texts):
+            try:
+                pa.array([text], pa.string()).cast(_MOMENT_ARFF)
+            except pa.ArrowInvalid as error:
+                raise RowFault(i, f"{str(text)[:40]!r} is not a date like those declared for {attribute.name!r}") from error
+        raise

@@ -1,0 +1,1 @@
+"""From raw rows to a store: plan, read, sort, merge, seal, commit."""

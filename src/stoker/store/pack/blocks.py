@@ -1,0 +1,417 @@
+"""Blocks: rows on their way to the disk, cut into segments of one series each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import BadValue, SourceInvalid, TimeDisorder
+from stoker.store.formats.base import Chunk, Source
+from stoker.store.interop import from_numpy, to_numpy
+from stoker.store.pack.plan import Field, Plan, is_list, make_field, plain_type
+from stoker.store.pack.values import Categories, Locate, missing_mask, one_array, to_numbers
+
+Array = npt.NDArray[Any]
+_KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
+
+PerSeries = Any
+"""One value a segment: a NumPy array of numbers, or an Arrow array of texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Segments end to end. The steps of segment i are rows `counts[:i].sum()` and the `counts[i]` behind it."""
+
+    keys: pa.Array
+    """One a segment: int64, uint64 or large_string."""
+    counts: Array
+    step: Sequence[Array]
+    """One array a column, all steps end to end."""
+    series: Sequence[PerSeries]
+    """One array a column, one value a segment."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the block."""
+        return sum(int(v.nbytes) for v in (*self.step, *self.series, self.keys, self.counts))
+
+    @property
+    def sorting_bytes(self) -> int:
+        """Memory that sorting this block takes beside its result: the block, and numbers for each segment."""
+        return self.num_bytes + len(self.keys) * (_TEXT_KEY_BYTES if pa.types.is_large_string(self.keys.type) else _KEY_BYTES)
+
+    def rises(self, time_index: int | None = None) -> bool:
+        """Whether keys rise strictly, and with a time, whether times do not fall within a segment."""
+        if len(self.keys) > 1 and not pc.all(pc.less(self.keys[:-1], self.keys[1:])).as_py():
+            return False
+        if time_index is None:
+            return True
+        times = self.step[time_index]
+        falls = times[1:] < times[:-1]
+        ends = np.cumsum(self.counts)[:-1]
+        falls[ends[(ends > 0) & (ends < len(times))] - 1] = False
+        return not falls.any()
+
+
+def take(values: PerSeries, order: Array) -> PerSeries:
+    """Values in another order."""
+    return values[order] if isinstance(values, np.ndarray) else values.take(from_numpy(order))
+
+
+def concatenate(blocks: Sequence[Block]) -> Block:
+    """Blocks end to end."""
+    if len(blocks) == 1:
+        return blocks[0]
+    return Block(
+        keys=pa.concat_arrays([block.keys for block in blocks]),
+        counts=np.concatenate([block.counts for block in blocks]),
+        step=[np.concatenate(columns) for columns in zip(*(block.step for block in blocks), strict=True)],
+        series=[_join(columns) for columns in zip(*(block.series for block in blocks), strict=True)],
+    )
+
+
+def _join(parts: Sequence[PerSeries]) -> PerSeries:
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
+
+
+def sort_block(block: Block, time_index: int | None) -> Block:
+    """Bring segments into the order of their keys; equal keys keep their order, or, with a time, rows follow the time.
+
+    Segments of one key are not joined here: whoever writes them does that.
+    """
+    codes = _codes(block.keys)
+    order = stable_order(codes)
+    counts = block.counts[order]
+    if time_index is None:
+        starts = np.cumsum(block.counts) - block.counts
+        shift = starts[order] - (np.cumsum(counts) - counts)
+        rows = np.repeat(shift, counts) + np.arange(counts.sum())
+    else:
+        by_time = stable_order(block.step[time_index])
+        rows = by_time[stable_order(np.repeat(codes, block.counts)[by_time])]
+    return Block(
+        keys=block.keys.take(from_numpy(order)),
+        counts=counts,
+        step=[values[rows] for values in block.step],
+        series=[take(values, order) for values in block.series],
+    )
+
+
+def _codes(keys: pa.Array) -> Array:
+    """Numbers in the order of the keys."""
+    if not pa.types.is_large_string(keys.type):
+        return to_numpy(keys)
+    encoded = keys.dictionary_encode()
+    rank = np.empty(len(encoded.dictionary), dtype=np.int64)
+    rank[to_numpy(pc.array_sort_indices(encoded.dictionary))] = np.arange(len(rank))
+    return np.asarray(rank[to_numpy(encoded.indices)])
+
+
+def stable_order(values: Array) -> Array:
+    """What `np.argsort(values, kind="stable")` gives. NumPy sorts 16-bit numbers in linear time, so wider integers are
+    sorted by their 16-bit digits, the least first: several times faster (benchmarks/bench_sort.py)."""
+    if values.dtype.kind not in "iu" or len(values) < 2:
+        return np.argsort(values, kind="stable")
+    low, high = int(values.min()), int(values.max())
+    # Wraps around where the span exceeds int64, and comes out right all the same: differences fit into uint64.
+    rest = values.astype(np.uint64) - np.uint64(low % 2**64)
+    order: Array = np.argsort((rest & np.uint64(0xFFFF)).astype(np.uint16), kind="stable")
+    for shift in range(16, (high - low).bit_length(), 16):
+        digits = (rest >> np.uint64(shift)).astype(np.uint16)
+        order = order[np.argsort(digits[order], kind="stable")]
+    return order
+
+
+def join_segments(block: Block) -> Block:
+    """Join neighbouring segments of the same key. Only for rows that are steps: it drops nothing but repeated keys."""
+    if len(block.keys) < 2:
+        return block
+    fresh = np.ones(len(block.keys), dtype=bool)
+    fresh[1:] = to_numpy(pc.not_equal(block.keys[:-1], block.keys[1:]))
+    if fresh.all():
+        return block
+    firsts = np.flatnonzero(fresh)
+    return Block(
+        keys=block.keys.take(from_numpy(firsts)),
+        counts=np.add.reduceat(block.counts, firsts),
+        step=block.step,
+        series=[take(values, firsts) for values in block.series],
+    )
+
+
+# Keys: the values of the column that names the series, and the stretches of rows that share one.
+
+
+def key_values(column: pa.Array, field: Field, locate: Locate) -> pa.Array:
+    """One key a row, as int64, uint64 or large_string; a missing one is an error."""
+    _refuse_missing(column, field, locate)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return _plain(column, field, locate)
+
+
+def key_stretches(column: pa.Array, field: Field, locate: Locate) -> tuple[pa.Array, Array]:
+    """Stretches of rows with one key: the key and the number of rows of each. Looks at each row once."""
+    _refuse_missing(column, field, locate)
+    if pa.types.is_dictionary(column.type):
+        # Codes are compared instead of texts. Two codes of one text make two stretches, which the run joins again.
+        starts = _starts(to_numpy(column.indices))
+        keys = _plain(column.dictionary.take(column.indices.take(from_numpy(starts))), field, lambda i: locate(int(starts[i])))
+    elif field.kind == "text":
+        runs = pc.run_end_encode(column, run_end_type=pa.int64())
+        starts = np.concatenate([[0], to_numpy(runs.run_ends)[:-1]]) if len(column) else np.empty(0, dtype=np.int64)
+        keys = _plain(runs.values, field, lambda i: locate(int(starts[i])))
+    else:
+        numbers = _plain(column, field, locate)
+        starts = _starts(to_numpy(numbers))
+        keys = numbers.take(from_numpy(starts))
+    return keys, np.diff(starts, append=len(column))
+
+
+def _starts(values: Array) -> Array:
+    """Rows where a value differs from the one before it."""
+    return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else np.empty(0, dtype=np.int64)
+
+
+def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
+    if field.kind == "text":
+        empty = pc.equal(pc.binary_length(keys), 0)
+        if pc.any(empty).as_py():
+            raise _missing(field, locate(int(to_numpy(empty).argmax())))
+        return keys.cast(pa.large_string())
+    if field.kind == "timestamp":
+        return from_numpy(to_numbers(keys, field, locate))
+    return keys.cast(pa.uint64() if field.dtype == np.uint64 else pa.int64())
+
+
+def _refuse_missing(column: pa.Array, field: Field, locate: Locate) -> None:
+    if column.null_count:
+        raise _missing(field, locate(int(to_numpy(pc.is_null(column)).argmax())))
+
+
+def _missing(field: Field, where: str) -> BadValue:
+    return BadValue(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
+
+
+# Shaping: chunks of a source become blocks of segments, as the plan says. Here rows get their keys, missing values
+# meet the policy, and list columns are laid flat.
+
+
+class Shaper:
+    """Turns chunks into blocks. Holds what must be remembered between them: categories, and counts of missing values."""
+
+    def __init__(self, plan: Plan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
+        self.plan = plan
+        self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
+        self.categories = categories
+        self._new_texts = new_texts
+        self._firsts = np.cumsum([0, *(_num_series(plan, schema) for schema in plan.schemas)]) if plan.grouping == "wide" else None
+        """With --wide: the number of the first series of each source, and behind the last."""
+        self.wide_time: tuple[int, int | float] | None = None
+        """With --wide and a time: the source it was last seen in, and its value there."""
+
+    def block(self, chunk: Chunk, source: Source, number: int, series_before: int) -> Block:
+        """Shape one chunk. `number` is the source's place among all, `series_before` counts the rows of earlier chunks."""
+        table = chunk.table
+        rows = range(chunk.begin.row, chunk.begin.row + table.num_rows)
+        if self.plan.rows_are_series:
+            return self._lists(table, source, chunk.begin.row, series_before)
+        if self.plan.grouping != "wide" or self.plan.options.missing == "error":
+            table, kept = self._without_missing(table, rows, source)
+        else:
+            kept = rows
+
+        def locate(i: int) -> str:
+            return f"row {kept[i] + 1:,} of {source.label}"
+
+        if self.plan.grouping == "wide":
+            return self._wide(table, number, locate)
+        keys, counts = self._segments(table, number, locate)
+        step = [self._values(one_array(table.column(f.name)), f, locate) for f in self.plan.step]
+        return Block(keys, counts, step, [])
+
+    def empty(self, number: int) -> Block:
+        """What a source without rows gives: one series of no steps a file (and column), so that each file is there."""
+        keys = self._keys_of(number)
+        return Block(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
+
+    def _keys_of(self, number: int) -> pa.Array:
+        """The series of a source where no column names them: one, or with --wide one a column."""
+        first, end = (number, number + 1) if self._firsts is None else self._firsts[number : number + 2].tolist()
+        return from_numpy(np.arange(first, end, dtype=np.int64))
+
+    def _without_missing(self, table: pa.Table, rows: range, source: Source) -> tuple[pa.Table, range | Array]:
+        """Apply the policies `drop` and `error`, which look at rows of the source."""
+        policy = self.plan.options.missing
+        if policy not in ("drop", "error"):
+            return table, rows
+        gone = np.zeros(table.num_rows, dtype=bool)
+        for name in table.column_names:
+            if name == self.plan.options.series:
+                continue
+            mask = missing_mask(one_array(table.column(name)))
+            if policy == "error" and mask.any():
+                raise _missing_error(name, f"row {rows[int(mask.argmax())] + 1:,} of {source.label}")
+            self.missing[name] = self.missing.get(name, 0) + int(mask.sum())
+            gone |= mask
+        if not gone.any():
+            return table, rows
+        return table.filter(from_numpy(~gone)), np.flatnonzero(~gone) + rows.start
+
+    def _segments(self, table: pa.Table, number: int, locate: Locate) -> tuple[pa.Array, Array]:
+        """Stretches of rows with one key."""
+        if self.plan.key is None:
+            return self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
+        return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
+
+    def _values(self, values: pa.Array, field: Field, locate: Locate) -> Array:
+        """The numbers of one column, missing ones in-band and counted."""
+        gaps = values.null_count
+        if gaps or (pa.types.is_floating(values.type) and field.name == self.plan.options.time):
+            self._refuse_missing_time(values, field, locate)
+        if self.plan.options.missing not in ("drop", "error") and field.name in self.missing:
+            self.missing[field.name] += gaps
+        if field.kind == "category":
+            texts = values if pa.types.is_dictionary(values.type) else values.cast(pa.string())
+            codes, new = self.categories[field.name].encode(texts, locate(0) if len(values) else "its begin")
+            if new:
+                self._new_texts(field.name, new)
+            return codes
+        return to_numbers(values, field, locate)
+
+    def _refuse_missing_time(self, values: pa.Array, field: Field, locate: Locate) -> None:
+        if field.name == self.plan.options.time:
+            mask = missing_mask(values)
+            if mask.any():
+                raise BadValue(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
+
+    def _wide(self, table: pa.Table, number: int, locate: Locate) -> Block:
+        """Each column a segment: never two columns in one series."""
+        if self.plan.options.time is not None:
+            self._check_wide_time(table, number, locate)
+            table = table.drop_columns([self.plan.options.time])
+        parts = []
+        for name in table.column_names:
+            values = one_array(table.column(name))
+            mask = missing_mask(values)
+            self.missing["value"] += int(mask.sum())
+            locate_here = locate
+            if self.plan.options.missing == "drop" and mask.any():
+                values = values.filter(from_numpy(~mask))
+                locate_here = partial(_locate_kept, np.flatnonzero(~mask), locate)
+            parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate_here))
+        counts = np.array([len(part) for part in parts], dtype=np.int64)
+        return Block(self._keys_of(number), counts, [np.concatenate(parts)], [])
+
+    def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
+        """The times of a wide table are checked and not stored: they belong to all its series."""
+        name = self.plan.options.time or ""
+        field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
+        if field.kind not in ("number", "timestamp", "duration"):
+            raise BadValue(
+                f"the time {name!r} of {locate(0)} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'."
+            )
+        values = one_array(table.column(name))
+        self._refuse_missing_time(values, field, locate)
+        times = to_numbers(values, field, locate)
+        goes_on = self.wide_time is not None and self.wide_time[0] == number
+        if not len(times):
+            return
+        first = np.array([self.wide_time[1] if goes_on and self.wide_time else times[0]], dtype=times.dtype)
+        before = np.concatenate([first, times[:-1]])
+        falls = ~(before < times)
+        falls[0] &= goes_on
+        if falls.any():
+            row = int(falls.argmax())
+            raise TimeDisorder(f"the time {name!r} in {locate(row)} does not rise over the row before it. Sort the file by time.")
+        self.wide_time = (number, times[-1].item())
+
+    def _lists(self, table: pa.Table, source: Source, first_row: int, series_before: int) -> Block:
+        """Rows that are whole series: list columns laid flat, the others one value a series."""
+        names = [field.name for field in self.plan.step]
+        flats, counts = self._flatten(table, names, source, first_row)
+
+        def locate_row(i: int) -> str:
+            return f"row {first_row + i + 1:,} of {source.label}"
+
+        if self.plan.options.missing in ("drop", "error"):
+            flats, counts = self._flat_without_missing(flats, counts, locate_row)
+        ends = np.cumsum(counts)
+
+        def locate(i: int) -> str:
+            row = int(np.searchsorted(ends, i, side="right"))
+            step = i - int(ends[row] - counts[row])
+            return f"step {step + 1:,} of row {first_row + row + 1:,} of {source.label}"
+
+        step = [self._values(flats[f.name], f, locate) for f in self.plan.step]
+        series = [self._series_values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
+        if self.plan.key is not None:
+            keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
+            return Block(keys, counts, step, series)
+        keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
+        return Block(keys, counts, step, series)
+
+    def _flatten(self, table: pa.Table, names: list[str], source: Source, first_row: int) -> tuple[dict[str, pa.Array], Array]:
+        flats: dict[str, pa.Array] = {}
+        counts: Array | None = None
+        for name in names:
+            column = one_array(table.column(name))
+            lengths = to_numpy(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
+            if counts is not None and not np.array_equal(lengths, counts):
+                row = int((lengths != counts).argmax())
+                raise SourceInvalid(
+                    f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
+                    f"but {counts[row]:,} in {names[0]!r}; "
+                    "the lists of one series must be equally long."
+                )
+            counts = lengths
+            flat = column.flatten()
+            if is_list(plain_type(flat.type)):
+                raise SourceInvalid(
+                    f"column {name!r} of {source.label} holds lists of lists; give each dimension a column of its own."
+                )
+            flats[name] = flat
+        return flats, counts if counts is not None else np.empty(0, dtype=np.int64)
+
+    def _flat_without_missing(
+        self, flats: dict[str, pa.Array], counts: Array, locate_row: Locate
+    ) -> tuple[dict[str, pa.Array], Array]:
+        gone = np.zeros(int(counts.sum()), dtype=bool)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        for name, flat in flats.items():
+            mask = missing_mask(flat)
+            if self.plan.options.missing == "error" and mask.any():
+                raise _missing_error(name, locate_row(int(rows[int(mask.argmax())])))
+            self.missing[name] += int(mask.sum())
+            gone |= mask
+        if not gone.any():
+            return flats, counts
+        keep = from_numpy(~gone)
+        return {n: flat.filter(keep) for n, flat in flats.items()}, np.bincount(rows[~gone], minlength=len(counts)).astype(np.int64)
+
+    def _series_values(self, values: pa.Array, field: Field, locate: Locate) -> PerSeries:
+        if field.kind == "text":
+            if pa.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            self.missing[field.name] += values.null_count
+            return values.cast(pa.large_string())
+        return self._values(values, field, locate)
+
+
+def _num_series(plan: Plan, schema: pa.Schema) -> int:
+    return len(schema) - (1 if plan.options.time is not None else 0)
+
+
+def _locate_kept(kept: Array, locate: Locate, i: int) -> str:
+    return locate(int(kept[i]))
+
+
+def _missing_error(name: str, where: str) -> BadValue:
+    return BadValue(f"column {name!r} is missing in {where}. Fix the file, or choose --missing keep, ffill or drop.")

@@ -1,0 +1,595 @@
+"""Fields: what becomes of one input column, decided before the first row is read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+import stoker
+from stoker.errors import BadValue, OptionError, SchemaDrift, SourceChanged, SourceInvalid, SourceTooLarge
+from stoker.store.formats.base import Place, Source
+from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS, VERSION
+from stoker.store.pack.options import Options
+from stoker.store.shards import Kind, Level
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One column on its way: the Arrow type it is read as, and the numbers it is stored as."""
+
+    name: str
+    arrow: pa.DataType
+    """Type of one value, as asked of sources in text and as found in others."""
+    level: Level
+    kind: Kind
+    dtype: np.dtype[Any]
+    """Of the stored numbers; of codes for categories; unused for text."""
+    unit: str | None = None
+    is_shared: bool = False
+    """Whether it is the one column that all series of --wide share: its type is then not chosen for a single input column."""
+
+
+_TIME_UNITS = {"s", "ms", "us", "ns"}
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The same type without ways of storing it: dictionaries, views, large and fixed-size lists, extensions."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if is_list(kind):
+        return pa.large_list(plain_type(kind.value_type))
+    return kind
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a value of this type is a whole series."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a value of this type is a number, or no value at all."""
+    value = plain_type(kind)
+    return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value))
+
+
+def asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
+    """What to ask of text for a type the user named, so that nothing is guessed."""
+    if asked is None or is_list(kind) or pa.types.is_dictionary(kind):
+        return kind
+    if asked in ("text", "category"):
+        return pa.string()
+    # Narrower floats are asked for as what they are: an integer must not be rounded on its way.
+    return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
+
+
+def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> Field:
+    """Decide how values of an Arrow type are stored; `asked` is the type the user wants."""
+    dictionary = pa.types.is_dictionary(kind) or (is_list(kind) and pa.types.is_dictionary(kind.value_type))
+    value = plain_type(kind)
+    value = value.value_type if is_list(value) else value
+    if asked in ("category", "text") and not pa.types.is_string(value):
+        value = pa.string()
+    if pa.types.is_string(value):
+        if asked not in (None, "category", "text"):
+            raise BadValue(f"column {name!r} of {where} is text, so it cannot become {asked}. Leave it out with --columns.")
+        text = level == "series" and not dictionary and asked != "category"
+        return Field(name=name, arrow=value, level=level, kind="text" if text else "category", dtype=np.dtype("<i4"))
+    if pa.types.is_timestamp(value):
+        unit = value.unit + (f", {value.tz}" if value.tz else "")
+        return Field(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+    if pa.types.is_date(value):
+        unit = "s" if pa.types.is_date32(value) else "ms"
+        return Field(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+    if pa.types.is_time(value) or pa.types.is_duration(value):
+        return Field(name=name, arrow=value, level=level, kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
+    natural = _number_type(name, value, where)
+    if asked == "bfloat16":
+        return Field(name=name, arrow=value, level=level, kind="bfloat16", dtype=np.dtype("<u2"))
+    return Field(name=name, arrow=value, level=level, kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural)
+
+
+def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
+    if pa.types.is_decimal(value) or pa.types.is_null(value):
+        return np.dtype("<f8")
+    if pa.types.is_boolean(value):
+        return np.dtype("|b1")
+    if pa.types.is_integer(value) or pa.types.is_floating(value):
+        kind: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
+        return kind.newbyteorder("<")
+    raise SourceInvalid(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with --columns.")
+
+
+def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.DataType | None:
+    """The type that holds both, or None. Declared types must agree; inferred ones may widen."""
+    a, b = plain_type(one), plain_type(other)
+    if a == b:
+        return one
+    if is_list(a) and is_list(b):
+        value = unify_types(a.value_type, b.value_type, inferred=inferred)
+        return None if value is None else pa.large_list(value)
+    if pa.types.is_null(a) or pa.types.is_null(b):
+        return other if pa.types.is_null(a) else one
+    if not inferred:
+        return None
+    if {a, b} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and a.tz == b.tz:
+        return pa.timestamp("ns", a.tz)
+    if {pa.types.is_date32(a), pa.types.is_date32(b)} == {True, False}:
+        moment = b if pa.types.is_date32(a) else a
+        return moment if pa.types.is_timestamp(moment) and moment.tz is None else None
+    return None
+
+
+# Wide tables: which columns of each file are series, and the one type that holds the numbers of all.
+#
+# Stands beside the plan, which asks it with `--wide`. The law: files need not have the same columns. Each gives its own, in its
+# own
+# types; only what no file has, and a time that a file lacks, are refused.
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wide:
+    """The sources that give series, with the columns of each, and the column that all series share."""
+
+    sources: Sequence[Source]
+    schemas: Sequence[pa.Schema]
+    value: Field
+    notes: tuple[str, ...]
+
+
+def select_columns(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> list[pa.Schema]:
+    """What is wanted of each source: the named columns that it has, or all, and the time.
+
+    A column without a value takes the type that it has in other files, so that a file without rows fits beside them.
+    """
+    _refuse_unknown(sources, schemas, options)
+    known: dict[str, pa.DataType] = {}
+    for schema in schemas:
+        for name, kind in zip(schema.names, schema.types, strict=True):
+            found = known.get(name)
+            if not pa.types.is_null(kind) and (found is None or (is_number(kind) and not is_number(found))):
+                known[name] = kind
+    shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different ones
+    selected = []
+    for schema in schemas:
+        names = [name for name in dict.fromkeys(options.columns or schema.names) if name in schema.names]
+        if options.time is not None and options.time not in names:
+            names.append(options.time)
+        kinds = [schema.field(name).type for name in names]
+        kinds = [known.get(name, kind) if pa.types.is_null(kind) else kind for name, kind in zip(names, kinds, strict=True)]
+        one = pa.schema([(n, asked_type(kind, options.dtypes.get(n))) for n, kind in zip(names, kinds, strict=True)])
+        selected.append(shared.setdefault(one, one))
+    return selected
+
+
+def _refuse_unknown(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> None:
+    there = {name for schema in schemas for name in schema.names}
+    asked = [*(("--columns", name) for name in options.columns or ()), *(("--dtype", name) for name in options.dtypes)]
+    for role, name in asked:
+        if name not in there:
+            many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
+            raise OptionError(
+                f"{role} names {name!r}, but {many}{sources[0].label} has the columns {', '.join(schemas[0].names[:20])}."
+            )
+    for source, schema in zip(sources, schemas, strict=True):
+        if options.time is not None and options.time not in schema.names:
+            raise OptionError(
+                f"--time names {options.time!r}, but {source.label} has the columns {', '.join(schema.names[:20])}. "
+                "Pack files with and without this time apart, or leave --time out."
+            )
+
+
+def widen(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> Wide:
+    """Leave out what is no number, with notes, and find the type of the column that all series share."""
+    kept = {schema: _numbers(schema, options) for schema in dict.fromkeys(schemas)}
+    for source, schema in zip(sources, schemas, strict=True):
+        if any(is_list(kind) for kind in schema.types):
+            raise OptionError(f"--wide is for tables with a number a cell, but {source.label} holds lists.")
+    least = 0 if options.time is None else 1
+    giving = [i for i, schema in enumerate(schemas) if len(kept[schema]) > least]
+    if not giving:
+        several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
+        found = ", ".join(schemas[0].names[:20]) or "other columns"
+        raise OptionError(f"--wide found no numeric column in {sources[0].label}{several}, only {found}.")
+    fields = [field for schema in kept.values() for field in _fields(schema, options, sources[0].label)]
+    return Wide(
+        sources=[sources[i] for i in giving],
+        schemas=[kept[schemas[i]] for i in giving],
+        value=_shared(fields),
+        notes=(*_left_out(sources, schemas, kept), *_without_series(sources, set(giving), options)),
+    )
+
+
+def _numbers(schema: pa.Schema, options: Options) -> pa.Schema:
+    """The columns that are series, and the time."""
+    return pa.schema([(n, t) for n, t in zip(schema.names, schema.types, strict=True) if n == options.time or is_number(t)])
+
+
+def _fields(schema: pa.Schema, options: Options, where: str) -> list[Field]:
+    pairs = [(name, kind) for name, kind in zip(schema.names, schema.types, strict=True) if name != options.time]
+    return [make_field(n, t, level="step", asked=options.dtypes.get(n, options.dtype), where=where) for n, t in pairs]
+
+
+def _shared(fields: Sequence[Field]) -> Field:
+    """The column `value`, in the type that holds those of all columns; what it would round is refused later."""
+    halves = all(field.kind == "bfloat16" for field in fields)
+    dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
+    common = np.result_type(*dict.fromkeys(dtypes))
+    kind: Kind = "bfloat16" if halves else "number"
+    return replace(fields[0], name="value", kind=kind, dtype=common.newbyteorder("<"), arrow=pa.float64(), is_shared=True)
+
+
+def _left_out(sources: Sequence[Source], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
+    """A note for each name that is not numeric: in all files that have it, or in some."""
+    without: dict[str, list[str]] = {}
+    numeric: dict[str, str] = {}
+    for source, schema in zip(sources, schemas, strict=True):
+        numbers = set(kept[schema].names)
+        for name in schema.names:
+            if name in numbers:
+                numeric.setdefault(name, source.name)
+            else:
+                without.setdefault(name, []).append(source.name)
+    notes = []
+    for name, files in without.items():
+        where = f" of {_some(files)}" if name in numeric else ""
+        though = f", though it is numeric in {numeric[name]}" if name in numeric else ""
+        notes.append(f"column {name!r}{where} is not numeric and was left out by --wide{though}")
+    return notes
+
+
+def _without_series(sources: Sequence[Source], giving: set[int], options: Options) -> list[str]:
+    names = [source.name for i, source in enumerate(sources) if i not in giving]
+    of_those = " of those that --columns names" if options.columns is not None else ""
+    return [f"no numeric column{of_those} in {_some(names)}: left out by --wide"] if names else []
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+# The plan of a pack: which columns, with which types, grouped how. Made from all sources before any row is packed,
+# so that files that disagree are found before anything is written.
+
+Grouping = Literal["key", "file", "row", "wide"]
+
+_ENTRY_BYTES = 100  # what a source or a column takes in a manifest beside its name, at least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is read and what becomes of it."""
+
+    sources: Sequence[Source]
+    options: Options
+    grouping: Grouping
+    schemas: Sequence[pa.Schema]
+    """What is asked of each source: the selected columns, with the key and the time among them. All alike, but with --wide."""
+    key: Field | None
+    step: tuple[Field, ...]
+    series: tuple[Field, ...]
+    notes: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    """Names of files and folders that lie among the sources, and that no reader takes."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What is asked of the first source, and of all others where series have more than one column."""
+        return self.schemas[0]
+
+    @property
+    def rows_are_series(self) -> bool:
+        """Whether a row of the input is a whole series, held in list columns."""
+        return any(is_list(kind) for kind in self.schema.types)
+
+    @property
+    def time_index(self) -> int | None:
+        """Which of the step fields is the time."""
+        names = [field.name for field in self.step] if self.grouping != "wide" else []  # there it is checked, and not stored
+        return names.index(self.options.time) if self.options.time in names else None
+
+
+def make_plan(sources: Sequence[Source], options: Options) -> Plan:
+    """Look at the schema of every source and decide; raises `SchemaDrift` with all differences at once."""
+    schemas = [source.schema() for source in sources]
+    for source, schema in zip(sources, schemas, strict=True):
+        _refuse_doubles(source, schema)
+    if options.wide:
+        return _wide_plan(sources, options, select_columns(sources, schemas, options))
+    return _plan(sources, options, _unified(sources, schemas, options))
+
+
+def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
+    """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
+    block, and for integers that turn out to have gaps. With --wide each source has types of its own."""
+    settled = _Settled(plan.schema, plan.options)
+    schemas: list[pa.Schema] = []
+    shared: dict[pa.Schema, pa.Schema] = {}
+    rows = 0
+    for source, schema in zip(plan.sources, plan.schemas, strict=True):
+        if plan.grouping == "wide":
+            settled = _Settled(schema, plan.options)
+        for task in source.read(schema if source.typed else None, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+            table = task().table
+            settled.look(source, table)
+            rows += table.num_rows
+            report(rows)
+        if plan.grouping == "wide":
+            schemas.append(shared.setdefault(settled.schema(), settled.schema()))
+    if plan.grouping == "wide":
+        settled_plan = _wide_plan(plan.sources, plan.options, schemas, plan.notes)
+    else:
+        settled_plan = _plan(plan.sources, plan.options, settled.schema())
+    return replace(settled_plan, left_out=plan.left_out)
+
+
+class _Settled:
+    """Types that hold all values looked at so far."""
+
+    def __init__(self, schema: pa.Schema, options: Options) -> None:
+        self._types = dict(zip(schema.names, schema.types, strict=True))
+        self._options = options
+        self._gaps: set[str] = set()
+
+    def look(self, source: Source, table: pa.Table) -> None:
+        """Take in some more values."""
+        for name, kind in self._types.items():
+            column = table.column(name)
+            found = asked_type(column.type, self._options.dtypes.get(name))
+            text = not source.typed and pa.types.is_string(kind)  # of which some blocks may look like numbers
+            settled = kind if text else unify_types(kind, found, inferred=not source.typed)
+            if settled is None:
+                _refuse_misfit(source, name, kind)
+            self._types[name] = settled
+            if _has_gaps(column):
+                self._gaps.add(name)
+
+    def schema(self) -> pa.Schema:
+        """The types so far, with room for what is missing."""
+        gaps = self._gaps - {self._options.series}
+        return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in self._types.items()])
+
+
+def _has_gaps(column: pa.ChunkedArray) -> bool:
+    if column.null_count:
+        return True
+    return any(is_list(chunk.type) and chunk.flatten().null_count > 0 for chunk in column.chunks)
+
+
+def _nullable(kind: pa.DataType) -> pa.DataType:
+    """Integers and booleans with gaps become float64 with NaN; values that float64 cannot hold are refused later."""
+    if is_list(kind):
+        return pa.large_list(_nullable(kind.value_type))
+    value = plain_type(kind)
+    return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
+
+
+def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> NoReturn:
+    find = getattr(source, "find_misfit", None)
+    found = find(name, kind) if find is not None else None
+    place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""
+    text = found[1][:20] if found else ""
+    raise BadValue(
+        f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
+        f"Fix the file, pass --null {text!r} if it means missing, or --dtype {name}=text."
+    )
+
+
+def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> pa.Schema:
+    """One schema for all sources, or an error that lists every way in which they differ."""
+    first, differences = schemas[0], []
+    names = _selected(first, sources[0], options)
+    types = {name: asked_type(first.field(name).type, options.dtypes.get(name)) for name in names}
+    by_name = options.columns is not None
+    for source, schema in zip(sources[1:], schemas[1:], strict=True):
+        if not by_name and schema.names != first.names and sorted(schema.names) == sorted(first.names):
+            differences.append(f"{source.label} has its columns in another order ({', '.join(schema.names[:8])})")
+        missing = [name for name in names if name not in schema.names]
+        extra = [] if by_name else [name for name in schema.names if name not in first.names]
+        differences.extend(f"{source.label} has no column {name!r}" for name in missing)
+        differences.extend(f"{source.label} has a column {name!r} more" for name in extra)
+        for name in names:
+            if name in missing:
+                continue
+            inferred = not source.typed and not sources[0].typed
+            found = asked_type(schema.field(name).type, options.dtypes.get(name))
+            kind = unify_types(types[name], found, inferred=inferred)
+            if kind is None:
+                differences.append(
+                    f"column {name!r} of {source.label} is {_word(schema.field(name).type)}, not {_word(types[name])}"
+                )
+            else:
+                types[name] = kind
+    if differences:
+        shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
+        raise SchemaDrift(
+            f"{len(differences):,} difference{'s' if len(differences) > 1 else ''} from {sources[0].label}: {shown}. "
+            "Fix the files, or name common columns with --columns."
+        )
+    return pa.schema([(name, types[name]) for name in names])
+
+
+def _word(kind: pa.DataType) -> str:
+    plain = plain_type(kind)
+    return "text" if pa.types.is_string(plain) else str(plain)
+
+
+def _refuse_doubles(source: Source, schema: pa.Schema) -> None:
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        normal = unicodedata.normalize("NFC", name)
+        if normal in seen:
+            raise SourceInvalid(f"{source.label} has two columns named {name!r}. Rename one of them.")
+        seen[normal] = name
+
+
+def _selected(schema: pa.Schema, source: Source, options: Options) -> list[str]:
+    for role, name in (("--series", options.series), ("--time", options.time), *(("--columns", n) for n in options.columns or ())):
+        if name is not None and name not in schema.names:
+            raise OptionError(f"{role} names {name!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
+    unknown = [name for name in options.dtypes if name not in schema.names]
+    if unknown:
+        raise OptionError(f"--dtype names {unknown[0]!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
+    wanted = schema.names if options.columns is None else list(options.columns)
+    roles = [name for name in (options.series, options.time) if name is not None and name not in wanted]
+    return [*dict.fromkeys(wanted), *dict.fromkeys(roles)]
+
+
+def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Plan:
+    if options.dtypes:
+        schema = pa.schema([(n, asked_type(t, options.dtypes.get(n))) for n, t in zip(schema.names, schema.types, strict=True)])
+    lists = any(is_list(kind) for kind in schema.types)
+    where = sources[0].label
+    key, step, series = None, [], []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        if name == options.series:
+            key = _key_field(name, kind, where)
+        elif lists and not is_list(kind):
+            series.append(make_field(name, kind, level="series", asked=options.dtypes.get(name), where=where))
+        else:
+            step.append(make_field(name, kind, level="step", asked=_asked(name, kind, options), where=where))
+    # The names of the series are a column too: those of the key, or of the files.
+    total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
+    if total > MAX_COLUMNS:
+        raise SourceTooLarge(
+            f"{where} has {len(schema):,} columns, which make {total:,} with the names of the series, but a store has at most "
+            f"{MAX_COLUMNS:,}. Use --columns, or --wide for a series each."
+        )
+    _refuse_large_manifest(sources, schema)
+    if not step:
+        beside = f"has no column left to pack beside {', '.join(schema.names)}" if len(schema) else "has no columns"
+        raise OptionError(f"{where} {beside}.")
+    for field in step:
+        if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
+            raise BadValue(
+                f"the time column {field.name!r} of {where} is text that is not ISO 8601. "
+                "Pass --time-format, like '%d/%m/%Y %H:%M'."
+            )
+    if options.time is not None and all(field.name != options.time for field in step):
+        raise OptionError(f"--time names {options.time!r}, which has one value a series in {where}; times are needed a step.")
+    notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
+    grouping: Grouping = "key" if key is not None else "row" if lists else "file"
+    return Plan(
+        sources=sources,
+        options=options,
+        grouping=grouping,
+        schemas=[schema] * len(sources),
+        key=key,
+        step=tuple(step),
+        series=tuple(series),
+        notes=tuple(notes),
+    )
+
+
+def _refuse_large_manifest(sources: Sequence[Source], schema: pa.Schema) -> None:
+    """Before anything is read: a manifest has a line for every source and column (the commit checks the whole of it again)."""
+    sources_bytes = sum(len(msgspec.json.encode(source.name)) + _ENTRY_BYTES for source in sources)
+    columns_bytes = sum(len(msgspec.json.encode(name)) + _ENTRY_BYTES for name in schema.names)
+    if sources_bytes + columns_bytes > MAX_BYTES:
+        what = f"{len(sources):,} sources" if sources_bytes > columns_bytes else f"the names of {len(schema):,} columns"
+        raise SourceTooLarge(
+            f"{what} need a manifest of {sources_bytes + columns_bytes:,} bytes, but a store has at most {MAX_BYTES:,}. "
+            "Pack fewer at a time, or join files."
+        )
+
+
+def _asked(name: str, kind: pa.DataType, options: Options) -> str | None:
+    """The type the user wants for a column: named, or the default where it is a number and not the time."""
+    if name in options.dtypes or name == options.time:
+        return options.dtypes.get(name)
+    value = plain_type(kind)
+    return options.dtype if is_number(value.value_type if is_list(value) else value) else None
+
+
+def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
+    value = plain_type(kind)
+    if pa.types.is_string(value):
+        return Field(name=name, arrow=value, level="series", kind="text", dtype=np.dtype("|u1"))
+    if pa.types.is_integer(value) or pa.types.is_timestamp(value) or pa.types.is_date(value):
+        field = make_field(name, value, level="series", asked=None, where=where)
+        return replace(field, dtype=np.dtype("<u8") if pa.types.is_uint64(value) else np.dtype("<i8"))
+    raise BadValue(f"--series {name!r} is {_word(kind)} in {where}; a key is text, a whole number, or a date (and never missing).")
+
+
+def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()) -> Plan:
+    """Each numeric column of each source is a series of one column named value."""
+    wide = widen(sources, schemas, options)
+    _refuse_large_manifest(wide.sources, pa.schema([]))
+    return Plan(
+        sources=wide.sources,
+        options=options,
+        grouping="wide",
+        schemas=wide.schemas,
+        key=None,
+        step=(wide.value,),
+        series=(),
+        notes=(*notes, *wide.notes),
+    )
+
+
+# Identity: whether sources and options are those of an earlier look, told by sizes, times and hashes.
+
+
+def stat_source(source: Source) -> tuple[int, int] | None:
+    """Size and latest change of a source, to notice if it is written to; None in memory."""
+    if source.path is None:
+        return None
+    with _still_there(source):
+        stats = [path.stat() for path in _files_of(source.path)]
+    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
+
+
+@contextlib.contextmanager
+def _still_there(source: Source) -> Iterator[None]:
+    """It was there when the plan was made, so whatever the system refuses now is a change."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise SourceChanged(f"{source.label} cannot be read any more: {reason}. Pack again when it is back.") from error
+
+
+def _files_of(path: Path) -> list[Path]:
+    # The lock of a store holds the number of a process, which is not data.
+    return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
+
+
+def hash_source(source: Source, stopping: threading.Event) -> str | None:
+    """Hash all bytes of a source, for the manifest; ends early, with a hash of nothing, once the pack is `stopping`."""
+    if source.path is None:
+        return None
+    hasher = xxhash.xxh3_128()
+    buffer = bytearray(1 << 20)
+    with _still_there(source):
+        for path in _files_of(source.path):
+            with path.open("rb", buffering=0) as file:
+                while (count := file.readinto(buffer)) and not stopping.is_set():
+                    hasher.update(memoryview(buffer)[:count])
+    return hasher.hexdigest()
+
+
+def fingerprint(plan: Plan, stats: list[tuple[int, int] | None]) -> str:
+    """What must be equal for a journal to be of this pack: all that shapes the result, and nothing else."""
+    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
+    sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
+    parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
+    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))

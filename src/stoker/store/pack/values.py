@@ -1,0 +1,239 @@
+"""Arrow values become numbers: missing ones in-band, every cast checked. Nothing is rounded, cut or wrapped silently.
+
+Missing is NaN for floats, the least int64 for times, -1 for categories. Integers have no such number, so integers
+with gaps raise `Gaps`, and the plan makes them float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.errors import BadValue, SourceTooLarge
+from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
+from stoker.store.pack.plan import Field
+from stoker.store.shards import MISSING_CODE, MISSING_TIME
+
+Array = npt.NDArray[Any]
+Locate = Callable[[int], str]
+"""From the index of a value to the words "row 12 of prices.csv"."""
+
+
+class Gaps(Exception):
+    """An integer or boolean column turned out to have missing values."""
+
+
+def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as one array."""
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def missing_mask(values: pa.Array) -> Array:
+    """Which values are missing: null, or NaN."""
+    return to_numpy(pc.is_null(values, nan_is_null=True))
+
+
+def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
+    """The numbers of a `number`, `bfloat16`, `timestamp` or `duration` field, in its dtype."""
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if field.kind in ("timestamp", "duration"):
+        return _times(values, field, locate)
+    if pa.types.is_decimal(values.type):
+        values = decimals_as_floats(values)
+    elif pa.types.is_null(values.type):
+        values = values.cast(pa.float64())
+    if pa.types.is_floating(values.type):
+        if values.null_count:
+            values = values.fill_null(pa.scalar(float("nan"), values.type))
+    elif values.null_count:
+        if field.dtype.kind != "f" and field.kind != "bfloat16":
+            where = locate(int(missing_mask(values).argmax()))
+            raise Gaps(
+                f"column {field.name!r} is missing in {where}, which {field.dtype} cannot say. "
+                "Choose a float type with --dtype, or --missing drop."
+            )
+        _refuse_inexact(values, field, locate)
+        values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
+    return _cast(to_numpy(values), field, locate)
+
+
+def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
+    """Integers with gaps go through float64: each must survive that."""
+    if pa.types.is_boolean(values.type):
+        return
+    whole = to_numpy(values.fill_null(0))
+    _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
+
+
+def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
+    if pa.types.is_date32(values.type):
+        values = values.cast(pa.timestamp("s"))
+    elif pa.types.is_date64(values.type):
+        values = values.cast(pa.timestamp("ms"))
+    unit = (field.unit or "ns").split(",")[0]
+    if getattr(values.type, "unit", unit) != unit:
+        target = pa.timestamp(unit, values.type.tz) if pa.types.is_timestamp(values.type) else pa.duration(unit)
+        try:
+            values = values.cast(target)
+        except pa.ArrowInvalid as error:
+            raise BadValue(
+                f"column {field.name!r} near {locate(0)} holds a time that {field.unit} cannot hold: {error}."
+            ) from error
+    if pa.types.is_time32(values.type):
+        values = values.view(pa.int32()).cast(pa.int64())
+    numbers = values.view(pa.int64())
+    if numbers.null_count:
+        numbers = numbers.fill_null(int(MISSING_TIME))
+    return to_numpy(numbers)
+
+
+def _cast(values: Array, field: Field, locate: Locate) -> Array:
+    """To the dtype asked for; a number that it cannot hold is an error (floats may round, but not overflow)."""
+    if field.kind != "bfloat16":
+        return _cast_number(values, field.dtype, field, locate)
+    halves = to_bfloat16(_cast_number(values, np.dtype("<f4"), field, locate))
+    result = from_bfloat16(halves)
+    bad = np.isfinite(values) & ~np.isfinite(result) if values.dtype.kind == "f" else result != values
+    _refuse(bad, values, "bfloat16", field, locate)
+    return halves
+
+
+def _cast_number(values: Array, target: np.dtype[Any], field: Field, locate: Locate) -> Array:
+    if values.dtype == target:
+        return values
+    with np.errstate(all="ignore"):
+        result = values.astype(target)
+        # NumPy calls the way from 64-bit integers to float64 safe, which it is not.
+        if values.dtype.itemsize == 8 or not np.can_cast(values.dtype, target, casting="safe"):
+            if values.dtype.kind == "f" and target.kind == "f":
+                bad = np.isfinite(values) & ~np.isfinite(result)
+            elif target.kind == "b":
+                bad = (values != 0) & (values != 1)
+            else:
+                bad = _differs(values, result)
+            _refuse(bad, values, target.name, field, locate)
+    return result
+
+
+def _differs(values: Array, result: Array) -> Array:
+    """Which numbers are not the same after a cast where an integer type is on one side."""
+    with np.errstate(all="ignore"):
+        # There and back again; the sign catches wrap-around between int64 and uint64.
+        bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
+        for floats, integers in ((values, result), (result, values)):
+            if floats.dtype.kind == "f":
+                # What a float beyond an integer type becomes depends on the processor, and may even come back the same.
+                bounds, wide = np.iinfo(integers.dtype), floats.astype(np.float64)
+                bad |= ~((wide >= float(bounds.min)) & (wide < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))
+    return np.asarray(bad)
+
+
+def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate, *, gaps: bool = False) -> None:
+    if bad.any():
+        i = int(bad.argmax())
+        what = f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly"
+        raise BadValue(f"{what}. {_advice(target, field, gaps=gaps)}")
+
+
+def _advice(target: str, field: Field, *, gaps: bool) -> str:
+    """What to do where a type cannot hold a number. None is wider than float64; what that cannot hold is an integer."""
+    if target != "float64":
+        return "Choose a wider type with --dtype."
+    if gaps:
+        return "Integers with gaps become float64: pass --missing drop, or leave this column out with --columns."
+    if field.is_shared:
+        return "All series of --wide share one type: pack large integers apart from floats (with --columns), or leave them out."
+    return "Choose an integer type with --dtype, or leave this column out with --columns."
+
+
+def from_bfloat16(halves: Array) -> Array:
+    """The float32 that each upper half stands for."""
+    return (halves.astype("<u4") << np.uint32(16)).view("<f4")
+
+
+def to_bfloat16(values: Array) -> Array:
+    """The upper half of each float32, rounded to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(values), quiet, rounded).astype("<u2")
+
+
+# Categories: the distinct texts of a column, numbered as they first appear.
+
+MAX_CATEGORIES = 1 << 20
+MAX_TEXT_BYTES = 64 << 20
+
+
+class Categories:
+    """A growing list of texts. The numbers depend only on the order of the rows, so they repeat."""
+
+    def __init__(self, name: str, texts: list[str] | None = None) -> None:
+        self._name = name
+        self._codes: dict[str, int] = {text: i for i, text in enumerate(texts or [])}
+        self._num_bytes = sum(len(text) for text in self._codes)
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def encode(self, values: pa.Array, where: str) -> tuple[npt.NDArray[Any], list[str]]:
+        """Codes of the values, and the texts that were new."""
+        if not pa.types.is_dictionary(values.type):
+            values = values.dictionary_encode()
+        # Other libraries count with unsigned numbers, which have no -1.
+        indices = to_numpy(values.indices.cast(pa.int64()).fill_null(-1))
+        # A dictionary may hold texts that no row uses: only those that do occur get a number, in order of appearance.
+        used, first = np.unique(indices[indices >= 0], return_index=True)
+        used = used[np.argsort(first)]
+        texts = values.dictionary.take(from_numpy(used)).to_pylist()
+        new = [text for text in dict.fromkeys(texts) if text is not None and text not in self._codes]
+        for text in new:
+            self._codes[text] = len(self._codes)
+            self._num_bytes += len(text)
+        if len(self._codes) > MAX_CATEGORIES or self._num_bytes > MAX_TEXT_BYTES:
+            raise SourceTooLarge(
+                f"column {self._name!r} has more than {min(len(self._codes), MAX_CATEGORIES):,} distinct texts at {where}. "
+                "It is no category: leave it out with --columns, or use it as --series."
+            )
+        table = np.full(int(indices.max(initial=-1)) + 2, MISSING_CODE, dtype="<i4")
+        table[used] = [MISSING_CODE if text is None else self._codes[text] for text in texts]
+        return table[indices], new
+
+
+# Filling forward: a missing value takes the last one before it in its series.
+
+
+def is_missing(values: Array) -> Array:
+    """Which in-band values stand for missing: NaN, the least int64, code -1. (Of 16 bits, only bfloat16 has such.)"""
+    if values.dtype.kind == "f":
+        return np.asarray(np.isnan(values))
+    if values.dtype == np.uint16:
+        return np.asarray(np.isnan(from_bfloat16(values)))
+    return np.asarray(values == (MISSING_TIME if values.dtype == np.int64 else MISSING_CODE))
+
+
+def fill_forward(values: Array, starts: Array, before: Any | None) -> Array:
+    """Fill gaps within each series; `starts` are the rows where one begins, `before` the value ahead of row 0 if its
+    series began earlier. A gap at the begin of a series stays."""
+    missing = is_missing(values)
+    if not missing.any():
+        return values
+    source = np.where(missing, -1, np.arange(len(values)))
+    source[starts] = starts
+    source = np.maximum.accumulate(source)
+    filled: Array = values[source]
+    if before is not None:
+        filled[source < 0] = before
+    elif (source < 0).any():
+        filled[source < 0] = values[source < 0]
+    return filled

@@ -1,0 +1,417 @@
+"""Tallies: how many values of a column are not finite, and which is the first."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, overload
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from stoker import _disk
+from stoker._disk import AppendFile, naming
+from stoker.errors import DiskError, StoreDamaged
+from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, NonFinite, Shard, Text
+
+Array = npt.NDArray[Any]
+
+
+class Tally:
+    """Running counts over the values of one column."""
+
+    __slots__ = ("first_step", "inf", "nan")
+
+    def __init__(self, *, nan: int = 0, inf: int = 0, first_step: int | None = None) -> None:
+        self.nan = nan
+        self.inf = inf
+        self.first_step = first_step
+
+    def add(self, values: Array, *, first_step: int) -> None:
+        """Count `values`, which begin at step `first_step` of the column."""
+        if values.dtype.kind != "f" or _surely_finite(values):
+            return
+        bad = ~np.isfinite(values)
+        if not bad.any():
+            return
+        nan = int(np.isnan(values).sum())
+        self.nan += nan
+        self.inf += int(bad.sum()) - nan
+        if self.first_step is None:
+            rows = bad if bad.ndim == 1 else bad.any(axis=1)
+            self.first_step = first_step + int(rows.argmax())
+
+
+def _surely_finite(values: Array) -> bool:
+    """A sum is finite only if all its terms are: one pass, no temporary. (A sum that overflows proves nothing.)"""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=np.float32 if values.dtype.itemsize == 2 else None)))
+
+
+# Columns: what a store says about each of its columns, and the texts that belong to some.
+
+Level = Literal["step", "series"]
+Kind = Literal["number", "bfloat16", "timestamp", "duration", "category", "text"]
+
+MISSING_TIME = np.iinfo(np.int64).min  # NumPy's NaT
+MISSING_CODE = -1
+
+
+class Texts(Sequence[str]):
+    """A read-only list of texts over two arrays: UTF-8 bytes end to end, and offsets into them."""
+
+    __slots__ = ("offsets", "utf8")
+
+    def __init__(self, utf8: npt.NDArray[Any], offsets: npt.NDArray[Any]) -> None:
+        self.utf8 = utf8
+        self.offsets = offsets
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Texts:
+        """Lay out a list of Python strings."""
+        encoded = [text.encode() for text in texts]
+        offsets = np.zeros(len(encoded) + 1, dtype="<i8")
+        np.cumsum([len(text) for text in encoded], out=offsets[1:])
+        offsets.flags.writeable = False
+        return cls(np.frombuffer(b"".join(encoded), dtype="|u1"), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        i = range(len(self))[index]
+        return bytes(self.utf8[self.offsets.item(i) : self.offsets.item(i + 1)]).decode("utf-8", "replace")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(text) for text in self[:6])
+        return f"[{shown}{', …' if len(self) > 6 else ''}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One entry of `Store.schema`."""
+
+    name: str
+    dtype: np.dtype[Any] | None
+    """None for text."""
+    level: Level
+    kind: Kind
+    unit: str | None = None
+    """Of timestamps and durations: "ns", "us, UTC"."""
+    width: int | None = None
+    """Numbers a step, where that is more than one value."""
+    texts: Texts | None = None
+    """The categories that codes point to, or the texts themselves."""
+    missing: int = 0
+    """Values that were missing in the source (null or empty)."""
+    nonfinite: NonFinite = NonFinite(nan=0, inf=0, first=None)
+
+    @property
+    def label(self) -> str:
+        """The type in a word, as people read it."""
+        if self.kind in ("timestamp", "duration"):
+            return f"{self.kind}[{self.unit}]"
+        if self.kind in ("category", "text", "bfloat16"):
+            return self.kind
+        width = f"[{self.width}]" if self.width is not None else ""
+        return f"{self.dtype}{width}"
+
+
+# Shards: flat `.npy` files that are mapped, never read whole, and whose every byte is accounted for.
+#
+# The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.
+
+
+def header(dtype: str, shape: Sequence[int]) -> bytes:
+    """The first 128 bytes of a shard: NumPy's format 1.0, padded to a fixed size so that it can be written last."""
+    sizes = ", ".join(str(n) for n in shape) + ("," if len(shape) == 1 else "")
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({sizes}), }}"
+    length = HEADER_BYTES - 10
+    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+
+
+def hash_block(data: bytes | memoryview | Array) -> str:
+    """The hash of one block of values."""
+    return xxhash.xxh3_64_hexdigest(data)
+
+
+def name_of(dtype: str, shape: Sequence[int], blocks: Sequence[str]) -> str:
+    """The file name of a shard follows from its content: equal content, equal name."""
+    return xxhash.xxh3_64_hexdigest(header(dtype, shape) + "".join(blocks).encode()) + ".npy"
+
+
+def map_shard(folder: Path, shard: Shard, what: str) -> Array:
+    """Map a shard read-only after checking that it is a plain file of the right size and header. Reads no values."""
+    fd = open_shard(folder, shard, what)
+    try:
+        with _disk.naming(folder / shard.file):  # a process may not be allowed the address space
+            mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+    finally:
+        os.close(fd)
+    return np.frombuffer(mapped, dtype=shard.dtype, offset=HEADER_BYTES).reshape(shard.shape)
+
+
+def open_shard(folder: Path, shard: Shard, what: str) -> int:
+    """Open a shard, checked as `map_shard` says, and return its descriptor."""
+    path = folder / shard.file
+    try:
+        fd = _disk.open_inside(folder, shard.file)
+    except FileNotFoundError:
+        raise StoreDamaged(f"{path} is missing: it holds {what}. Restore the file or pack the store again.") from None
+    try:
+        found = os.fstat(fd).st_size
+        if found != shard.num_bytes:
+            raise StoreDamaged(
+                f"{path} has {found:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again."
+            )
+        if os.pread(fd, HEADER_BYTES, 0) != header(shard.dtype, shard.shape):
+            raise StoreDamaged(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def ends_of(folder: Path, shard: Shard, what: str) -> tuple[int, int]:
+    """The first and the last value of a shard of offsets, without mapping it."""
+    fd = open_shard(folder, shard, what)
+    try:
+        first, last = (os.pread(fd, 8, HEADER_BYTES + 8 * i) for i in (0, shard.shape[0] - 1))
+    finally:
+        os.close(fd)
+    return int.from_bytes(first, "little", signed=True), int.from_bytes(last, "little", signed=True)
+
+
+def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) -> Iterator[int]:
+    """Read every byte of a shard and yield the numbers of the blocks whose hash differs. `report` gets bytes read."""
+    fd = _disk.open_inside(folder, shard.file)
+    try:
+        buffer = bytearray(min(BLOCK_BYTES, shard.values_bytes))
+        for i, expected in enumerate(shard.blocks):
+            start = i * BLOCK_BYTES
+            view = memoryview(buffer)[: min(BLOCK_BYTES, shard.values_bytes - start)]
+            found = os.preadv(fd, [view], HEADER_BYTES + start)
+            if found != len(view) or hash_block(view) != expected:
+                yield i
+            report(len(view))
+    finally:
+        os.close(fd)
+
+
+# Column files: shards while they grow. Appended to, hashed block by block, and sealed into a shard at the end.
+#
+# What a killed process left behind is taken up again only after its bytes have been read and hashed anew, so nothing
+# here needs to be synced before the end: a file that lost its tail is found out, not trusted.
+
+_WRITEBACK_BYTES = 4 << 20
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How far a column file is: enough to take it up again, and to notice if it is not as it was."""
+
+    rows: int
+    blocks: list[str]
+    tail: str
+    """Hash of the last, unfinished block."""
+
+
+class ColumnFile:
+    """One growing array on disk. Values are appended in C order; `width` numbers make a row."""
+
+    def __init__(self, file: AppendFile, dtype: np.dtype[Any], width: int | None) -> None:
+        self.dtype = dtype
+        self.width = width
+        self.rows = 0
+        self.path = file.path
+        self._file = file
+        self._sealed: Shard | None = None
+        self._blocks: list[str] = []
+        self._hasher = xxhash.xxh3_64()
+        self._in_block = 0
+        self._written_back = 0
+
+    @classmethod
+    def create(cls, path: Path, dtype: np.dtype[Any], width: int | None = None) -> Self:
+        """Start an empty column; the header's place is kept free."""
+        file = AppendFile.create(path)
+        try:
+            file.append(bytes(HEADER_BYTES))
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, dtype, width)
+
+    @classmethod
+    def reopen(cls, path: Path, dtype: np.dtype[Any], width: int | None, mark: Mark) -> Self | None:
+        """Take up a column where `mark` was made; None if the bytes on disk are not those that were written.
+
+        A column that was sealed into the folder above is found there: it then can be read and sealed, not appended to.
+        """
+        num_bytes = mark.rows * (width or 1) * dtype.itemsize
+        shape = [mark.rows] if width is None else [mark.rows, width]
+        blocks = mark.blocks if num_bytes == len(mark.blocks) * BLOCK_BYTES else [*mark.blocks, mark.tail]
+        shard = Shard(file=name_of(dtype.str, shape, blocks), dtype=dtype.str, shape=shape, blocks=blocks)
+        sealed = not path.exists()
+        where = path.parent.parent / shard.file if sealed else path
+        try:
+            if where.is_symlink() or where.stat().st_size < HEADER_BYTES + num_bytes:
+                return None
+        except OSError:
+            return None
+        file = (
+            AppendFile(where, os.open(where, os.O_RDONLY), num_bytes)
+            if sealed
+            else AppendFile.reopen(where, HEADER_BYTES + num_bytes)
+        )
+        column = cls(file, dtype, width)
+        column._sealed = shard if sealed else None
+        with where.open("rb", buffering=0) as raw:
+            raw.seek(HEADER_BYTES)
+            for start in range(0, num_bytes, BLOCK_BYTES):
+                column._hash(memoryview(raw.read(min(BLOCK_BYTES, num_bytes - start))))
+        column.rows = mark.rows
+        if column.mark() == mark:
+            return column
+        column.close()
+        return None
+
+    def append(self, values: Array) -> None:
+        """Add rows. `values` must be C-contiguous and of this column's dtype and width."""
+        data = memoryview(values.reshape(-1).view(np.uint8))
+        self._hash(data)
+        self._file.append(data)
+        self.rows += len(values)
+        behind = self._file.num_bytes - self._written_back
+        if behind >= _WRITEBACK_BYTES:
+            self._file.start_writeback(self._written_back, behind)
+            self._written_back = self._file.num_bytes
+
+    def _hash(self, data: memoryview) -> None:
+        done = 0
+        while done < data.nbytes:
+            part = data[done : done + BLOCK_BYTES - self._in_block]
+            self._hasher.update(part)
+            self._in_block += part.nbytes
+            done += part.nbytes
+            if self._in_block == BLOCK_BYTES:
+                self._blocks.append(self._hasher.hexdigest())
+                self._hasher.reset()
+                self._in_block = 0
+
+    def mark(self) -> Mark:
+        """Where the file is now."""
+        return Mark(rows=self.rows, blocks=list(self._blocks), tail=self._hasher.hexdigest())
+
+    def read(self, start: int, stop: int) -> Array:
+        """Read rows back. A plain read and not a map: mapped pages would count as memory of this process."""
+        row_bytes = self.dtype.itemsize * (self.width or 1)
+        out = np.empty((stop - start) * (self.width or 1), dtype=self.dtype)
+        view = memoryview(out.view(np.uint8))
+        with naming(self.path):
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                done = 0
+                while done < view.nbytes:
+                    count = os.preadv(fd, [view[done:]], HEADER_BYTES + start * row_bytes + done)
+                    if count == 0:
+                        raise DiskError(errno.EIO, f"{self.path} ends before row {stop:,}, which was written to it.")
+                    done += count
+            finally:
+                os.close(fd)
+        return out if self.width is None else out.reshape(-1, self.width)
+
+    def seal(self, folder: Path) -> Shard:
+        """Finish: write the header, sync, and move the file to its name in `folder`."""
+        if self._sealed is not None:
+            return self._sealed
+        shape = [self.rows] if self.width is None else [self.rows, self.width]
+        blocks = [*self._blocks, self._hasher.hexdigest()] if self._in_block else list(self._blocks)
+        name = name_of(self.dtype.str, shape, blocks)
+        self._file.overwrite(header(self.dtype.str, shape), 0)
+        self._file.publish(folder / name)
+        self.path = folder / name
+        return Shard(file=name, dtype=self.dtype.str, shape=shape, blocks=blocks)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._file.close()
+
+
+# Text files of a pack: texts end to end in one column file, their offsets in another.
+
+_BYTE = np.dtype("|u1")
+_OFFSET = np.dtype("<i8")
+
+
+class TextFile:
+    """Growing texts on disk, two files that are sealed into a `Text`."""
+
+    def __init__(self, utf8: ColumnFile, offsets: ColumnFile) -> None:
+        self._utf8 = utf8
+        self._offsets = offsets
+
+    @classmethod
+    def create(cls, path: Path) -> Self:
+        """Start an empty list of texts."""
+        texts = cls(ColumnFile.create(path, _BYTE), ColumnFile.create(path.with_name(path.name + "o"), _OFFSET))
+        texts._offsets.append(np.zeros(1, dtype=_OFFSET))
+        return texts
+
+    @classmethod
+    def reopen(cls, path: Path, marks: list[Mark]) -> Self | None:
+        """Take up where `marks` were made; None if the bytes are not those that were written."""
+        utf8 = ColumnFile.reopen(path, _BYTE, None, marks[0])
+        offsets = ColumnFile.reopen(path.with_name(path.name + "o"), _OFFSET, None, marks[1])
+        return cls(utf8, offsets) if utf8 is not None and offsets is not None else None
+
+    @property
+    def rows(self) -> int:
+        """How many texts there are."""
+        return self._offsets.rows - 1
+
+    def append(self, texts: pa.Array) -> None:
+        """Add texts; a missing one becomes the empty text."""
+        if len(texts) == 0:
+            return
+        texts = texts.cast(pa.large_string()).fill_null("")
+        offsets = np.frombuffer(texts.buffers()[1], dtype=_OFFSET)[texts.offset : texts.offset + len(texts) + 1]
+        before = self._utf8.rows
+        if offsets[-1] > offsets[0]:
+            self._utf8.append(np.frombuffer(texts.buffers()[2], dtype=_BYTE)[offsets[0] : offsets[-1]])
+        self._offsets.append(offsets[1:] - offsets[0] + before)
+
+    def mark(self) -> list[Mark]:
+        """Where both files are now."""
+        return [self._utf8.mark(), self._offsets.mark()]
+
+    def read(self, start: int, stop: int) -> pa.Array:
+        """Texts `start` to `stop` as an Arrow array."""
+        offsets = self._offsets.read(start, stop + 1)
+        utf8 = self._utf8.read(int(offsets[0]), int(offsets[-1]))
+        buffers = [None, pa.py_buffer(offsets - offsets[0]), pa.py_buffer(utf8)]
+        return pa.Array.from_buffers(pa.large_string(), stop - start, buffers)
+
+    def seal(self, folder: Path) -> Text:
+        """Finish both files."""
+        return Text(utf8=self._utf8.seal(folder), offsets=self._offsets.seal(folder))
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._utf8.close()
+        self._offsets.close()

@@ -1,1 +1,0 @@
-"""Readers of raw files, one format a file; `find` tells which reader fits which path."""

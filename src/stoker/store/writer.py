@@ -1,0 +1,255 @@
+"""Debris: what packs that were killed left in a store's folder, and what an older store leaves when it is replaced.
+
+The law: a shard that the manifest names stays, and so does every file that no pack could have made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stoker import _disk
+from stoker.errors import DiskError, ManifestInvalid, OptionError, StoreDamaged, StoreExists, StoreNotFound
+from stoker.store import manifest as manifests
+from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
+from stoker.store.shards import Column, ColumnFile, Texts
+from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, read_manifest
+
+WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")
+"""Names of the files in a work folder."""
+MARK_NAME = "mark"
+"""The file in a work folder that says that Stoker made it, and what has the names of shards beside it. There before all of them."""
+_LATE = ("journal", MARK_NAME)  # what goes last: with a journal the same pack may finish what it began
+
+
+def make_work(folder: Path) -> None:
+    """An empty, marked work folder in the folder of a store."""
+    remove_work(folder)
+    _disk.make_folder(folder / WORK_NAME)
+    _disk.write_file(folder / WORK_NAME / MARK_NAME, b"a pack of Stoker\n")
+
+
+def remove_work(folder: Path) -> None:
+    """Remove the work folder, its mark last."""
+    work = folder / WORK_NAME
+    entries = sorted(work.iterdir()) if work.is_dir() and not work.is_symlink() else []
+    for entry in sorted(entries, key=lambda entry: _LATE.index(entry.name) + 1 if entry.name in _LATE else 0):
+        _disk.remove_folder(entry)
+    _disk.remove_folder(work)
+
+
+def remove_debris(folder: Path) -> None:
+    """Remove shards that the manifest does not name; all stay if the manifest cannot say which."""
+    try:
+        named = {shard.file for shard in manifests.shards(read_manifest(folder))}
+    except StoreNotFound:
+        named = set()
+    except ManifestInvalid:
+        return
+    for entry in sorted(folder.iterdir()):
+        if _disk.SHARD_NAME.fullmatch(entry.name) and entry.name not in named:
+            _disk.remove_file(entry)
+    _disk.remove_file(folder / (MANIFEST_NAME + ".tmp"))
+
+
+# The target: the folder that a new store goes to. A store may replace a store, in one step, and never something else.
+
+
+def replace_store(folder: Path, sources: Sequence[Path | None], write: Callable[[], Manifest], *, replace: bool) -> None:
+    """Have `write` make the shards of a new store in `folder`, then commit its manifest.
+
+    Until then a store that is there stays as it was; without `replace` it is an error that there is one. `sources` are paths that
+    must not be the folder itself.
+    """
+    check_target(folder, sources, replace=replace)
+    with _new_folders(folder), _disk.Lock(folder):
+        _refuse_store(folder, replace=replace)  # another process may have made one between our check and our lock
+        try:
+            _commit(folder, write())
+            remove_debris(folder)
+            remove_work(folder)
+        except Exception:
+            # What failed leaves nothing behind. (Ctrl-C is no Exception: its work stays, and the next pack goes on with it.)
+            with contextlib.suppress(DiskError):
+                _clean_up(folder)
+            raise
+
+
+@contextlib.contextmanager
+def _new_folders(folder: Path) -> Iterator[None]:
+    """Make a folder and those above it; after an error, the new ones that are empty go again."""
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        _disk.make_folder(folder)
+        yield
+    except Exception:
+        for path in absent:
+            with contextlib.suppress(DiskError), _disk.naming(path):
+                _disk.disk.rmdir(path)
+        raise
+
+
+def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: bool) -> None:
+    """A store may go to a new or empty folder, or take the place of a store where `replace` says so; never of something else."""
+    _disk.check_path(folder)
+    with _disk.naming(folder):
+        if folder.exists() and not folder.is_dir():
+            raise OptionError(f"{folder} is a file, but a store is a folder. Choose another name.")
+        for source in sources:
+            if source is not None and source.resolve() == folder.resolve():
+                raise OptionError(f"{folder} is both the source and the store. Choose another name for the store.")
+        foreign = sorted(_foreign(folder)) if folder.is_dir() else []
+    if foreign:
+        raise OptionError(
+            f"{folder} is no store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."
+        )
+    _refuse_store(folder, replace=replace)
+
+
+def _refuse_store(folder: Path, *, replace: bool) -> None:
+    if not replace and os.path.lexists(folder / MANIFEST_NAME):
+        raise StoreExists(f"{folder} holds a store already. Choose another folder, or pass replace=True to replace that store.")
+
+
+def _foreign(folder: Path) -> Iterator[str]:
+    """What Stoker did not make. In a folder without its mark (a manifest, or a work folder that it marked) that is everything."""
+    work = folder / WORK_NAME
+    in_work: set[str] = set()
+    if work.is_dir() and not work.is_symlink():
+        in_work = {entry.name for entry in work.iterdir()}
+        yield from (f"{WORK_NAME}/{name}" for name in in_work if not WORK_FILE.fullmatch(name))
+    elif os.path.lexists(work):
+        yield WORK_NAME
+    try:
+        read_manifest(folder)
+        return  # files beside those of a store are in nobody's way
+    except StoreNotFound:
+        ours = {WORK_NAME, MANIFEST_NAME + ".tmp"}
+    except ManifestInvalid:
+        ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME}
+    # What a process that was killed at its begin leaves: a lock file, and a work folder with nothing in it but a mark under way.
+    names = {entry.name for entry in folder.iterdir()}
+    names -= {".lock"} if _is_lock(folder / ".lock") else set()
+    if MARK_NAME in in_work or _names_stoker(folder / MANIFEST_NAME):
+        yield from (name for name in names - ours if not _disk.SHARD_NAME.fullmatch(name))
+    else:
+        yield from names - ({WORK_NAME} if in_work <= {f"{MARK_NAME}.tmp"} else set())
+
+
+def _names_stoker(manifest: Path) -> bool:
+    """Whether a damaged manifest still begins as one of ours does."""
+    try:
+        with os.fdopen(_disk.open_plain(manifest, ManifestInvalid), "rb") as file:
+            return b'"format": "stoker"' in file.read(64)
+    except (OSError, ManifestInvalid):
+        return False
+
+
+def _is_lock(path: Path) -> bool:
+    """Whether a file could be a lock of ours: it is empty, holds the number of a process, or is gone with that process."""
+    try:
+        with os.fdopen(_disk.open_plain(path, StoreDamaged), "rb") as file:
+            found = file.read(32)
+    except FileNotFoundError:
+        return True
+    except (OSError, StoreDamaged):
+        return False
+    return not found or (len(found) < 20 and found.isdigit())
+
+
+def _commit(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest, by one that was read as a reader will read it: from here on the older store is gone.
+
+    The shards' names are made durable first, so that a manifest never names what is not there.
+    """
+    data = manifests.dump(manifest)
+    try:
+        check_staged(folder, data)
+    except (ManifestInvalid, StoreDamaged) as error:
+        raise type(error)(f"{folder} would be a store that cannot be opened, so it was not written: {error}") from error
+    with _disk.naming(folder):
+        _disk.disk.sync_folder(folder)
+    _disk.write_file(folder / MANIFEST_NAME, data)
+
+
+def _clean_up(folder: Path) -> None:
+    """After an error: the store as it was before, or no folder at all."""
+    # If it was the sync behind the commit that failed, the old manifest may come back: its shards go only when it cannot.
+    with _disk.naming(folder):
+        _disk.disk.sync_folder(folder)
+    remove_debris(folder)
+    remove_work(folder)  # last, as its mark says whose the shards are
+    if {entry.name for entry in folder.iterdir()} <= {".lock"}:
+        _disk.remove_folder(folder)
+
+
+# Saving: a store in memory, or another one, written as it is: same columns, same series, same order, whatever their width.
+
+Array = npt.NDArray[Any]
+
+
+def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) -> None:
+    """Write all columns to `folder`, which becomes a store or stays as it was. `note` says where the values are from."""
+    replace_store(folder, [store.path], lambda: _write(store, folder, note), replace=replace)
+
+
+def _write(store: Store, folder: Path, note: str) -> Manifest:
+    make_work(folder)
+    uniform = store.uniform_length is not None
+    source = store.manifest
+    return Manifest(
+        format="stoker",
+        version=manifests.VERSION,
+        digest="",
+        num_series=len(store),
+        num_steps=store.num_steps,
+        length=store.uniform_length,
+        offsets=None if uniform else _shard(folder, np.ascontiguousarray(store.offsets)),
+        key=store.key,
+        time=store.time,
+        columns=[_entry(folder, store, column) for column in store.schema.values()],
+        notes=source.notes if source else [],
+        sources=source.sources if source else [SourceEntry(name=note, num_bytes=0, num_rows=store.num_steps, xxh3=None)],
+    )
+
+
+def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
+    return ColumnEntry(
+        name=column.name,
+        level=column.level,
+        kind=column.kind,
+        unit=column.unit,
+        values=_shard(folder, store.column(column.name)) if column.dtype is not None else None,
+        texts=_texts(folder, column.texts) if column.texts is not None else None,
+        missing=column.missing,
+        nonfinite=column.nonfinite,
+    )
+
+
+def _texts(folder: Path, texts: Texts) -> Text:
+    return Text(utf8=_shard(folder, texts.utf8), offsets=_shard(folder, texts.offsets))
+
+
+def _shard(folder: Path, values: Array) -> Shard:
+    width = values.shape[1] if values.ndim == 2 else None
+    file = ColumnFile.create(folder / WORK_NAME / "final.column", values.dtype, width)
+    try:
+        for block in _blocks(values):
+            file.append(block)
+        return file.seal(folder)
+    finally:
+        file.close()
+
+
+def _blocks(values: Array) -> Iterator[Array]:
+    """Pieces of some megabytes, so that no more of a mapped column is in memory at once."""
+    rows = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
+    for start in range(0, len(values), rows):
+        yield np.ascontiguousarray(values[start : start + rows])

@@ -1,0 +1,424 @@
+"""Ranks: the processes of one training, as `torchrun` starts them, and what they tell each other beside gradients.
+
+Weights are whole on each rank and gradients are added up (`replicas`), or each rank keeps a part of everything (`shards`). Numbers
+that decide (signals, budgets, states) travel over the host, so no device waits for them.
+
+The law: whatever decides how a training goes on is the same on all ranks at the same step. Only the first rank writes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NoReturn, get_args
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from stoker.errors import OptionError, TrainError
+from stoker.train.checkpoint import Checkpoints
+from stoker.train.loss import LossFunction
+from stoker.train.numerics import repeated_layers
+from stoker.train.state_dict import flatten, unflatten
+
+Kind = Literal["auto", "ddp", "fsdp"]
+PIECE_BYTES = 1 << 28
+"""What is sent at once."""
+_CPU = torch.device("cpu")
+
+
+class Ranks:
+    """This process and the others; alone, it asks nobody."""
+
+    def __init__(self, *, rank: int, world_size: int, kind: str, device: torch.device) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+        """Where this rank computes; alone, nobody asks."""
+        self.together = world_size > 1
+        """Whether there are others."""
+        self.shards = self.together and kind == "fsdp"
+        """Whether each rank keeps a part of the weights."""
+        self._host: Any = dist.new_group(backend="gloo") if self.together and dist.get_backend() != "gloo" else None
+
+    @classmethod
+    def find(cls, kind: str, model: nn.Module, device: str | torch.device | None) -> Ranks:
+        """Those of the process group there is, or of one that is made as torchrun says; it ends with the process.
+
+        Where the device is not said to its number, a rank takes the GPU that is its turn.
+        """
+        if kind not in get_args(Kind):
+            raise OptionError(f"ranks is {kind!r}; expected one of {', '.join(get_args(Kind))}.")
+        if not dist.is_available() or not (dist.is_initialized() or _number("WORLD_SIZE", 1) > 1):
+            return cls(rank=0, world_size=1, kind=kind, device=_CPU)
+        place = torch.device(device) if device is not None else next((one.device for one in model.parameters()), _CPU)
+        if place.type == "cuda":
+            place = place if device is not None and place.index is not None else _own_gpu()
+            torch.cuda.set_device(place)
+        if not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+            atexit.register(_leave)
+        return cls(rank=dist.get_rank(), world_size=dist.get_world_size(), kind=kind, device=place)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that writes and prints."""
+        return self.rank == 0
+
+    # ---- on the device ----
+
+    def align(self, model: nn.Module) -> None:
+        """Let all ranks begin with the weights and buffers of the first one."""
+        tensors = [*model.parameters(), *model.buffers()]
+        if not self.together or any(hasattr(tensor, "to_local") for tensor in tensors):  # what is sharded is in order
+            return
+        self.check_same("the shapes of the model's weights", [list(tensor.shape) for tensor in tensors])
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), src=0)
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor by its mean over all ranks."""
+        dist.all_reduce(tensor)
+        tensor.div_(self.world_size)
+
+    # ---- over the host ----
+
+    def most(self, numbers: list[int]) -> list[int]:
+        """The largest of each number over all ranks."""
+        if not self.together:
+            return numbers
+        most = torch.tensor(numbers)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=self._host)
+        found: list[int] = most.tolist()
+        return found
+
+    def meet(self) -> None:
+        """Wait until all ranks are here."""
+        self.most([0])
+
+    def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """A tensor of one shape, of all ranks."""
+        own = tensor.detach().cpu().contiguous()
+        found = [torch.empty_like(own) for _ in range(self.world_size)]
+        dist.all_gather(found, own, group=self._host)
+        return [one.to(tensor.device) for one in found]
+
+    def collect(self, tree: Any) -> list[Any]:
+        """A state of each rank."""
+        if not self.together:
+            return [tree]
+        own = _packed(tree)
+        (size,) = self.most([len(own)])
+        room = torch.zeros(size, dtype=torch.uint8)
+        room[: len(own)] = own
+        return [_unpacked(one) for one in self.gather(room)]
+
+    def share(self, tree: Any) -> Any:
+        """The state of the first rank, tensors on the host."""
+        if not self.together:
+            return tree
+        data = _packed(tree) if self.is_first else torch.empty(0, dtype=torch.uint8)
+        (size,) = self.most([len(data)])
+        if not self.is_first:
+            data = torch.empty(size, dtype=torch.uint8)
+        for begin in range(0, size, PIECE_BYTES):
+            dist.broadcast(data[begin : begin + PIECE_BYTES], src=0, group=self._host)
+        return tree if self.is_first else _unpacked(data)
+
+    def first(self, function: Callable[[], Any]) -> Any:
+        """What a function returns on the first rank, which alone calls it; where it fails, all ranks do."""
+        if not self.together:
+            return function()
+        if not self.is_first:
+            told = self.share(None)
+            return told["value"] if "value" in told else _fail(told["error"])
+        try:
+            value = function()
+        except BaseException as error:
+            self.share({"error": f"{type(error).__name__}: {error}"})
+            raise
+        self.share({"value": value})
+        return value
+
+    def check_same(self, what: str, value: Any) -> None:
+        """Refuse, on all ranks, what would let them wait for each other forever."""
+        found = self.collect(value)
+        for rank, other in enumerate(found):
+            if other != found[0]:
+                shown = [repr(one) if len(repr(one)) < 60 else f"{repr(one)[:60]}…" for one in (found[0], other)]
+                raise OptionError(f"{what}: {shown[0]} on rank 0, but {shown[1]} on rank {rank}; expected the same on all ranks.")
+
+
+class Elsewhere(Checkpoints):
+    """The checkpoints of a rank that writes none: the first one does."""
+
+    def save(
+        self, step: int, parts: Mapping[str, Any], facts: Mapping[str, Any], *, best: bool = False, wait: bool = False
+    ) -> None:
+        """Nothing is done here."""
+
+
+def _fail(text: str) -> NoReturn:
+    raise TrainError(f"rank 0 has stopped: {text}")
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text.isdecimal() and text:
+        raise OptionError(f"the environment variable {name} is {text!r}; expected a whole number.")
+    return int(text) if text else default
+
+
+def _own_gpu() -> torch.device:
+    number, present = _number("LOCAL_RANK", _number("RANK", 0)), torch.cuda.device_count()
+    if number >= present:
+        raise OptionError(f"this is process {number} of its machine, which has {present} GPUs. Start at most one a GPU.")
+    return torch.device("cuda", number)
+
+
+def _packed(tree: Any) -> torch.Tensor:
+    """A state as bytes: the length of its description, the description, and the tensors end to end."""
+    tensors, skeleton = flatten(tree)
+    kinds = {name: [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for name, tensor in tensors.items()}
+    text = np.frombuffer(json.dumps([kinds, skeleton]).encode(), np.uint8)
+    head = [np.frombuffer(len(text).to_bytes(8, "little"), np.uint8), text]
+    return torch.cat([*(torch.from_numpy(part.copy()) for part in head), *map(_bytes_of, tensors.values())])
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _unpacked(data: torch.Tensor) -> Any:
+    size = int.from_bytes(data[:8].numpy().tobytes(), "little")
+    kinds, skeleton = json.loads(data[8 : 8 + size].numpy().tobytes())
+    tensors, place = {}, 8 + size
+    for name, (dtype, shape) in kinds.items():
+        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        end = place + tensor.numel() * tensor.itemsize
+        tensor.reshape(-1).view(torch.uint8).copy_(data[place:end])
+        tensors[name], place = tensor, end
+    return unflatten(tensors, skeleton)
+
+
+# Replicas: each rank has all weights, and gradients become means over the ranks during the backward pass (torch's DDP).
+#
+# The loss function is called within DDP, so it gets the model itself. Gradients of the first update are reduced by hand: then it
+# is
+# known which weights take part, and DDP need not look for the others in each step. So are those that an epoch has left over.
+#
+# With two ranks no sum depends on how DDP groups gradients, so a run that goes on is the same to the last bit. With more, DDP
+# groups
+# them anew in the second update after each start, and sums may be rounded otherwise.
+
+
+class Replicas:
+    """What a step asks of the ranks where each has all weights."""
+
+    def __init__(self, ranks: Ranks, model: nn.Module, loss: LossFunction, *, accumulate: int) -> None:
+        self._ranks = ranks
+        self._objective = _Objective(model, loss)
+        self._accumulate = accumulate
+        self._reducing: DistributedDataParallel | None = None
+        self._pending = 0
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        """What the user's loss says; its backward pass reduces gradients if it is the last one before an update."""
+        self._pending += 1
+        batch = with_a_sample(batch)
+        if self._reducing is None:
+            return self._objective(batch)
+        self._reducing.require_backward_grad_sync = self._pending == self._accumulate
+        try:
+            return self._reducing(batch)
+        except RuntimeError as error:
+            if "finished reduction in the prior iteration" not in str(error):
+                raise
+            raise TrainError(
+                "a weight had a gradient in the first update, but not in each one since, so ranks cannot add it up. Let the loss "
+                "depend on it each time: add 0 * weight.sum()."
+            ) from error
+
+    def join(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Reduce what no backward pass has reduced."""
+        is_done = self._reducing is not None and self._pending == self._accumulate
+        self._pending = 0
+        if is_done:
+            return
+        used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.int32)
+        used = torch.tensor(self._ranks.most(used.tolist()))
+        gradients = []
+        for parameter, is_used in zip(parameters, used.tolist(), strict=True):
+            if is_used:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                gradients.append(parameter.grad)
+        if not gradients:
+            return
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        self._ranks.mean(flat)
+        for gradient, part in zip(gradients, flat.split_with_sizes([one.numel() for one in gradients]), strict=True):
+            gradient.copy_(part.view_as(gradient))
+        if self._reducing is None:
+            self._reducing = self._reduce(has_unused=not all(used.tolist()))
+
+    def _reduce(self, *, has_unused: bool) -> DistributedDataParallel:
+        statistics = {
+            id(buffer)
+            for layer in self._objective.modules()
+            if isinstance(layer, _NormBase)
+            for buffer in layer.buffers(recurse=False)
+        }
+        reducing = DistributedDataParallel(
+            self._objective, find_unused_parameters=has_unused, gradient_as_bucket_view=True, init_sync=False
+        )
+        # Statistics are joined after each update; what else a model keeps is that of the first rank.
+        reducing.broadcast_buffers = any(id(buffer) not in statistics for buffer in self._objective.buffers())
+        return reducing
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor by its mean over all ranks."""
+        self._ranks.mean(tensor)
+
+    def raise_flag(self, flag: torch.Tensor) -> None:
+        """Each rank has the whole gradient, so it sees what the others see."""
+
+    def norm(self, norm: torch.Tensor) -> torch.Tensor:
+        """That of the gradient is that of the whole."""
+        return norm
+
+    def most(self, number: int) -> int:
+        """The largest number of all ranks."""
+        return self._ranks.most([number])[0]
+
+
+class _Objective(nn.Module):
+    """The loss as a module: what DDP wraps."""
+
+    def __init__(self, model: nn.Module, loss: LossFunction) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss
+
+    def forward(self, batch: Any) -> Any:
+        return self._loss(self.model, batch)
+
+
+def with_a_sample(batch: Any) -> Any:
+    """The batch; where none of its rows is a sample, as at the end of an epoch, the first one poses as one.
+
+    Its weight in the update is nothing all the same, but a mean over no row would be no number.
+    """
+    valid = batch.get("valid") if isinstance(batch, dict) else None
+    if not isinstance(valid, torch.Tensor) or valid.dim() != 1 or not len(valid):
+        return batch
+    poses = valid.clone()
+    poses[0] |= ~valid.any()
+    return {**batch, "valid": poses}
+
+
+# Shards: each rank keeps a part of the weights, gradients and optimizer (torch's FSDP2), and layers are whole only while they
+# run.
+#
+# Steps and averages work on the parts; checkpoints hold the whole, so any number of ranks can go on from them.
+
+
+class Shards:
+    """What a step asks of the ranks where each has a part of the weights."""
+
+    def __init__(self, ranks: Ranks, loss: LossFunction) -> None:
+        self._ranks = ranks
+        self._loss = loss
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        """What the user's loss says. Each backward pass reduces: whole gradients would need the memory that is saved."""
+        return self._loss(model, with_a_sample(batch))
+
+    def join(self, parameters: Sequence[torch.Tensor]) -> None:
+        """All backward passes have done it."""
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        """Replace a tensor by its mean over all ranks."""
+        self._ranks.mean(tensor)
+
+    def raise_flag(self, flag: torch.Tensor) -> None:
+        """Raise it where it is raised on any rank."""
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+
+    def norm(self, norm: torch.Tensor) -> torch.Tensor:
+        """The norm of the whole, from that of each part."""
+        square = norm.square()
+        dist.all_reduce(square)
+        return square.sqrt()
+
+    def most(self, number: int) -> int:
+        """The largest number of all ranks."""
+        return self._ranks.most([number])[0]
+
+
+def shard(model: nn.Module, optimizer: Any, ranks: Ranks) -> None:
+    """Leave this rank its part of the model: repeated layers each, then the rest. The optimizer gets the new parameters."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    meshes = [one.device_mesh for one in model.parameters() if is_shard(one)]  # type: ignore[attr-defined]
+    if any(mesh.ndim != 1 or mesh.size() != ranks.world_size for mesh in meshes):
+        raise OptionError("the model is sharded, but not over all ranks and nothing else. Leave that to the trainer.")
+    if meshes:
+        return
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    mesh = init_device_mesh(ranks.device.type, (ranks.world_size,))
+    for layer in [*repeated_layers(model), model]:
+        fully_shard(layer, mesh=mesh)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return
+    if optimizer.state:
+        raise OptionError("the optimizer has been used before, so it cannot be sharded. Give a new one, or resume a checkpoint.")
+    parameters = dict(model.named_parameters())
+    for group in optimizer.param_groups:
+        group["params"] = [parameters[names[id(one)]] if id(one) in names else one for one in group["params"]]
+
+
+def is_shard(tensor: Any) -> bool:
+    """Whether a tensor is a part of one, with others on other ranks."""
+    return isinstance(tensor, torch.Tensor) and hasattr(tensor, "to_local")
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part that is here: of a plain tensor, all of it."""
+    return tensor.detach().to_local() if is_shard(tensor) else tensor  # type: ignore[attr-defined]
+
+
+@torch.no_grad()
+def whole(tree: Any, *, kept: bool) -> Any:
+    """A state with whole tensors on the host, where they are kept. All ranks must call it."""
+    if isinstance(tree, Mapping):
+        return {name: whole(part, kept=kept) for name, part in tree.items()}
+    if not is_shard(tree):
+        return tree
+    full = tree.full_tensor()
+    return full.cpu() if kept else None
+
+
+@torch.no_grad()
+def parts_of(tree: Mapping[Any, Any], like: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Of whole tensors the part that is this rank's, where `like` has a part of the same shape under the same name."""
+    return {name: _part_of(tensor, like.get(name)) for name, tensor in tree.items()}
+
+
+def _part_of(tensor: Any, like: Any) -> Any:
+    if not is_shard(like) or not isinstance(tensor, torch.Tensor) or tensor.shape != like.shape:
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

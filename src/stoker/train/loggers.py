@@ -1,0 +1,301 @@
+"""What a writer can do, and how training is kept safe from one that fails."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from stoker._clock import now_utc
+from stoker._disk import LogFile
+from stoker.errors import OptionError, TrainError
+
+
+class Writer(Protocol):
+    """Takes the numbers of a run as they come."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Take the numbers of one step; steps do not go back."""
+
+    def close(self) -> None:
+        """Put away what is still held; nothing comes after."""
+
+
+class Writers:
+    """Several writers as one that never raises: a writer that fails is dropped, with one warning that says why."""
+
+    def __init__(self, writers: Iterable[Writer]) -> None:
+        self._writers = list(writers)
+        for writer in self._writers:
+            if (
+                isinstance(writer, type)
+                or not callable(getattr(writer, "write", None))
+                or not callable(getattr(writer, "close", None))
+            ):
+                raise OptionError(
+                    f"writers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…)."
+                )
+
+    def __len__(self) -> int:
+        return len(self._writers)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Give the numbers to each."""
+        for writer in list(self._writers):
+            try:
+                writer.write(step, values)
+            except Exception as error:  # whatever a writer does, it is not worth a training
+                self._writers.remove(writer)
+                _warn(writer, error, f"at step {step:,}; it gets no more numbers")
+
+    def close(self) -> None:
+        """Close each."""
+        for writer in self._writers:
+            try:
+                writer.close()
+            except Exception as error:
+                _warn(writer, error, "as it was closed; its last numbers may be missing")
+        self._writers.clear()
+
+
+def _warn(writer: Writer, error: Exception, when: str) -> None:
+    reason = " ".join(str(error).split()) or "no reason given"
+    warnings.warn(f"writer {type(writer).__name__} failed {when}. {type(error).__name__}: {reason}", RuntimeWarning, stacklevel=4)
+
+
+# Packages that only some need: imported when a writer is made, so that a missing one is known before training starts.
+
+
+def import_extra(module: str, *, writer: str, extra: str) -> Any:
+    """The module, or one line that says how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise OptionError(f"{writer} needs a package that is missing ({error}). Run: pip install 'stoker[{extra}]'") from error
+
+
+# metrics.jsonl: one JSON object a line, `{"step": 50, "time": "2026-11-15T16:20:00.123Z", "loss": 0.25, …}`.
+#
+# Numbers that JSON lacks are the texts "NaN", "Infinity" and "-Infinity". Apart from `time`, the same training makes the same
+# bytes.
+
+MAX_LINE_BYTES = 1 << 20
+RESERVED = frozenset({"step", "time"})
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+class JsonLines:
+    """Appends to a file of JSON lines; what it has written survives the death of the process.
+
+    `from_step` cuts a file that is there back to the lines of steps up to it, so that a run goes on from a checkpoint as if the
+    steps after it had never been: lines of a step must be written before its checkpoint. Without it nothing is cut but a torn line.
+    """
+
+    def __init__(self, path: str | Path, *, from_step: int | None = None) -> None:
+        self.path = Path(path)
+        self._log = LogFile(self.path, keep=lambda line: from_step is None or _step_of(line, otherwise=from_step) <= from_step)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add one line."""
+        wrong = RESERVED & values.keys()
+        if wrong:
+            raise OptionError(f"{self.path}: a value is named {min(wrong)!r}, which each line has already. Give it another name.")
+        numbers = {name: _encoded(value) for name, value in values.items()}
+        self._log.append(msgspec.json.encode({"step": step, "time": now_utc(), **numbers}) + b"\n")
+
+    def sync(self) -> None:
+        """Return only when all lines would survive a power loss."""
+        self._log.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._log.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What a metrics.jsonl holds."""
+
+    curves: dict[str, tuple[list[int], list[float]]] = field(default_factory=dict)
+    """For each name its steps and values, in the order of the file."""
+    last_step: int | None = None
+    last_time: str | None = None
+    damaged: int = 0
+    """Whole lines that cannot be read; a torn last line is not one of them."""
+
+
+def read_lines(path: Path) -> Lines:
+    """Read a metrics.jsonl, also one that is being written. A file that is not there has no lines."""
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    last_step, last_time, damaged = None, None, 0
+    for line in _whole_lines(path):
+        entry = _decoded(line)
+        if entry is None:
+            damaged += 1
+            continue
+        last_step, time = entry.pop("step"), entry.pop("time", None)
+        last_time = time if isinstance(time, str) else last_time
+        for name, value in entry.items():
+            number = _WORDS.get(value) if isinstance(value, str) else value
+            if isinstance(number, int) and abs(number) > 2**63:
+                continue  # no number of a training; some are beyond float64 too
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                steps, values = curves.setdefault(name, ([], []))
+                steps.append(last_step)
+                values.append(float(number))
+    return Lines(curves=curves, last_step=last_step, last_time=last_time, damaged=damaged)
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    if not path.exists():
+        return
+    if not path.is_file():  # a FIFO would let the reader wait forever
+        raise TrainError(f"{path} is not a plain file.")
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            is_whole = len(line) < MAX_LINE_BYTES
+            while not line.endswith(b"\n") and len(line) == MAX_LINE_BYTES:
+                line = file.readline(MAX_LINE_BYTES)
+            if line.endswith(b"\n"):
+                yield line if is_whole else b""
+
+
+def _decoded(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    step = entry.get("step")
+    return entry if isinstance(step, int) and not isinstance(step, bool) and -(2**63) <= step < 2**63 else None
+
+
+def _step_of(line: bytes, *, otherwise: int) -> int:
+    entry = _decoded(line)
+    return otherwise if entry is None else int(entry["step"])
+
+
+def _encoded(value: float) -> float | str:
+    number = float(value)
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+# TensorBoard: event files in a folder. Extra `tensorboard`.
+
+
+class TensorBoard:
+    """Writes scalars into `folder`; a run that resumes hides what its folder has of the steps that are done again."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._module = import_extra("torch.utils.tensorboard", writer="TensorBoard", extra="tensorboard")
+        self._events: Any = None
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Add a point to each curve."""
+        if self._events is None:
+            # Only now is the first step known: TensorBoard drops what earlier files have from it on.
+            self._events = self._module.SummaryWriter(log_dir=str(self.folder), purge_step=step)
+        for name, value in values.items():
+            self._events.add_scalar(name, value, global_step=step)
+
+    def close(self) -> None:
+        """Write the rest and close the file."""
+        if self._events is not None:
+            self._events.close()
+
+
+# Weights & Biases. Extra `wandb`.
+
+
+class Wandb:
+    """Logs to a run of Weights & Biases; the options are those of `wandb.init` (project, name, id, resume, mode, config, …)."""
+
+    def __init__(self, **options: Any) -> None:
+        module = import_extra("wandb", writer="Wandb", extra="wandb")
+        self._run = module.init(**options)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Log one step."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Finish the run."""
+        self._run.finish()
+
+
+# MLflow. Extra `mlflow`.
+
+_FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
+"""What MLflow takes in no name of a metric."""
+
+
+class Mlflow:
+    """Logs to a run of MLflow, at the server that `tracking_uri` (or the environment) names; `run_id` goes on with a run."""
+
+    def __init__(
+        self, *, experiment: str | None = None, name: str | None = None, tracking_uri: str | None = None, run_id: str | None = None
+    ) -> None:
+        self._module = import_extra("mlflow", writer="Mlflow", extra="mlflow")
+        try:
+            if tracking_uri is not None:
+                self._module.set_tracking_uri(tracking_uri)
+            if experiment is not None:
+                self._module.set_experiment(experiment)
+            # Beside whatever run the program may have open itself.
+            self.run_id: str = self._module.start_run(
+                run_id=run_id, run_name=name, nested=self._module.active_run() is not None
+            ).info.run_id
+        except Exception as error:  # a server that is not there, a store that this version refuses, a package that is missing
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise OptionError(
+                f"Mlflow cannot begin a run: {reason} Run: pip install 'stoker[mlflow]', or let MLFLOW_TRACKING_URI name a store, "
+                f"such as sqlite:///mlflow.db or the address of a server."
+            ) from error
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Log one step."""
+        named = {_FORBIDDEN.sub("_", name): value for name, value in values.items()}
+        self._module.log_metrics(named, step=step, run_id=self.run_id)
+
+    def close(self) -> None:
+        """End the run."""
+        active = self._module.active_run()
+        if active is not None and active.info.run_id == self.run_id:
+            self._module.end_run()
+
+
+# A writer by its name, as a configuration gives it.
+
+_MAKE: dict[str, Callable[[Path], Writer]] = {
+    "tensorboard": lambda folder: TensorBoard(folder / "tensorboard"),
+    "wandb": lambda folder: Wandb(name=folder.name, dir=str(folder)),
+    "mlflow": lambda folder: Mlflow(name=folder.name),
+}
+NAMES = tuple(_MAKE)
+
+
+def make_writer(name: str, *, folder: str | Path) -> Writer:
+    """The writer of this name, for the run in a folder."""
+    if name not in _MAKE:
+        raise OptionError(f"writer is {name!r}; expected {', '.join(repr(one) for one in NAMES)}.")
+    return _MAKE[name](Path(folder).absolute())
+
+
+# Writers: where the numbers of a run go.
+#
+#     writer       what a writer can do, and how training is kept safe from one that fails
+#     jsonl        metrics.jsonl, always
+#     tensorboard, wandb, mlflow      optional: imported when one is made, each an extra of stoker
+#
+# A writer that is ours can be made by its name: `make_writer("tensorboard", folder="runs/tfa")`.
+
+__all__ = ["NAMES", "JsonLines", "Mlflow", "TensorBoard", "Wandb", "Writer", "Writers", "make_writer"]

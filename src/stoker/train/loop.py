@@ -1,0 +1,556 @@
+"""Signals: Ctrl-C, SIGTERM and SIGHUP ask a run to end; the loop finishes its step, saves and leaves.
+
+The law: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
+that was ignored before (as under nohup) stays ignored, and all handlers are put back.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import torch
+from torch import nn
+
+from stoker._clock import now_ns
+from stoker._text import readable_seconds
+from stoker.errors import NonFinite, OptionError, TrainError
+from stoker.train import resume, state_dict
+from stoker.train.autotune import Setup, Trial
+from stoker.train.graph import Work
+from stoker.train.loss import LossFunction, num_samples, outcome_of
+from stoker.train.metrics import Metric
+from stoker.train.readout import Readout, Window
+
+if TYPE_CHECKING:
+    from stoker.train.checkpoint import Checkpoints
+    from stoker.train.numerics import LearningRate
+    from stoker.train.readout import Log
+    from stoker.train.stream import Stream
+    from stoker.train.trainer import Trainer
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """A context manager around a loop. Only the main thread can have handlers: in any other it does nothing."""
+
+    def __init__(self) -> None:
+        self.asked: int | None = None
+        """The number of the first signal that came, or None."""
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """What a command that was asked to end returns to its shell: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+        return 0 if self.asked is None else 128 + self.asked
+
+    @property
+    def name(self) -> str:
+        """The first signal as people call it, or an empty text."""
+        return "" if self.asked is None else signal.Signals(self.asked).name
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                found = signal.getsignal(number)
+                # None is a handler that is not Python's: it could not be put back.
+                if found is not None and found is not signal.SIG_IGN:
+                    self._before[number] = found
+                    signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked is None:
+            self.asked = number
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+# The result of a fit: how it ended, and what was measured on the way.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What `Trainer.fit` returns."""
+
+    stopped: Stopped
+    """Why it ended: all epochs are done, early stopping, the time budget, or a signal."""
+    step: int
+    """Updates done in all."""
+    epoch: int
+    """Epochs done in all."""
+    metrics: dict[str, float]
+    """Of the last epoch; those of the validation begin with `val_`."""
+    best: float | None
+    """The best value of the metric that is watched."""
+    best_step: int | None
+    skipped: int
+    """Updates that the guard skipped."""
+    seconds: float
+    wait: float
+    """Share of the time that was spent waiting for batches, in this call."""
+    setup: Setup
+    """How steps were done."""
+    trials: tuple[Trial, ...]
+    """What was tried to find that out."""
+    folder: Path | None
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        best = f", best {self.best:.4g} at step {self.best_step:,}" if self.best is not None and self.best_step is not None else ""
+        return (
+            f"{self.stopped} after {self.step:,} steps and {self.epoch:,} epochs in {readable_seconds(self.seconds)}: "
+            f"{numbers}{best}; waited for data {self.wait:.1%} of the time"
+        )
+
+
+# Evaluation: the mean loss and the metrics of all batches, added up on the device and read once at the end.
+
+Join = Callable[[torch.Tensor], list[torch.Tensor]]
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    loss: LossFunction,
+    batches: Iterable[Any],
+    *,
+    metrics: Mapping[str, Metric],
+    context: Any,
+    place: Callable[[Any], Any],
+    gather: Join | None = None,
+) -> dict[str, float]:
+    """The means over all samples. The model is in evaluation mode meanwhile; a feed begins the same epoch each time."""
+    set_epoch = getattr(batches, "set_epoch", None)
+    if set_epoch is not None:
+        set_epoch(0)  # so that sums come in one order, whatever was evaluated before
+    for metric in metrics.values():
+        metric.reset()
+    sums: dict[str, torch.Tensor] = {}
+    weight_sum: torch.Tensor | None = None
+    was_training = model.training
+    model.eval()
+    try:
+        for given in batches:
+            batch = place(given)
+            with context:
+                outcome = outcome_of(loss(model, batch))
+            weight = torch.as_tensor(num_samples(batch), device=outcome.loss.device).double()
+            weight_sum = weight if weight_sum is None else weight_sum + weight
+            for name, value in {"loss": outcome.loss, **outcome.scalars}.items():
+                # A batch without any sample has no mean; its weight is zero, and 0 * nan would not be.
+                part = torch.where(weight > 0, value.double() * weight, 0)
+                sums[name] = part if name not in sums else sums[name] + part
+            if metrics:
+                _update(metrics, outcome.whole, batch)
+    finally:
+        model.train(was_training)
+    if weight_sum is None:
+        raise TrainError("there is no batch to evaluate: the iterable is empty.")
+    totals = torch.stack([weight_sum, *sums.values()])
+    if gather is not None:
+        totals = torch.stack(gather(totals)).sum(0)
+        for metric in metrics.values():
+            metric.gather(gather)
+    values: list[float] = totals.tolist()
+    means = {name: value / values[0] for name, value in zip(sums, values[1:], strict=True)}
+    return means | {name: metric.compute() for name, metric in metrics.items()}
+
+
+def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], batch: Any) -> None:
+    if "prediction" not in whole or "target" not in whole:
+        raise TrainError(
+            f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
+            f"'prediction' and 'target'."
+        )
+    valid = whole.get("valid", batch.get("valid") if isinstance(batch, Mapping) else None)
+    for metric in metrics.values():
+        metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)
+
+
+# A fit: one training in progress. It goes through epochs, and between updates looks at what else is due.
+#
+# Between two updates the host compares two numbers and reads the clock; everything else (logging, saving, signals, the end of a
+# budget) happens when a comparison says so. All that a fit consists of is its state: a checkpoint holds it, so a fit that goes on
+# from one does what it would have done.
+
+Stopped = Literal["finished", "early", "budget", "signal"]
+
+LOOK_NS = 100_000_000
+"""How often the host looks at signals, the budget and the bar."""
+MOST_OVERFLOWS = 100
+"""Updates in a row that fp16 may skip while it looks for a scale that does not overflow."""
+MOST_RATE = 3e38
+_END = object()
+
+
+@dataclass
+class Progress:
+    """How far a fit is: what a checkpoint says beside tensors."""
+
+    step: int = 0
+    epoch: int = 0
+    batches: int = 0
+    """Batches of the epoch that have been taken."""
+    is_epoch_done: bool = False
+    """Whether those were all of them, and only the validation is due."""
+    seconds: float = 0.0
+    epoch_loss: float = 0.0
+    epoch_updates: int = 0
+    skipped: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    last: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """What the host knows of a window that is under way."""
+
+    step: int
+    epoch: int
+    rate: float
+    wait: float
+    lr: float
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Where a pass over the batches began."""
+
+    state: Any
+    batches: int
+    step: int
+
+
+class Fit:
+    """One call of `Trainer.fit`."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        work: Work,
+        readout: Readout,
+        train: Stream,
+        *,
+        epochs: int,
+        rate: LearningRate,
+        checkpoints: Checkpoints | None,
+        log: Log,
+        signals: Signals,
+        note_saved: Callable[[int], None] | None = None,
+    ) -> None:
+        self.progress = Progress()
+        self._trainer = trainer
+        self._work = work
+        self._readout = readout
+        self._train = train
+        self._epochs = epochs
+        self._rate = rate
+        self._checkpoints = checkpoints
+        self._log = log
+        self._signals = signals
+        self._note_saved = note_saved
+        self._ranks = trainer.ranks
+        self._reads_late = trainer.ranks.together and trainer.device.type == "cuda"
+        self._agreed = (0, now_ns())
+        self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
+        self._total_updates = train.num_updates(trainer.accumulate, epochs)
+        self._taken: deque[Taken] = deque()
+        self._overflows = 0
+        self._began_ns = self._last_ns = self._window_ns = now_ns()
+        self.wait_ns = self._window_wait_ns = 0
+        self._next_step = 0
+        self._next_look_ns = 0
+        self._saved_step = -1
+        self._pass = _Pass(None, 0, 0)
+
+    def run(self) -> Stopped:
+        """Train to the end, or until something stops it."""
+        self._trainer.model.train()
+        self._plan()
+        self._agreed = (self.progress.step, now_ns())
+        self._look_step = self.progress.step + 1 if self._ranks.together else 0
+        while self.progress.epoch < self._epochs:
+            stopped = None if self.progress.is_epoch_done else self._run_epoch()
+            stopped = stopped or self._end_epoch()
+            if stopped is not None:
+                return stopped
+        return "finished"
+
+    def _run_epoch(self) -> Stopped | None:
+        progress, work, train, accumulate = self.progress, self._work, self._train, self._trainer.accumulate
+        train.set_epoch(progress.epoch)
+        self._pass = _Pass(train.state(), progress.batches, progress.step)
+        entries = train.passes(work.source)
+        place = train.place if train.needs_placing else None
+        pending = 0
+        while True:
+            before = now_ns()
+            entry = next(entries, _END)
+            self.wait_ns += now_ns() - before
+            if entry is _END:
+                break
+            if not pending:
+                self._set_rate()
+            work.micro(entry if place is None else place(entry))
+            progress.batches += 1
+            pending += 1
+            if pending == accumulate:
+                pending = 0
+                stopped = self._after(work.update())
+                if stopped is not None:
+                    return stopped
+        # What is left over of the epoch is an update of its own: nothing of it leaks into the next epoch.
+        return self._after(work.update()) if pending else None
+
+    def _set_rate(self) -> None:
+        schedule = self._trainer.schedule
+        if schedule is not None:
+            factor = schedule(self.progress.step, self._total_updates)
+            check_rates([rate * factor for rate in self._trainer.rates], f"at update {self.progress.step:,}")
+            self._rate.set(factor)
+
+    def _after(self, is_good: bool) -> Stopped | None:
+        """What has to be done after an update; mostly nothing."""
+        self.progress.step += 1
+        if not is_good and self._trainer.guard == "stop" and not self._trainer.uses_scale:
+            self._judge(self._readout.window())  # others are judged when their window is read
+        if self.progress.step < self._next_step and (
+            self.progress.step < self._look_step
+            if self._look_step
+            else now_ns() < self._next_look_ns and self._signals.asked is None
+        ):
+            return None
+        return self._look()
+
+    def _look(self) -> Stopped | None:
+        trainer, step = self._trainer, self.progress.step
+        now = now_ns()
+        saves = self._checkpoints is not None and trainer.save_every is not None and step % trainer.save_every == 0
+        # A GPU's numbers arrive at their own time, but all ranks must judge the same ones: those of the looks before.
+        windows = self._readout.ready(wait=True) if self._reads_late else []
+        if step >= self._next_step:
+            self._take()
+        for window in windows if self._reads_late else self._readout.ready():
+            self._report(window)
+        if saves and not self._train.is_done(self._pass.state, self.progress.batches):  # else at the end of the epoch
+            self.save()
+        if self._note_saved is not None and self._checkpoints is not None and self._checkpoints.last is not None:
+            self._note_saved(self._saved_step)  # once: that there are checkpoints is all that must be known
+            self._note_saved = None
+        self._log.draw(step, self._readout.latest(), wait=self._share(now), epoch=self.progress.epoch)
+        self._plan()
+        return self._asked_to_leave()
+
+    def _plan(self) -> None:
+        """When to look again: at the step that ends a window or is saved, or a moment from now."""
+        trainer, step = self._trainer, self.progress.step
+        self._next_step = min(step - step % every + every for every in (trainer.log_every, trainer.save_every) if every is not None)
+        left = LOOK_NS if trainer.max_seconds is None else int(min(LOOK_NS, 1e9 * (trainer.max_seconds - self.seconds)))
+        self._next_look_ns = now_ns() + left
+
+    def _share(self, now: int) -> float:
+        return (self.wait_ns - self._window_wait_ns) / max(1, now - self._window_ns)
+
+    def _take(self) -> None:
+        """End the window of numbers, and remember what the host knows of it."""
+        if not self._readout.count:
+            return
+        now = now_ns()
+        rate = self._readout.count / max(1e-9, (now - self._window_ns) / 1e9)
+        self._taken.append(
+            Taken(step=self.progress.step, epoch=self.progress.epoch, rate=rate, wait=self._share(now), lr=self._rate.first)
+        )
+        self._window_ns, self._window_wait_ns = now, self.wait_ns
+        self._readout.take()
+
+    def _report(self, window: Window) -> None:
+        """Log a window that has arrived, and judge it."""
+        taken = self._taken.popleft()
+        self._judge(window)
+        took_place = [not flag for flag in window.column("skipped")]
+        means = window.means(took_place)
+        if any(took_place):
+            self.progress.epoch_loss += means["loss"] * sum(took_place)
+            self.progress.epoch_updates += sum(took_place)
+        if self._trainer.clip is None:
+            del means["norm"]  # nobody needed it, so it was not computed
+        means["skipped"] = float(len(took_place) - sum(took_place))
+        self._log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
+
+    def _judge(self, window: Window) -> None:
+        """Stop at an update that was held back, or count it, as the guard says."""
+        held_back = [index for index, flag in enumerate(window.column("skipped")) if flag]
+        if not held_back:
+            self._overflows = 0
+            return
+        if self._trainer.uses_scale and all(math.isfinite(loss) for loss in window.column("loss")):
+            self._overflows += len(held_back)
+            if self._overflows < MOST_OVERFLOWS:
+                return
+        step = window.first + held_back[0]
+        if self._trainer.guard == "skip":
+            self.progress.skipped += len(held_back)
+            if self.progress.skipped == len(held_back):
+                warnings.warn(f"{self._describe(step, window)} The update was skipped, as will be others like it.", stacklevel=2)
+            return
+        self._stop_at(step, window)
+
+    def _describe(self, step: int, window: Window) -> str:
+        row = window.rows[step - window.first]
+        has_buffers = next(self._trainer.model.buffers(), None) is not None
+        inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
+        what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else f"{inner} is not finite"
+        first = (step - self._pass.step) * self._trainer.accumulate
+        own = self._train.blame(self._pass.state, first, self._trainer.accumulate)
+        blamed = own
+        if self._ranks.together:
+            blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(own)))
+        return f"{what} at update {step:,} of epoch {self.progress.epoch:,} ({blamed})."
+
+    def _stop_at(self, step: int, window: Window) -> None:
+        """Go back to before the update that must not take place, save, and say where it came from."""
+        text = self._describe(step, window)
+        taken = (step - self._pass.step) * self._trainer.accumulate
+        self.progress.step, self.progress.batches = step, self._pass.batches + taken
+        self._readout.begin(step)
+        self._readout.drop()
+        self._taken.clear()
+        where = ""
+        if self._checkpoints is not None:
+            self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
+            self._ranks.meet()  # so that nobody leaves, and is missed, before all is saved
+            where = f" and are saved in {self._checkpoints.folder}"
+        raise NonFinite(
+            f"{text} The weights are those before it{where}. Mend the data, lower the learning rate, or pass guard='skip'."
+        )
+
+    def _end_epoch(self) -> Stopped | None:
+        progress, trainer = self.progress, self._trainer
+        self._take()
+        for window in self._readout.ready(wait=True):
+            self._report(window)
+        progress.is_epoch_done = True
+        values = {"loss": progress.epoch_loss / progress.epoch_updates} if progress.epoch_updates else {}
+        if trainer.valid is not None:
+            values |= {f"val_{name}": value for name, value in trainer.evaluate(trainer.valid).items()}
+        self._window_ns, self._window_wait_ns = now_ns(), self.wait_ns
+        values = self._ranks.share(values)  # nothing that decides may differ by a bit
+        verdict = trainer.judge(values, progress.epoch)
+        self._log.write(
+            progress.step,
+            {"epoch": progress.epoch} | {f"epoch_{name}" if name == "loss" else name: value for name, value in values.items()},
+        )
+        progress.last = values
+        if verdict.improved:
+            progress.best, progress.best_step = verdict.value, progress.step
+        progress.epoch, progress.batches, progress.is_epoch_done = progress.epoch + 1, 0, False
+        progress.epoch_loss, progress.epoch_updates = 0.0, 0
+        is_over = verdict.stop or progress.epoch == self._epochs
+        is_due = trainer.save_every is None or progress.step % trainer.save_every == 0
+        if verdict.improved or is_over or is_due:
+            self.save(best=verdict.improved)
+        return "early" if verdict.stop else self._asked_to_leave()
+
+    def _asked_to_leave(self) -> Stopped | None:
+        asked = self._signals.asked
+        is_over = self._trainer.max_seconds is not None and self.seconds >= self._trainer.max_seconds
+        if self._ranks.together:
+            asked, is_over = self._agree(asked, is_over)
+        if asked is not None:
+            return self._leave("signal")
+        return self._leave("budget") if is_over else None
+
+    def _agree(self, asked: int | None, is_over: bool) -> tuple[int | None, bool]:
+        """What any rank was asked, and whether its time is over; they look again together, when the first one's clock would."""
+        step, now = self.progress.step, now_ns()
+        pace = (step - self._agreed[0]) * LOOK_NS // max(1, now - self._agreed[1])
+        number, over, ahead = self._ranks.most([asked or 0, int(is_over), pace if self._ranks.is_first else 0])
+        self._agreed = (step, now)
+        self._look_step = step + max(1, ahead)
+        if number:
+            self._signals.asked = number
+        return number or None, bool(over)
+
+    def _leave(self, why: Stopped) -> Stopped:
+        """End before the end: nothing that has been done is lost."""
+        if self._checkpoints is not None and self._saved_step != self.progress.step:
+            self.save(wait=True)
+        return why
+
+    @property
+    def wait_share(self) -> float:
+        """The part of this call's time that went by waiting for batches."""
+        return self.wait_ns / max(1, now_ns() - self._began_ns)
+
+    @property
+    def seconds(self) -> float:
+        """Time of the training so far, with that before it was resumed."""
+        now = now_ns()
+        self.progress.seconds += (now - self._last_ns) / 1e9
+        self._last_ns = now
+        return self.progress.seconds
+
+    def save(self, *, best: bool = False, wait: bool = False, stream_state: Any = None) -> None:
+        """Save everything, in the background unless told to wait."""
+        if self._checkpoints is None:
+            return
+        self.progress.seconds = self.seconds
+        self.progress.is_epoch_done = self._train.is_done(self._pass.state, self.progress.batches)
+        parts = resume.take(self._trainer)
+        parts["fit"] = {
+            "progress": asdict(self.progress),
+            "readout": self._readout.state_dict(),
+            "taken": [asdict(taken) for taken in self._taken],
+            "overflows": self._overflows,
+        }
+        own = {"stream": stream_state if stream_state is not None else self._train.state(), "random": state_dict.capture()}
+        first, *others = self._ranks.collect(own)
+        parts["fit"] |= {**first, "others": others}
+        told = resume.facts_of(self._trainer, epoch=self.progress.epoch, metrics=self.progress.last)
+        self._checkpoints.save(self.progress.step, parts, told, best=best, wait=wait)
+        self._saved_step = self.progress.step
+
+    def load(self, parts: dict[str, Any]) -> None:
+        """Go on where a checkpoint was saved."""
+        state = parts["fit"]
+        resume.put(self._trainer, parts)
+        self.progress = Progress(**state["progress"])
+        windows = state["readout"]["under_way"][: len(state["taken"])]  # the host knows nothing of others
+        self._readout.load_state_dict({**state["readout"], "under_way": windows})
+        self._taken = deque(Taken(**taken) for taken in state["taken"])
+        self._overflows = state["overflows"]
+        states = [state, *state["others"]]
+        is_known = self._ranks.rank < len(states)
+        own = states[self._ranks.rank] if is_known else state
+        self._train.resume(own["stream"], taken=self.progress.batches)
+        self._saved_step = self.progress.step
+        if is_known:
+            state_dict.restore(own["random"])
+        else:
+            state_dict.derive(state["random"], self._ranks.rank)
+
+
+def check_rates(rates: list[float], when: str) -> None:
+    """Refuse learning rates that weights cannot be multiplied with."""
+    if not all(0 <= rate <= MOST_RATE for rate in rates):
+        raise OptionError(f"the learning rate {when} is {max(rates, key=abs):g}; expected a number from 0 that float32 can hold.")
+
+
+def deliver(number: int) -> None:
+    """Let a signal do what it would have done, now that everything is saved and its handler is the user's again."""
+    signal.raise_signal(number)

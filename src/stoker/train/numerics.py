@@ -1,0 +1,239 @@
+"""Precision: in which numbers a step is computed. Weights, gradients and the optimizer stay in float32.
+
+fp32 is plain float32; tf32 lets a GPU multiply float32 with shorter mantissas; bf16 and fp16 are autocast. fp16 needs a loss scale,
+which lives on the device and moves there, so that nobody has to wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils.checkpoint import checkpoint
+
+from stoker.errors import OptionError
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+
+FIRST_SCALE = 2.0**16
+GROWTH, BACKOFF, GROWTH_STEPS = 2.0, 0.5, 2000
+
+
+def check_precision(precision: str, device: torch.device) -> Precision | Literal["auto"]:
+    """Refuse what the device cannot do. "auto" is fp32, unless `speed="measured"` finds something faster."""
+    known = ("auto", *get_args(Precision))
+    if precision not in known:
+        raise OptionError(f"precision is {precision!r}; expected one of {', '.join(known)}.")
+    if precision in ("tf32", "fp16") and device.type != "cuda":
+        raise OptionError(f"precision {precision!r} needs a GPU, but the model is on {device.type}. Use 'fp32' or 'bf16'.")
+    return cast(Precision, precision)
+
+
+def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """The context that a forward pass runs in."""
+    if precision in ("fp32", "tf32"):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16 if precision == "bf16" else torch.float16)
+
+
+@contextlib.contextmanager
+def kept_matmul_flags() -> Iterator[None]:
+    """Put the flags of float32 products back to what they are now, after the block."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+
+
+def set_matmul_flags(precision: Precision) -> None:
+    """With autocast, what autocast leaves in float32 stays exact."""
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+class Scale:
+    """The loss scale of fp16: halved when gradients overflow, doubled after many steps in which none did."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.value = torch.full((), FIRST_SCALE, device=device)
+        self._growth = torch.zeros((), dtype=torch.int32, device=device)
+
+    def update(self, overflow: torch.Tensor) -> None:
+        """Take in whether gradients overflowed (a float32 scalar on the device)."""
+        torch._amp_update_scale_(self.value, self._growth, overflow, GROWTH, BACKOFF, GROWTH_STEPS)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The scale, and for how many steps it has been right."""
+        return {"value": self.value, "growth": self._growth}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on with a saved scale."""
+        self.value.copy_(state["value"])
+        self._growth.copy_(state["growth"])
+
+
+# The optimizer: its implementation (one kernel for all weights, where it has one), and a learning rate that graphs can follow.
+
+FUSED = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+"""Optimizers of torch that have a fused implementation."""
+_FRAME = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
+
+
+def check_optimizer(optimizer: Any, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """The optimizer; a function of the parameters is called."""
+    if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = optimizer([parameter for parameter in parameters if parameter.requires_grad])
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise OptionError(
+            f"optimizer is {optimizer!r}; expected one of torch.optim, or a function that makes one of the parameters, such as "
+            f"functools.partial(torch.optim.AdamW, lr=1e-3)."
+        )
+    return optimizer
+
+
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether one kernel updates all weights."""
+    return all(group.get("fused") for group in optimizer.param_groups)
+
+
+def may_be_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether there is a choice: the optimizer has a fused implementation, and the user has not said which to take."""
+    return refuses_fused(optimizer) is None and all(
+        group.get("fused") is None and group.get("foreach") is None for group in optimizer.param_groups
+    )
+
+
+def refuses_fused(optimizer: torch.optim.Optimizer) -> str | None:
+    """Why the optimizer cannot be fused; None where it can."""
+    groups = optimizer.param_groups
+    if is_fused(optimizer):
+        return None
+    if type(optimizer) not in FUSED:
+        return f"{type(optimizer).__name__} has no fused implementation; {', '.join(kind.__name__ for kind in FUSED)} have one"
+    for name in ("foreach", "differentiable"):
+        if any(group.get(name) for group in groups):
+            return f"the optimizer was made with {name}=True, which cannot be fused"
+    if not all(torch.is_floating_point(weight) and not weight.is_sparse for group in groups for weight in group["params"]):
+        return "some weights are not dense floating point tensors"
+    return None
+
+
+def set_fused(optimizer: torch.optim.Optimizer, fused: bool, *, otherwise: Sequence[bool | None] | None = None) -> None:
+    """Take the fused implementation, or leave the choice to torch; `otherwise` is what each group then says of `fused`."""
+    for group, other in zip(optimizer.param_groups, otherwise or [None] * len(optimizer.param_groups), strict=True):
+        group["fused"] = True if fused else other
+    optimizer._step_supports_amp_scaling = fused  # type: ignore[attr-defined]
+    optimizer._need_device_dtype_check_for_fused = fused  # type: ignore[attr-defined]
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            state = optimizer.state.get(weight, {})
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].to(weight.device if fused or group.get("capturable") else "cpu")
+
+
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
+    """The optimizer's step without the frame that torch puts around it for hooks and the profiler, as long as there are none.
+
+    The frame opens a range of the profiler at each step, which takes a third of the time of a small fused step.
+    """
+    framed: Any = type(optimizer).step
+    if getattr(framed, "__code__", None) is not _FRAME:  # somebody else's step, or another torch
+        return optimizer.step
+    bare, own = framed.__wrapped__, vars(optimizer)
+    hooks = (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        _global_optimizer_pre_hooks,
+        _global_optimizer_post_hooks,
+    )
+    is_profiled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]
+
+    def step() -> Any:
+        if any(hooks) or is_profiled() or "step" in own:
+            return optimizer.step()
+        return bare(optimizer)
+
+    return step
+
+
+class LearningRate:
+    """The learning rate of each group: what the user set, times what a schedule says."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._given: list[dict[str, Any]] = [
+            {name: group[name] for name in ("lr", "capturable") if name in group} for group in self._groups
+        ]
+        self._rates = [float(group["lr"]) for group in self._groups]
+        self._on_device = False
+        self._tensors: list[torch.Tensor] = []
+        self.first = self._rates[0]
+        """Of the first group, as it is now."""
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._optimizer.param_groups  # other ones after a state has been loaded
+
+    def to_device(self, device: torch.device) -> None:
+        """Keep it in tensors: a graph reads it from there, and would not see a number that changes."""
+        for group, given in zip(self._groups, self._given, strict=True):
+            if "capturable" in given:
+                group["capturable"] = True
+        if not self._tensors:  # the same ones always: a graph knows them by their address
+            self._tensors = [torch.full((), rate, device=device) for rate in self._rates]
+        for group, tensor, rate in zip(self._groups, self._tensors, self._rates, strict=True):
+            group["lr"] = tensor.fill_(rate)
+        self._on_device = True
+
+    def set(self, factor: float) -> None:
+        """Let the next update use this multiple of what the user set."""
+        self.first = self._rates[0] * factor
+        for group, rate in zip(self._groups, self._rates, strict=True):
+            if self._on_device:
+                group["lr"].fill_(rate * factor)
+            else:
+                group["lr"] = rate * factor
+
+    def restore(self) -> None:
+        """Give the groups back as the user made them."""
+        for group, given in zip(self._groups, self._given, strict=True):
+            group.update(given)
+        self._on_device = False
+
+
+# Recompute: activations of repeated layers are made anew in the backward pass instead of kept, which trades time for memory.
+
+
+def repeated_layers(model: nn.Module) -> list[nn.Module]:
+    """Layers that a model has several of, side by side in a list: the outermost such."""
+    if isinstance(model, nn.ModuleList | nn.Sequential):
+        kinds = [type(layer) for layer in model]
+        repeated = [layer for layer in model if kinds.count(type(layer)) > 1 and any(True for _ in layer.children())]
+        if repeated:
+            return repeated
+    return [layer for child in model.children() for layer in repeated_layers(child)]
+
+
+@contextlib.contextmanager
+def recomputed(model: nn.Module) -> Iterator[None]:
+    """Let repeated layers keep only what goes into them; names of weights stay as they are."""
+    layers = repeated_layers(model)
+    if not layers:
+        raise OptionError(
+            "recompute=True needs layers that repeat (in an nn.ModuleList or nn.Sequential), but the model has none. "
+            "Call torch.utils.checkpoint in its forward instead."
+        )
+    for layer in layers:
+        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward

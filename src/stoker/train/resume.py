@@ -1,0 +1,412 @@
+"""Contents: what a checkpoint holds of a trainer, what it says of it, and what of that must be the same for a run to resume.
+
+A hash finds damage, not malice, so `check` compares everything with the trainer before anything is used: names, types, shapes and
+ranges. What passes can be loaded; what does not is one line that names the field.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from stoker.errors import CheckpointError, CheckpointInvalid
+from stoker.train import fingerprint, state_dict
+from stoker.train.autotune import Setup
+from stoker.train.checkpoint import Checkpoint
+from stoker.train.distributed import local, parts_of, whole
+from stoker.train.numerics import GROWTH_STEPS, is_fused, may_be_fused
+from stoker.train.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from stoker.train.trainer import Trainer
+
+T = TypeVar("T")
+
+PARTS = ("model", "optimizer", "fit", "ema", "scale", "stopping")
+MOST_STEPS = 2**53
+"""No run has more updates; a float64 counts no further."""
+_SQUARES = frozenset({"exp_avg_sq", "max_exp_avg_sq", "square_avg", "sum", "exp_inf", "acc_delta"})
+"""Entries of optimizer states that are sums of squares or absolute values."""
+
+
+def take(trainer: Trainer) -> dict[str, Any]:
+    """The state of the model and the optimizer, and of what goes along with them."""
+    parts: dict[str, Any] = {"model": dict(trainer.model.state_dict()), "optimizer": trainer.optimizer.state_dict()["state"]}
+    parts |= {name: one.state_dict() for name, one in _companions(trainer).items()}
+    return whole(parts, kept=trainer.ranks.is_first) if trainer.ranks.shards else parts
+
+
+def put(trainer: Trainer, parts: Mapping[str, Any]) -> None:
+    """Let a trainer have what a checkpoint holds."""
+    if trainer.ranks.shards:
+        parts = _of_this_rank(trainer, parts)
+    try:
+        trainer.model.load_state_dict(parts["model"])
+        groups = trainer.optimizer.state_dict()["param_groups"]  # those of now: what differs was compared before
+        trainer.optimizer.load_state_dict({"state": parts["optimizer"], "param_groups": groups})
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"the checkpoint is of another model or optimizer: {reason}") from error
+    for name, one in _companions(trainer).items():
+        if name in parts:
+            one.load_state_dict(parts[name])
+
+
+def _companions(trainer: Trainer) -> dict[str, Any]:
+    """What has a state beside the model and the optimizer, where a trainer has it."""
+    found = {"ema": trainer.ema, "scale": trainer.scale, "stopping": trainer.stopping}
+    return {name: one for name, one in found.items() if one is not None}
+
+
+def _of_this_rank(trainer: Trainer, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a whole state what is this rank's."""
+    weights = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
+    mine = {**parts, "model": parts_of(parts["model"], trainer.model.state_dict())}
+    mine["optimizer"] = {
+        number: parts_of(state, dict.fromkeys(state, weights[number])) for number, state in parts["optimizer"].items()
+    }
+    if trainer.ema is not None:
+        mine["ema"] = {**parts["ema"], "average": parts_of(parts["ema"]["average"], trainer.ema.state_dict()["average"])}
+    return mine
+
+
+# ---- what must be the same ----
+
+
+def comparable(trainer: Trainer) -> dict[str, Any]:
+    """The options of a trainer that must be the same for a run to resume."""
+    groups = trainer.optimizer.param_groups
+    return {
+        "config": {
+            "optimizer": type(trainer.optimizer).__name__,
+            "lr": trainer.rates,
+            "weight_decay": [float(group.get("weight_decay") or 0.0) for group in groups],
+            "accumulate": trainer.accumulate,
+            "clip": trainer.clip,
+            "ema": trainer.ema.decay if trainer.ema is not None else None,
+            "guard": trainer.guard,
+            "schedule": _name_of(trainer.schedule),
+        }
+    }
+
+
+def identify(trainer: Trainer, batches: Any, *, total_updates: int | None) -> dict[str, Any]:
+    """The fingerprint of a run that begins now: all that its weights follow from, beside the options in `comparable`."""
+    stopping = trainer.stopping
+    return {
+        "python": fingerprint.python_version(),
+        "optimizer": fingerprint.of_optimizer(trainer.optimizer, trainer.model),
+        "loss": {"function": fingerprint.describe(trainer.loss)},
+        "model": fingerprint.of_model(trainer.model),
+        "data": fingerprint.of_batches(batches),
+        "valid": fingerprint.of_batches(trainer.valid, for_training=False),
+        "schedule": fingerprint.of_schedule(trainer.schedule, total_updates),
+        "run": {
+            "seed": trainer.seed,
+            "early_stopping": None
+            if stopping is None
+            else {name: getattr(stopping, name) for name in ("metric", "mode", "patience", "min_delta")},
+        },
+    }
+
+
+def _name_of(schedule: Schedule | None) -> str | None:
+    """A schedule as one writes it; of a function only that it is one, as its address is another each time."""
+    return None if schedule is None else repr(schedule) if is_dataclass(schedule) else "a function"
+
+
+def facts_of(trainer: Trainer, *, epoch: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+    """What a checkpoint says of itself."""
+    told = {**comparable(trainer), **trainer.identity}
+    return {**told, "setup": asdict(trainer.setup), "epoch": epoch, "metrics": dict(metrics)}
+
+
+def asked_setup(trainer: Trainer) -> dict[str, Any]:
+    """The parts of a setup that decide bits and that the user has fixed."""
+    asked = {"precision": trainer.precision, "fused": trainer.fused, "compile": trainer.compile}
+    found = {name: value for name, value in asked.items() if value is not None and value != "auto"}
+    if "fused" not in found and not may_be_fused(trainer.optimizer):
+        found["fused"] = is_fused(trainer.optimizer)
+    return found
+
+
+def setup_of(trainer: Trainer, found: Checkpoint) -> Setup:
+    """The setup of a run that resumes: as before, apart from what the user asks for, which was compared."""
+    return replace(_converted(found.facts.get("setup"), Setup, "setup"), **asked_setup(trainer))
+
+
+def compare(trainer: Trainer, found: Checkpoint, *, allow: Collection[str] = ()) -> None:
+    """Refuse a checkpoint of a run that differs in a field that `allow` does not name."""
+    saved, now = fingerprint.aligned(found.facts, trainer.identity)
+    absent = set(fingerprint.GROUPS) - saved.keys()  # a checkpoint of an earlier version: there is nothing to allow
+    allow = [name for name in ([allow] if isinstance(allow, str) else allow) if name.partition(".")[0] not in absent]
+    setup = asdict(_converted(found.facts.get("setup"), Setup, "setup"))
+    state_dict.check_facts(
+        {"config": found.facts.get("config"), **saved, "setup": setup},
+        {**comparable(trainer), **now, "setup": {**setup, **asked_setup(trainer)}},
+        where=str(found.path),
+        allow=allow,
+    )
+
+
+# ---- what may be loaded ----
+
+
+def check(trainer: Trainer, found: Checkpoint) -> None:
+    """Refuse a checkpoint that this trainer cannot load as it is."""
+    parts, told = found.parts, found.facts
+    with naming(found):
+        odd = sorted(set(parts) - set(PARTS))
+        if odd:
+            _refuse("parts", f"hold {odd[0]!r}", f"only {', '.join(PARTS)}")
+        config = _mapping(told.get("config"), "facts.config")
+        setup = _converted(told.get("setup"), Setup, "facts.setup")
+        _whole(told.get("epoch"), "facts.epoch")
+        _converted(told.get("metrics"), dict[str, float], "facts.metrics")
+        needed = {"model", "optimizer", "fit"} | ({"ema"} if config.get("ema") is not None else set())
+        needed |= {"scale"} if setup.precision == "fp16" else set()
+        missing = sorted(needed - set(parts))
+        if missing:
+            _refuse("parts", f"lack {missing[0]!r}", f"{', '.join(sorted(needed))}")
+        check_weights(trainer.model, parts["model"])
+        _check_optimizer(trainer.optimizer, parts["optimizer"])
+        if "ema" in parts:
+            _check_average(trainer, parts["ema"], config.get("ema"))
+        if "scale" in parts:
+            _check_scale(parts["scale"])
+        if "stopping" in parts:
+            _mapping(parts["stopping"], "stopping")
+        _check_fit(parts["fit"], found.step, accumulate=config.get("accumulate"))
+
+
+def check_weights(model: nn.Module, saved: Any) -> None:
+    """Refuse a state of a model that is not one of this model."""
+    own = model.state_dict()
+    loose = {
+        f"{at}.{name}".lstrip(".") for at, module in model.named_modules() if _loads_itself(module) for name in module._buffers
+    }
+    saved = _mapping(saved, "model")
+    odd = sorted(map(str, saved.keys() ^ own.keys()))
+    if odd:
+        whose = "the checkpoint" if odd[0] in saved else "this model"
+        raise CheckpointInvalid(f"it is of another model: only {whose} has {odd[0]!r} ({len(odd):,} such in all).")
+    for name, now in own.items():
+        if not isinstance(now, Tensor):
+            continue  # the extra state of a module, which only the module knows
+        found = _tensor(saved[name], f"model.{name}", shape=None if name in loose else now.shape, dtype=now.dtype)
+        if found.is_floating_point() and bool(local(now).isfinite().all()) and not bool(found.isfinite().all()):
+            _refuse(f"model.{name}", "holds NaN or Inf", "finite values")
+
+
+def _loads_itself(module: nn.Module) -> bool:
+    """Whether a module of the user's has its own way to load, by which buffers may change their shapes."""
+    kind = type(module)
+    return kind._load_from_state_dict is not nn.Module._load_from_state_dict and not kind.__module__.startswith("torch.nn.")
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, saved: Any) -> None:
+    templates = _templates(optimizer)
+    shapes = [tuple(weight.shape) for group in optimizer.param_groups for weight in group["params"]]
+    for number, state in _mapping(saved, "optimizer").items():
+        if type(number) is not int or not 0 <= number < len(shapes):
+            _refuse("optimizer", f"has a state of weight {number!r}", f"numbers from 0 to {len(shapes) - 1}")
+        state, place = _mapping(state, f"optimizer.{number}"), f"optimizer.{number}"
+        template = None if templates is None else templates.get(number, {})
+        if template is not None and state.keys() != template.keys():
+            odd = min(map(str, state.keys() ^ template.keys()))
+            _refuse(place, f"has {', '.join(map(str, state)) or 'nothing'}", f"{', '.join(template) or 'nothing'} (see {odd!r})")
+        for name, value in state.items():
+            _check_entry(value, f"{place}.{name}", name, None if template is None else template[name], shapes[number])
+
+
+def _check_entry(value: Any, place: str, name: str, like: Any, shape: tuple[int, ...]) -> None:
+    """One entry of the state of one weight, against what the optimizer makes itself."""
+    if isinstance(like, Tensor) and like.dim():
+        _tensor(value, place, shape=like.shape, dtype=like.dtype)
+    elif isinstance(like, Tensor):
+        _tensor(value, place, shape=like.shape)
+    elif isinstance(value, Tensor):
+        if value.dim() == len(shape) and value.dim() and like is not None:
+            _tensor(value, place, shape=torch.Size(shape))
+    elif like is not None and type(value) is not type(like):
+        _refuse(place, f"is {_shown(value)}", f"a {type(like).__name__}")
+    if isinstance(value, Tensor) and value.is_floating_point():
+        if bool(value.isnan().any()):
+            _refuse(place, "holds NaN", "numbers")
+        if name in _SQUARES and bool((value < 0).any()):
+            _refuse(place, "holds values below 0", "sums of squares")
+    if name == "step" and isinstance(value, Tensor | int | float):
+        steps = float(value) if not isinstance(value, Tensor) or value.numel() == 1 else math.nan
+        if not (0 <= steps < MOST_STEPS and steps == int(steps)):
+            _refuse(place, f"is {steps:g}", "a number of updates from 0")
+
+
+def _templates(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]] | None:
+    """The states that the optimizer makes in its first step, without values where that is possible; None if it cannot be tried."""
+    for device in ("meta", "cpu"):
+        groups = [{**group, "lr": float(group["lr"])} for group in optimizer.param_groups]
+        for group in groups:
+            group.update({name: None for name in ("fused", "foreach") if name in group})
+            group.update({name: False for name in ("capturable", "differentiable") if name in group})
+            group["params"] = [torch.zeros(tuple(one.shape), dtype=one.dtype, device=device) for one in group["params"]]
+            for weight in group["params"]:
+                weight.requires_grad_().grad = torch.zeros_like(weight)
+        # Whatever an optimizer of somebody else does in its constructor or step, it is only not tried.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made: Any = type(optimizer)(groups)  # type: ignore[call-arg]
+            made.step()
+            states: dict[int, dict[str, Any]] = made.state_dict()["state"]
+            return states
+    return None
+
+
+def _check_average(trainer: Trainer, saved: Any, decay: Any) -> None:
+    found = _mapping(saved, "ema", keys=("decay", "average"))
+    if isinstance(found["decay"], bool) or not isinstance(found["decay"], int | float) or not 0 <= found["decay"] < 1:
+        _refuse("ema.decay", f"is {_shown(found['decay'])}", "a number from 0 and below 1")
+    if decay is not None and found["decay"] != decay:
+        _refuse("ema.decay", f"is {_shown(found['decay'])}", f"{_shown(decay)}, as in facts.config.ema")
+    own = trainer.ema.state_dict()["average"] if trainer.ema is not None else dict(trainer.model.named_parameters())
+    average = average_of(saved, own)
+    if trainer.ema is not None and average.keys() != own.keys():
+        _refuse("ema.average", f"lacks {min(own.keys() - average.keys())!r}", "all weights that are trained")
+    for name, value in average.items():
+        _tensor(value, f"ema.average.{name}", dtype=own[name].dtype if trainer.ema is not None else None)
+
+
+def average_of(saved: Any, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The averages that a checkpoint holds of these weights; none where it has no such part."""
+    if saved is None:
+        return {}
+    average = _mapping(_mapping(saved, "ema").get("average"), "ema.average")
+    for name, value in average.items():
+        if name not in weights:
+            _refuse("ema.average", f"has {_shown(name)}", "weights of the model")
+        _tensor(value, f"ema.average.{name}", shape=weights[name].shape)
+        if not value.is_floating_point() or not bool(value.isfinite().all()):
+            _refuse(f"ema.average.{name}", f"of type {value.dtype} holds NaN, Inf or no floats", "finite floats")
+    return average
+
+
+def _check_scale(saved: Any) -> None:
+    found = _mapping(saved, "scale", keys=("value", "growth"))
+    value = float(_tensor(found["value"], "scale.value", shape=torch.Size(()), dtype=torch.float32))
+    growth = int(_tensor(found["growth"], "scale.growth", shape=torch.Size(()), dtype=torch.int32))
+    if not 0 < value < math.inf:
+        _refuse("scale.value", f"is {value:g}", "a number above 0")
+    if not 0 <= growth <= GROWTH_STEPS:
+        _refuse("scale.growth", f"is {growth:,}", f"a number from 0 to {GROWTH_STEPS:,}")
+
+
+def _check_fit(saved: Any, step: int, *, accumulate: Any) -> None:
+    from stoker.train.loop import Progress, Taken  # which imports this file
+
+    keys = ("progress", "readout", "taken", "overflows", "stream", "random", "others")
+    state = _mapping(saved, "fit", keys=keys)
+    progress = _converted(state["progress"], Progress, "fit.progress")
+    most = {"epoch": step, "epoch_updates": step, "skipped": step, "batches": step * (accumulate if type(accumulate) is int else 1)}
+    for name, limit in most.items():
+        _whole(getattr(progress, name), f"fit.progress.{name}", most=limit)
+    if progress.step != step:
+        _refuse("fit.progress.step", f"is {progress.step!r}", f"{step:,}, as the checkpoint is named")
+    if not 0 <= progress.seconds < math.inf:
+        _refuse("fit.progress.seconds", f"is {progress.seconds!r}", "a number from 0")
+    if progress.best_step is not None:
+        _whole(progress.best_step, "fit.progress.best_step", most=step)
+    _check_readout(state["readout"], step)
+    taken = _converted(state["taken"], list[Taken], "fit.taken")
+    for one in taken:
+        _whole(one.step, "fit.taken.step", most=step)
+    if [one.step for one in taken] != sorted(one.step for one in taken):
+        _refuse("fit.taken", "does not rise", "steps in their order")
+    _whole(state["overflows"], "fit.overflows")
+    state_dict.check(state["random"])
+    for other in _converted(state["others"], list[Any], "fit.others"):
+        state_dict.check(_mapping(other, "fit.others", keys=("stream", "random"))["random"])
+
+
+def _check_readout(saved: Any, step: int) -> None:
+    state = _mapping(saved, "fit.readout", keys=("names", "under_way", "first", "rows"))
+    names = _converted(state["names"], list[str], "fit.readout.names")
+    if names and (names[:3] != ["loss", "norm", "skipped"] or len(set(names)) < len(names)):
+        _refuse("fit.readout.names", f"is {_shown(names)}", "loss, norm, skipped and names that differ")
+    windows = [_mapping(one, "fit.readout.under_way", keys=("first", "rows")) for one in _list(state["under_way"], "fit.readout")]
+    for window in [*windows, state]:
+        rows = _tensor(window["rows"], "fit.readout.rows", dtype=torch.float32)
+        if rows.dim() != 2 or rows.shape[1] != len(names):
+            _refuse("fit.readout.rows", f"has the shape {tuple(rows.shape)}", f"rows of {len(names)} numbers")
+        _whole(window["first"], "fit.readout.first", most=step - len(rows))
+    if state["first"] + len(state["rows"]) != step:
+        _refuse("fit.readout.first", f"is {state['first']:,}", f"{step - len(state['rows']):,}")
+
+
+# ---- words ----
+
+
+def _refuse(place: str, found: str, expected: str) -> NoReturn:
+    raise CheckpointInvalid(f"{place} {found}; expected {expected}.")
+
+
+@contextlib.contextmanager
+def naming(found: Checkpoint) -> Iterator[None]:
+    """Put the name of the checkpoint before what is wrong with it."""
+    try:
+        yield
+    except CheckpointInvalid as error:
+        raise CheckpointInvalid(f"{found.path} cannot be loaded: {error} Use another checkpoint, or the model it is of.") from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _mapping(value: Any, place: str, *, keys: tuple[str, ...] | None = None) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        _refuse(place, f"is {_shown(value)}", "named values")
+    if keys is not None and value.keys() != set(keys):
+        _refuse(place, f"has {_shown(list(map(str, value)))}", ", ".join(keys))
+    return value
+
+
+def _list(value: Any, place: str) -> list[Any]:
+    return value if isinstance(value, list) else _refuse(place, f"is {_shown(value)}", "a list")
+
+
+def _whole(value: Any, place: str, *, most: int = MOST_STEPS) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        _refuse(place, f"is {_shown(value)}", f"an integer from 0 to {most:,}")
+    return value
+
+
+def _tensor(value: Any, place: str, *, shape: torch.Size | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    if not isinstance(value, Tensor):
+        _refuse(place, f"is {_shown(value)}", "a tensor")
+    if shape is not None and value.shape != shape:
+        _refuse(place, f"has the shape {tuple(value.shape)}", f"{tuple(shape)}")
+    if dtype is not None and value.dtype != dtype:
+        _refuse(place, f"has the type {value.dtype}", f"{dtype}")
+    return value
+
+
+def _converted(value: Any, kind: type[T], place: str) -> T:
+    """A value of plain ones that has a type, without keys that the type does not know."""
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        odd = [key for key in value if key not in {field.name for field in fields(kind)}]
+        if odd:
+            _refuse(place, f"has {_shown(odd[0])}", ", ".join(field.name for field in fields(kind)))
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise CheckpointInvalid(f"{place} cannot be read: {str(error).splitlines()[0]}.") from None

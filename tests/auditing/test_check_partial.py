@@ -1,0 +1,93 @@
+"""A reference that was read in part: what samples beyond that part can explain is no fault, and what they cannot is one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.auditing.samples import of
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker.auditing import samples
+from stoker.auditing.check import Audit, check
+
+
+def faults(audit: Audit) -> list[str]:
+    return [found.kind for found in audit.checks if found.severity == "fault"]
+
+
+def ratings(num: int, users: int, items: int, seed: int = 0) -> TensorDataset:
+    """A user, what it was shown, and whether it liked that."""
+    random = torch.Generator().manual_seed(seed)
+    numbers = (torch.randint(0, high, (num,), generator=random) for high in (users, items, 2))
+    return TensorDataset(*numbers)
+
+
+def shuffled(data: TensorDataset, seed: int = 0) -> DataLoader[Any]:
+    return DataLoader(data, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(seed))
+
+
+@given(
+    num=st.integers(2, 1500),
+    users=st.sampled_from([1, 2, 5, 30, 300, 3000]),
+    items=st.sampled_from([1, 3, 40, 1000]),
+    limit=st.integers(1, 1600),
+    max_batches=st.sampled_from([None, 4, 40]),
+    seed=st.integers(0, 2**32 - 1),
+)
+@example(num=1000, users=5, items=1, limit=5, max_batches=None, seed=0)
+@example(num=1400, users=700, items=1000, limit=30, max_batches=40, seed=0)
+@settings(max_examples=120, deadline=None)
+def test_what_is_right_is_never_blamed_however_little_was_read(
+    num: int, users: int, items: int, limit: int, max_batches: int | None, seed: int
+) -> None:
+    loader = shuffled(ratings(num, users, items, seed), seed)
+    assert faults(check(loader, epochs=2, reference_limit=limit, max_batches=max_batches)) == []
+
+
+@pytest.mark.parametrize("limit", [20, 60, 2000, 10_000])
+def test_each_sample_twice_in_the_data_is_no_repeat(limit: int) -> None:
+    x = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
+    assert faults(check(shuffled(TensorDataset(x, x[:, 0] > 0)), reference_limit=limit)) == []
+
+
+def test_negative_control_anchors_that_are_trusted_accuse_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = shuffled(ratings(1400, 700, 1000))
+    assert faults(check(loader, reference_limit=30)) == []
+    monkeypatch.setattr(samples.Known, "again_by_chance", lambda self, num_rows: 0.0)
+    monkeypatch.setattr(samples.Known, "mixed_by_chance", lambda self, strangers: 0.0)
+    assert faults(check(loader, reference_limit=30)) == ["seen twice", "mixed rows"]
+
+
+def test_what_samples_that_were_not_read_cannot_explain_is_a_fault() -> None:
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.randn(4000, 3, generator=random), torch.randint(0, 3, (4000,), generator=random)
+    data = TensorDataset(x, y)
+    for wrong, limit in (y.roll(1), 500), (torch.where(torch.arange(4000) % 5 == 0, y.roll(7), y), 2000):
+        audit = check(shuffled(TensorDataset(x, wrong)), reference=data, reference_limit=limit)
+        assert faults(audit) == ["mixed rows"]
+    order = torch.cat([torch.randperm(4000, generator=random), torch.randperm(4000, generator=random)[:1000]])
+    again = check([data[order[i : i + 16]] for i in range(0, len(order), 16)], reference=data, reference_limit=2000)
+    assert faults(again) == ["seen twice"]
+    assert 200 < of(again, "seen twice").count < 600
+
+
+def test_what_cannot_be_known_is_said() -> None:
+    audit = check(shuffled(ratings(1400, 100, 1000)), reference_limit=300)
+    assert "several have the same '[1]': a row may be any other" in of(audit, "mixed rows").text
+    assert of(audit, "mixed rows").severity == "unchecked"
+
+
+@pytest.mark.parametrize("limit", [20, 100, 1000])
+def test_contents_that_repeat_unseen_are_no_leak(limit: int) -> None:
+    train, valid = shuffled(ratings(4000, 300, 100, seed=0)), shuffled(ratings(4000, 300, 100, seed=1))
+    assert faults(check(train, reference_limit=limit, apart_from=valid)) == []
+
+
+def test_a_leak_is_found_in_a_part() -> None:
+    x = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0))
+    train, valid = shuffled(TensorDataset(x[:3000])), shuffled(TensorDataset(x[2500:]))
+    assert faults(check(train, reference_limit=2000, apart_from=valid)) == ["shared samples"]

@@ -1,0 +1,301 @@
+"""The audit against bugs that real trainings had, each beside its corrected twin, which must not be accused."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset, get_worker_info
+
+from stoker.auditing.check import Audit, check
+
+NUM_BARS, STEPS, BATCH = 1000, 12, 50
+BARS = torch.randn(NUM_BARS + STEPS, 3, generator=torch.Generator().manual_seed(0))
+RETURNS = torch.randn(NUM_BARS, generator=torch.Generator().manual_seed(1))
+UP = (RETURNS > 0).float()
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Windows(Dataset[Batch]):
+    """Windows of bars and what came after them: the samples that there are."""
+
+    def __init__(self, targets: torch.Tensor = RETURNS) -> None:
+        self.targets = targets
+
+    def __len__(self) -> int:
+        return NUM_BARS
+
+    def __getitem__(self, i: int) -> Batch:
+        return BARS[i : i + STEPS], self.targets[i]
+
+
+def take(numbers: Any, targets: torch.Tensor = RETURNS) -> Batch:
+    rows = torch.as_tensor(np.asarray(numbers), dtype=torch.int64)
+    return torch.stack([BARS[i : i + STEPS] for i in rows.tolist()]), targets[rows]
+
+
+def in_batches(order: Any, size: int = BATCH) -> Iterator[Batch]:
+    return (take(order[i : i + size]) for i in range(0, len(order), size))
+
+
+def faults(audit: Audit) -> dict[str, int]:
+    return {fault.kind: fault.count for fault in audit.faults}
+
+
+def text(audit: Audit, kind: str) -> str:
+    return next(check.text for check in audit.checks if check.kind == kind)
+
+
+class SeqWindows(IterableDataset[Batch]):
+    """As the trainer of price bars has it: whole batches, in order, in one buffer; every worker process runs all of it."""
+
+    def __init__(self, *, shared_out: bool = False, own_memory: bool = True) -> None:
+        self.shared_out = shared_out
+        self.own_memory = own_memory
+
+    def __iter__(self) -> Iterator[Batch]:
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker and self.shared_out else (0, 1)
+        buffer = take(range(BATCH))
+        for start in range(first * BATCH, NUM_BARS, step * BATCH):
+            batch = take(range(start, start + BATCH))
+            if self.own_memory:
+                yield batch
+            else:
+                for target, values in zip(buffer, batch, strict=True):
+                    target.copy_(values)
+                yield buffer
+
+
+@pytest.mark.parametrize("reference", [None, Windows()], ids=["alone", "reference"])
+def test_every_worker_serves_everything(reference: Any) -> None:
+    audit = check(DataLoader(SeqWindows(), batch_size=None, num_workers=2), reference=reference)
+    assert faults(audit) == {"seen twice": NUM_BARS}
+    assert "1,000 of 2,000 rows of epoch 0 came again: every sample came 2 times" in text(audit, "seen twice")
+    assert "Each of 2 worker processes yields everything" in text(audit, "seen twice")
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_workers_that_share_the_work_are_not_accused(workers: int) -> None:
+    assert not faults(check(DataLoader(SeqWindows(shared_out=True), batch_size=None, num_workers=workers), reference=Windows()))
+
+
+def test_a_worker_that_writes_into_what_it_has_sent() -> None:
+    audit = check(DataLoader(SeqWindows(own_memory=False), batch_size=None, num_workers=1), reference=Windows())
+    assert "reused memory" in faults(audit)
+
+
+def test_six_times_is_six_times() -> None:
+    six = [batch for start in range(0, NUM_BARS, BATCH) for batch in [take(range(start, start + BATCH))] * 6]
+    copies = [(x.clone(), y.clone()) for x, y in six]
+    audit = check(copies, reference=Windows())
+    assert faults(audit) == {"seen twice": 5 * NUM_BARS}
+    assert "every sample came 6 times" in text(audit, "seen twice")
+
+
+def raced(batches: Iterator[Batch], rng: np.random.Generator, share: float) -> Iterator[Batch]:
+    """The buffer of x is written anew before a slow thread has copied it, that of y is not yet."""
+    for (x, y), (late, _) in itertools.pairwise([*batches, take(range(BATCH))]):
+        rows = torch.as_tensor(rng.random(len(x)) < share)
+        yield torch.where(rows[:, None, None], late[: len(x)], x), y
+
+
+@pytest.mark.parametrize("targets", [RETURNS, UP], ids=["values", "classes"])
+def test_x_and_y_of_different_rows(targets: torch.Tensor, rng: np.random.Generator) -> None:
+    order = rng.permutation(NUM_BARS)
+    batches = [take(order[i : i + BATCH], targets) for i in range(0, NUM_BARS, BATCH)]
+    audit = check(raced(iter(batches), rng, 0.15), reference=Windows(targets))
+    assert set(faults(audit)) == {"mixed rows", "seen twice", "never seen"}
+    assert 0.03 * NUM_BARS < faults(audit)["mixed rows"] < 0.25 * NUM_BARS
+    assert " has '[0]' of sample " in text(audit, "mixed rows")
+    assert not faults(check(raced(iter(batches), rng, 0.0), reference=Windows(targets)))
+
+
+@pytest.mark.parametrize("shift", [1, -3])
+def test_labels_that_are_shifted_against_their_windows(shift: int) -> None:
+    shifted = torch.roll(RETURNS, -shift)
+    audit = check(DataLoader(TensorDataset(take(range(NUM_BARS))[0], shifted), batch_size=BATCH, shuffle=True), reference=Windows())
+    assert faults(audit) == {"mixed rows": NUM_BARS}
+    where = f"{abs(shift)} {'after' if shift > 0 else 'before'}"
+    assert f"of them '[1]' is that of the sample {where}." in text(audit, "mixed rows")
+
+
+def test_sequential_order_sold_as_shuffled() -> None:
+    loader = DataLoader(Windows(), batch_size=BATCH)
+    audit = check(loader, shuffled=True, epochs=2)
+    assert set(faults(audit)) == {"order"}
+    assert "100% of the samples are followed by the next one" in text(audit, "order")
+    assert not faults(check(loader))
+    assert not faults(check(DataLoader(Windows(), batch_size=BATCH, shuffle=True), shuffled=True))
+
+
+def spread(orders: list[Any]) -> float:
+    """The obvious definition: the deviation inside batches over that of a uniform draw."""
+    inside = np.sqrt(np.mean([np.var(order[i : i + BATCH], ddof=1) for order in orders for i in range(0, NUM_BARS, BATCH)]))
+    return float(inside / np.std(np.arange(NUM_BARS), ddof=1))
+
+
+def in_windows(rng: np.random.Generator, width: int) -> Any:
+    """Permuted inside aligned blocks only, as some streaming loaders do it."""
+    blocks = np.array_split(np.arange(NUM_BARS), NUM_BARS // width)
+    return np.concatenate([rng.permutation(blocks[i]) for i in rng.permutation(len(blocks))])
+
+
+def through_a_buffer(rng: np.random.Generator, size: int) -> Any:
+    """A stream in order through a buffer from which samples are drawn."""
+    held, order = list(range(size)), []
+    for later in range(size, NUM_BARS):
+        i = int(rng.integers(size))
+        order.append(held[i])
+        held[i] = later
+    return np.array([*order, *rng.permutation(held)])
+
+
+def whole_batches(rng: np.random.Generator, size: int) -> Any:
+    """Batches are permuted, their samples are not."""
+    return rng.permutation(NUM_BARS // size)[:, None].repeat(size, axis=1).ravel() * size + np.tile(
+        np.arange(size), NUM_BARS // size
+    )
+
+
+def backwards(rng: np.random.Generator, size: int) -> Any:
+    return np.arange(NUM_BARS)[::-1].copy()
+
+
+def interleaved(rng: np.random.Generator, size: int) -> Any:
+    """Two readers in turn, each in order."""
+    return np.arange(NUM_BARS).reshape(2, -1).T.ravel()
+
+
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [(in_windows, 190), (in_windows, BATCH), (through_a_buffer, 200), (whole_batches, BATCH), (backwards, 0), (interleaved, 0)],
+)
+def test_a_shuffle_that_is_none(make: Callable[[np.random.Generator, int], Any], size: int, rng: np.random.Generator) -> None:
+    orders = [make(rng, size), make(rng, size)]
+    assert sorted(orders[0]) == list(range(NUM_BARS))
+    epochs = iter(orders)
+    audit = check(lambda: in_batches(next(epochs)), reference=Windows(), shuffled=True, epochs=2)
+    assert "order" in faults(audit)
+    assert f"spread {spread(orders[:1]):.2f} times as far" in text(audit, "order")
+
+
+def test_the_spread_of_a_loader_that_permutes_blocks(rng: np.random.Generator) -> None:
+    audit = check(in_batches(in_windows(rng, 190)), reference=Windows(), shuffled=True)
+    assert 0.15 < spread([in_windows(rng, 190)]) < 0.23
+    assert "Batches are drawn from parts of the data" in text(audit, "order")
+
+
+def test_true_shuffles_are_not_accused(rng: np.random.Generator) -> None:
+    for size in (1, 7, BATCH, NUM_BARS):
+        audit = check(lambda size=size: in_batches(rng.permutation(NUM_BARS), size), reference=Windows(), shuffled=True, epochs=2)
+        assert not faults(audit), (size, audit)
+
+
+def test_the_same_permutation_every_epoch(rng: np.random.Generator) -> None:
+    order = rng.permutation(NUM_BARS)
+    for reference in (Windows(), None):
+        audit = check(lambda: in_batches(order), reference=reference, shuffled=True, epochs=2)
+        assert set(faults(audit)) == {"same order"}
+        assert "Two epochs have the very same order" in text(audit, "same order")
+        fresh = check(lambda: in_batches(rng.permutation(NUM_BARS)), reference=reference, shuffled=True, epochs=2)
+        assert not faults(fresh)
+
+
+def test_a_sampler_whose_epoch_is_never_set() -> None:
+    loader = DataLoader(Windows(), batch_size=BATCH, sampler=DistributedSampler(Windows(), 1, 0))
+    assert set(faults(check(lambda: iter(loader), reference=Windows(), shuffled=True, epochs=2))) == {"same order"}
+    assert not faults(check(loader, epochs=2))
+
+
+def test_the_same_batches_in_another_order_every_epoch(rng: np.random.Generator) -> None:
+    order = rng.permutation(NUM_BARS).reshape(-1, BATCH)
+    audit = check(lambda: in_batches(rng.permutation(order).ravel()), reference=Windows(), shuffled=True, epochs=2)
+    assert set(faults(audit)) == {"same order"}
+    assert "of the samples have the same follower in two epochs" in text(audit, "same order")
+
+
+def ring(depth: int, *, copied: bool = False) -> Iterator[Batch]:
+    """Buffers that are used again after `depth` batches."""
+    buffers = [take(range(BATCH)) for _ in range(depth)]
+    for i, batch in enumerate(in_batches(range(NUM_BARS))):
+        x, y = buffers[i % depth]
+        x.copy_(batch[0])
+        y.copy_(batch[1])
+        yield (x.clone(), y.clone()) if copied else (x, y)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 13])
+def test_a_ring_that_is_used_again_too_early(depth: int) -> None:
+    audit = check(ring(depth))
+    assert set(faults(audit)) == {"reused memory"}
+    assert "batch 0 had its '[0]' changed" in text(audit, "reused memory")
+    if depth in (1, 2, 8):  # where it is looked at just then
+        assert f"by the time {depth} further batch" in text(audit, "reused memory")
+        assert f"now holds that of batch {depth}." in text(audit, "reused memory")
+    assert not faults(check(ring(depth, copied=True)))
+
+
+def test_a_buffer_of_numpy_that_is_used_again() -> None:
+    buffer = np.zeros((BATCH, 3), dtype=np.float32)
+
+    def filled() -> Iterator[Any]:
+        for i in range(10):
+            buffer[:] = i
+            buffer[:, 0] = np.arange(i * BATCH, (i + 1) * BATCH)
+            yield {"x": buffer}
+
+    assert set(faults(check(filled))) == {"reused memory"}
+
+
+def test_the_same_memory_twice() -> None:
+    batch = take(range(BATCH))
+    assert set(faults(check([batch, batch, take(range(BATCH, 2 * BATCH))]))) == {"reused memory"}
+    mask = torch.ones(BATCH)
+    assert not faults(check([{"x": x, "mask": mask} for x, _ in in_batches(range(NUM_BARS))]))
+
+
+def test_views_of_one_array_are_no_reuse() -> None:
+    windows = BARS.unfold(0, STEPS, 1)
+    assert not faults(check([windows[i : i + BATCH] for i in range(0, NUM_BARS, 7)][:30], once=False))
+
+
+@pytest.mark.parametrize("reference", [None, Windows()], ids=["alone", "reference"])
+def test_a_last_batch_filled_up_with_repeats(reference: Any, rng: np.random.Generator) -> None:
+    order = rng.permutation(NUM_BARS)
+    filled = [*order, *order[: 64 - NUM_BARS % 64]]
+    audit = check(in_batches(filled, 64), reference=reference)
+    assert faults(audit) == {"seen twice": 64 - NUM_BARS % 64}
+    assert "All in the last batch (15)" in text(audit, "seen twice")
+    assert not faults(check(in_batches(order, 64), reference=reference))
+
+
+def test_ranks_that_are_filled_up_with_repeats() -> None:
+    data = Subset(Windows(), range(997))
+    loaders = [DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data, 4, rank)) for rank in range(4)]
+    audit = check(itertools.chain(*loaders), reference=data)
+    assert faults(audit) == {"seen twice": 3}
+    even = Subset(Windows(), range(996))
+    loaders = [DataLoader(even, batch_size=BATCH, sampler=DistributedSampler(even, 4, rank)) for rank in range(4)]
+    assert not faults(check(itertools.chain(*loaders), reference=even))
+
+
+def test_validation_that_is_in_training() -> None:
+    """Files of events that were used for training, and again for validation."""
+    train, leaked, apart = Subset(Windows(), range(800)), Subset(Windows(), range(700, 900)), Subset(Windows(), range(800, 1000))
+    loader = DataLoader(train, batch_size=BATCH, shuffle=True)
+    audit = check(loader, apart_from=DataLoader(leaked, batch_size=BATCH))
+    assert faults(audit) == {"shared samples": 100}
+    assert not faults(check(loader, apart_from=DataLoader(apart, batch_size=BATCH)))
+
+
+def test_a_tail_that_is_never_seen() -> None:
+    """The last windows are lost where their number does not fill a batch, and nobody said so."""
+    audit = check((take(range(i, i + 64)) for i in range(0, NUM_BARS - 63, 64)), reference=Windows())
+    assert faults(audit) == {"never seen": NUM_BARS % 64}
+    assert text(audit, "never seen").endswith("samples 960 to 999.")

@@ -1,0 +1,154 @@
+"""`stoker features`: raw bars or a store of them become a store with features, and what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cli.calling import Done
+from tests.encode.indicators.markets import market
+
+from stoker.cli import main as cli
+from stoker.encode.indicators import engine
+from stoker.encode.indicators.engine import features
+from stoker.sampling.views import Windows
+from stoker.store.pack.api import pack
+from stoker.store.store import open_store
+
+Stoker = Callable[..., Done]
+
+SPEC = {"features": [{"name": "ema", "op": "EMA", "window": 3}, {"name": "atr", "op": "ATR", "window": 2}]}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with bars of two symbols, row by row in turn, and a spec."""
+    monkeypatch.setitem(cli.COMMANDS, "features", "Compute the indicators of bars into a store.")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "features.json").write_text(json.dumps(SPEC))
+    bars = market(20)
+    lines = ["symbol,ts," + ",".join(bars)]
+    for i in range(20):
+        values = ",".join(str(values[i]) for values in bars.values())
+        lines.append(f"{'AB'[i % 2]},2020-01-{i + 1:02d},{values}")
+    (tmp_path / "bars.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_raw_bars(stoker: Stoker, folder: Path) -> None:
+    done = stoker("features", "bars.csv", "--spec", "features.json", "--out", "out.stoker", "--series", "symbol", "--time", "ts")
+    assert done == Done(0, "computed 2 features from bar 2 on for 20 bars in 2 series: out.stoker\n", "")
+    store = open_store("out.stoker")
+    assert list(store.schema) == ["symbol", "ts", "open", "high", "low", "close", "volume", "features"]
+    assert (store.key, store.time) == ("symbol", "ts")
+    bars: dict[str, Any] = {**market(20), "symbol": np.arange(20) % 2}
+    expected = features(bars, SPEC, series="symbol").values
+    assert store[0]["features"].tobytes() == expected[::2].tobytes()
+    assert store[1]["features"].tobytes() == expected[1::2].tobytes()
+    assert sorted(path.name for path in folder.iterdir()) == ["bars.csv", "features.json", "out.stoker"]
+
+
+def test_a_store_of_bars_gives_the_same(stoker: Stoker, folder: Path) -> None:
+    stoker("features", "bars.csv", "--spec", "features.json", "--out", "raw", "--series", "symbol", "--time", "ts")
+    pack("bars.csv", "bars.stoker", series="symbol", time="ts")
+    done = stoker("features", "bars.stoker", "--spec", "features.json", "--out", "packed", "--threads", "2", "--quiet")
+    assert done.code == 0
+    assert open_store("packed").digest == open_store("raw").digest
+
+
+def test_json_for_programs(stoker: Stoker) -> None:
+    asked = ("--series", "symbol", "--json", "--compat", "sentio", "--name", "x")
+    done = stoker("features", "bars.csv", "--spec", "features.json", "--out", "out", *asked)
+    assert (done.code, done.err) == (0, "")
+    found = json.loads(done.out)
+    assert (found["features"], found["emit_from"]) == (["ema", "atr"], 0)
+    assert found["spec_hash"].startswith("sha256:")
+    assert found["columns"][-1]["name"] == "x"
+    bars: dict[str, Any] = {**market(20), "symbol": np.arange(20) % 2}
+    expected = features(bars, SPEC, series="symbol", compat="sentio").values
+    assert open_store("out").column("x").tobytes() == np.concatenate([expected[::2], expected[1::2]]).tobytes()
+
+
+def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path) -> None:
+    feed = pytest.importorskip("stoker.feed.feed")
+    bars = market(100)
+    rows = [",".join(str(values[i]) for values in bars.values()) for i in range(100)]
+    (folder / "one.csv").write_text("\n".join(["ts," + ",".join(bars), *(f"{60 * i},{row}" for i, row in enumerate(rows))]) + "\n")
+    done = stoker("features", "one.csv", "--spec", "features.json", "--out", "features.stoker")
+    assert done == Done(0, "computed 2 features from bar 2 on for 100 bars in 1 series: features.stoker\n", "")
+    batches = list(feed.Feed(open_store("features.stoker"), Windows(48), batch_size=16, device="cpu"))
+    assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(48, 2)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["gone.csv"], "stoker: gone.csv does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).\n"),
+        (["bars.csv", "--series", "name"], "stoker: --series names 'name', but bars.csv has the columns symbol, ts, open, high, "),
+        (["bars.csv", "--spec", "gone.json"], "stoker: gone.json cannot be read as a spec: No such file or directory.\n"),
+        (["bars.csv", "--spec", "bad.json"], "stoker: bad.json at $.features[0].op: found 'EMAA', expected an operator (did you "),
+        (["close.csv"], "stoker: feature 'atr' ($.features[1]) needs a column 'high', but out.bars/store gave only "),
+        (["packed", "--series", "symbol"], "stoker: packed is a store: --series, --time and --sort are for raw bars.\n"),
+        (
+            ["bars.csv", "--out", "packed.copy"],
+            "stoker: packed.copy.bars is needed for intermediate results",
+        ),
+        (
+            ["bars.csv", "--out", "packed"],
+            "stoker: packed holds a store already. Choose another folder, or pass --replace",
+        ),
+        (
+            ["bars.csv", "--compat", "talib"],
+            "stoker: Invalid value for '--compat': 'talib' is not 'sentio'. See: stoker ",
+        ),
+        (["bars.csv"], "stoker: column 'symbol' of the bars holds several series: B in bar 2 comes after A. Pass --series symbol "),
+        (["late.csv"], "stoker: the time 'ts' of the bars falls: 1 in bar 3 comes after 5. Pass --time ts --sort when the bars "),
+        (["late.csv", "--time", "ts"], "stoker: the time 'ts' does not rise: 1 in row 3 of late.csv is before 5 in row 2 of late."),
+        (["words.csv"], "stoker: column 'close' of the bars holds text: 'foo' in bar 2, but numbers are needed.\n"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line_and_leaves_nothing(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
+    (folder / "close.csv").write_text("close\n1\n2\n")
+    (folder / "late.csv").write_text("ts,high,low,close\n3,1,1,1\n5,1,1,1\n1,1,1,1\n")
+    (folder / "words.csv").write_text("high,low,close\n1,1,1\n1,1,foo\n")
+    (folder / "bad.json").write_text('{"features": [{"op": "EMAA"}]}')
+    pack("bars.csv", "packed")
+    pack("bars.csv", "packed.copy.bars")
+    before = sorted(path.name for path in folder.iterdir())
+    given = {"--spec": "features.json", "--out": "out"}
+    rest = [*arguments]
+    for option, value in given.items():
+        rest += [] if option in rest else [option, value]
+    done = stoker("features", *rest)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(line)
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_packed_bars_go_however_it_ends(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        assert (folder / "out.bars").exists()
+        raise error
+
+    monkeypatch.setattr(engine, "write_features", fail)
+    arguments = ("features", "bars.csv", "--spec", "features.json", "--out", "out")
+    if error is KeyboardInterrupt:
+        assert stoker(*arguments).code == 130
+    else:
+        with pytest.raises(error):
+            stoker(*arguments)
+    assert not (folder / "out.bars").exists()
+
+
+def test_help_names_the_options(stoker: Stoker) -> None:
+    done = stoker("features", "--help")
+    assert done.code == 0
+    for word in ("--spec", "--out", "--compat", "--series", "--time", "SOURCE..."):
+        assert word in done.out

@@ -1,0 +1,202 @@
+"""Absurd values: whatever is given to an option or argument of a command, the answer is a result or one line, never a traceback."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from tests.cli.calling import Done
+
+import stoker as package
+from stoker import _disk
+from stoker.cli import main as cli
+from stoker.cli.paths import PATH
+from stoker.errors import MAX_MESSAGE
+
+Stoker = Callable[..., Done]
+
+CALLS = {
+    "pack": ["a.csv", "out"],
+    "inspect": ["s.stoker"],
+    "verify": ["s.stoker"],
+    "encode": ["a.csv", "--key", "k", "--out", "out"],
+    "features": ["s.stoker", "--spec", "spec.json", "--out", "out"],
+    "order": ["s.stoker"],
+    "check": ["script.py"],
+    "diagnose": ["gone.py", "--quiet"],
+    "gate": ["gone.py", "--budget", "budget.json", "--quiet"],
+    "train": ["config.yaml", "--quiet"],
+    "train tfa": ["config.yaml", "--quiet"],
+    "train time-moe": [
+        *("--data", "s.stoker", "--size", "tiny", "--length", "16", "--batch-size", "1", "--steps", "1", "--valid", "0"),
+        *("--precision", "fp32", "--graph", "off", "--compile", "off", "--device", "cpu", "--folder", "out", "--quiet"),
+    ],
+    "forecast": ["folder", "--data", "s.stoker"],
+    "export": ["folder", "out"],
+    "runs": ["folder"],
+    "bench time-moe": ["--size", "no such size"],
+    "bench tfa": ["--out", "no.picture"],
+}
+"""A call of each command that ends soon: rightly, or because of something else that is wrong."""
+
+NUMBERS = ["0", "-1", "1" + "0" * 30, "-1" + "0" * 30, "nan", "inf", "", "five", "1e400"]
+PATHS = ["", "\0", "a\0b", "x" * 5000, "s3://bucket/a", "http://host/a", "file:///etc/hosts", "folder", "a.csv", "a.csv/x", "gone"]
+NEVER = ["", "\0", "a\0b", "s3://bucket/a", "http://host/a", "file:///etc/hosts"]
+"""What is a path nowhere."""
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    for name in cli.COMMANDS:
+        command = importlib.import_module(f"stoker.cli.{name}").command
+        yield from (
+            ((f"{name} {one}", sub) for one, sub in command.commands.items())
+            if isinstance(command, click.Group)
+            else [(name, command)]
+        )
+    for recipe in ("tfa", "time-moe"):
+        yield f"train {recipe}", importlib.import_module(f"stoker.cli.train_{recipe.replace('-', '_')}").command
+
+
+COMMANDS = dict(commands())
+
+
+def parameters(*, paths: bool) -> list[tuple[str, click.Parameter]]:
+    def wanted(one: click.Parameter) -> bool:
+        numbers = isinstance(one.type, click.types.IntParamType | click.types.FloatParamType) or one.name == "memory"
+        return one.type is PATH if paths else numbers
+
+    return [(name, one) for name, command in COMMANDS.items() for one in command.params if wanted(one)]
+
+
+def call_with(name: str, parameter: click.Parameter, value: str) -> list[str]:
+    words = list(CALLS[name])
+    if isinstance(parameter, click.Option):
+        option = parameter.opts[0]
+        if option in words:
+            words[words.index(option) + 1] = value
+        else:
+            words += [option, value]
+    else:
+        arguments = [one for one in COMMANDS[name].params if isinstance(one, click.Argument)]
+        words[arguments.index(parameter)] = value
+    return [*name.split(), *words]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("k,close\n" + "".join(f"a,{i % 3}\n" for i in range(64)))
+    Path("spec.json").write_text('{"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}')
+    Path("config.yaml").write_text("data:\n  store: gone.stoker\n")
+    Path("script.py").write_text("raise SystemExit('never run to its end')\n")
+    Path("folder").mkdir()
+    package.pack("a.csv", "s.stoker", columns="close")
+    return tmp_path
+
+
+def check(done: Done) -> None:
+    assert "Traceback" not in done.out + done.err
+    assert done.code in (0, 1, 2, 3)
+    if done.code == 2:
+        assert done.err.startswith("stoker: ")
+        assert done.err.count("\n") == 1
+        assert len(done.err) < 2 * MAX_MESSAGE
+
+
+@pytest.mark.parametrize(("name", "parameter"), parameters(paths=False), ids=lambda one: getattr(one, "name", one))
+def test_absurd_numbers(stoker: Stoker, folder: Path, name: str, parameter: click.Parameter) -> None:
+    for value in NUMBERS:
+        words = call_with(name, parameter, value)
+        done = stoker(*words)
+        check(done)
+        if value in ("", "five") and not (name == "features" and parameter.name == "memory"):  # memory is for raw bars there
+            assert done.code == 2, words
+
+
+@pytest.mark.parametrize(("name", "parameter"), parameters(paths=True), ids=lambda one: getattr(one, "name", one))
+def test_absurd_paths(stoker: Stoker, folder: Path, name: str, parameter: click.Parameter) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    for value in PATHS:
+        done = stoker(*call_with(name, parameter, value))
+        check(done)
+        if value in NEVER:
+            assert done.code == 2
+            assert sorted(path.name for path in folder.iterdir()) == before, "nothing is made"
+        before = sorted(path.name for path in folder.iterdir())
+
+
+def test_many_threads_are_refused(stoker: Stoker, folder: Path) -> None:
+    for words in (
+        ["pack", "a.csv", "out"],
+        ["encode", "a.csv", "--key", "k", "--out", "out"],
+        ["features", "s.stoker", "--spec", "spec.json", "--out", "out"],
+    ):
+        done = stoker(*words, "--threads", "1000000")
+        assert (done.code, done.err) == (2, "stoker: threads is 1,000,000, but at most 1,024 can be used.\n")
+        assert stoker(*words, "--threads", "1024").code == 0
+        _disk.remove_folder(folder / "out")
+
+
+# ---- every path is one ----
+
+NO_PATHS = {
+    "KEY",
+    "COL",
+    "A,B,…",
+    "W,W,…",
+    "TYPE",
+    "N",
+    "TEXT",
+    "FORMAT",
+    "NAME",
+    "ENTRY",
+    "VIEW",
+    "S",
+    "SIZE",
+    "SHARE",
+    "FLOAT",
+    "DEVICE",
+    "NAME=VALUE",
+}
+
+
+def test_every_option_that_names_a_file_has_the_type_of_paths() -> None:
+    for name, command in COMMANDS.items():
+        for one in command.params:
+            text = isinstance(one.type, click.types.StringParamType)
+            argument = isinstance(one, click.Argument)
+            metavar = one.metavar
+            assert not text or not (argument or (metavar and metavar not in NO_PATHS)), f"{name}: is {one.name} a path?"
+
+
+def test_negative_control_without_the_type_a_url_becomes_a_folder(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.cli.paths.check_path", Path)
+    monkeypatch.setattr("stoker._disk.check_path", Path)
+    monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
+    monkeypatch.setattr("stoker.store.store.check_path", Path)
+    assert stoker("pack", "a.csv", "s3://bucket/a").code == 0
+    assert (folder / "s3:" / "bucket" / "a" / "manifest.json").exists()
+
+
+def test_negative_control_a_value_that_is_not_checked_ends_in_a_traceback(
+    stoker: Stoker, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stoker.store.pack.options.MAX_THREADS", 10**9)
+    monkeypatch.setattr("stoker.cli.paths.check_path", Path)
+    monkeypatch.setattr("stoker.store.pack.api.check_path", Path)
+    with pytest.raises(ValueError, match="null"):
+        stoker("pack", "a.csv", "a\0b")
+
+
+def test_a_long_message_is_cut_in_its_middle(stoker: Stoker, folder: Path) -> None:
+    Path("a.csv").write_text("x" * 100_000 + "\n1\n")
+    for words in (["pack", "a.csv", "out", "--series", "k"], ["pack", "a.csv", "out", "--segment", "y" * 100_000]):
+        done = stoker(*words)
+        assert done.code == 2
+        assert "characters left out…]" in done.err
+        assert len(done.err) < 2 * MAX_MESSAGE

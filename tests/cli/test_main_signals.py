@@ -1,0 +1,119 @@
+"""Ctrl-C and SIGTERM: a clear line, the right exit code, and work that the same command goes on with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.calling import call, environment, slow_command, stoker_command
+
+from stoker.store.pack.api import pack
+from stoker.store.store import open_store
+
+LINE = "stoker: stopped. Nothing is lost: run the same command again and it goes on.\n"
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inputs")
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        table = pa.table({"k": rng.integers(0, 999, 400_000), "x": rng.normal(size=400_000)})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=50_000)
+    return folder
+
+
+def wait_for(condition: object, process: subprocess.Popen[str]) -> None:
+    """Until something is true; the process must not end before."""
+    for _ in range(20_000):
+        if callable(condition) and condition():
+            return
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.01)
+    pytest.fail("it never came to that")
+
+
+def start(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_pack_goes_on(inputs: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
+    arguments = ("pack", inputs, "out", "--series", "k", "--memory", "256MB")
+    process = start(slow_command(0.2, *arguments), tmp_path)
+    wait_for((tmp_path / "out" / "work" / "journal").exists, process)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=200)
+    assert (process.returncode, out, err.lstrip("\n")) == (code, "", LINE)
+    assert (tmp_path / "out" / "work" / "journal").exists()
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    done = call(slow_command(0, *arguments), tmp_path)
+    assert done.code == 0, done.err
+    whole = pack(inputs, tmp_path / "whole", series="k")
+    assert open_store(tmp_path / "out").digest == whole.digest
+    assert not (tmp_path / "out" / "work").exists()
+
+
+def test_a_stopped_pack_keeps_the_store_that_was_there(inputs: Path, tmp_path: Path) -> None:
+    old = pack({"x": [1.0]}, tmp_path / "out")
+    process = start(slow_command(0.2, "pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
+    wait_for((tmp_path / "out" / "work" / "run0.n").exists, process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=200)
+    assert process.returncode == 130
+    assert open_store(tmp_path / "out").digest == old.digest
+
+
+def test_nobody_waits_for_the_hash_of_a_huge_file(tmp_path: Path) -> None:
+    """A terabyte, nearly all of it a hole: hashing it would take many minutes."""
+    pq.write_table(pa.table({"x": np.arange(1_000_000.0)}), tmp_path / "small.parquet", row_group_size=50_000, compression="none")
+    small = (tmp_path / "small.parquet").read_bytes()
+    footer = int.from_bytes(small[-8:-4], "little") + 8
+    with (tmp_path / "huge.parquet").open("wb") as file:
+        file.write(small[:-footer])
+        file.seek(1 << 40)
+        file.write(small[-footer:])
+    process = start(slow_command(0.2, "pack", "huge.parquet", "out", "--memory", "256MB"), tmp_path)
+    wait_for((tmp_path / "out" / "work" / "run0.n").exists, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert (process.returncode, err.lstrip("\n")) == (130, LINE)
+    os.truncate(tmp_path / "huge.parquet", 0)
+
+
+def test_a_stop_before_any_work_leaves_nothing_in_the_way(inputs: Path, tmp_path: Path) -> None:
+    """At any moment: while modules are imported, files looked at, or rows read."""
+    for delay in (0.05, 0.25, 0.45, 0.65):
+        process = start(stoker_command("pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=200)
+        assert process.returncode in (0, 130, -signal.SIGINT, 1), err
+    done = call(stoker_command("pack", inputs, "out", "--series", "k", "--replace"), tmp_path)
+    assert done.code == 0, done.err
+    assert open_store(tmp_path / "out").num_steps == 800_000
+
+
+def test_verify_can_be_stopped(inputs: Path, tmp_path: Path) -> None:
+    pack(inputs, tmp_path / "out", series="k")
+    slow = (
+        "import time, stoker.store.inspect as v; d = v.damaged_blocks\n"
+        "def slowly(*a):\n    print('at work', flush=True); time.sleep(60); yield from d(*a)\n"
+        "v.damaged_blocks = slowly\n"
+        "from stoker.cli.main import main; main(['verify', 'out'])"
+    )
+    process = start([*stoker_command()[:1], "-c", slow], tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "at work\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert (process.returncode, err.strip()) == (130, "stoker: stopped. Nothing is lost: run the same command again.")

@@ -1,0 +1,69 @@
+"""What is wrong with the batches of a program is found while it is diagnosed; of a clean program, nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.diagnose import programs
+
+from stoker.diagnose import scripts
+from stoker.diagnose.render import text
+from stoker.diagnose.verdict import conclude
+
+pytestmark = pytest.mark.slow  # a process for each
+
+FAULTS = {
+    "repeated": "samples repeated: 20 of 320 rows",
+    "missed": "samples missed: 50 of 300 samples never came",
+    "mixed": "entries of different samples in a row: 300 of 300 rows",
+    "shared": "batches that change after they were handed out: 29 batches changed",
+    "workers": "samples repeated: 300 of 600 rows of epoch 0 came again: every sample came 2 times",
+    "in order": "not shuffled: ",
+    "not finite": "values that are not finite: '[0]' has 1 NaN",
+    "leak": "validation data seen in training: 10 of 300 samples are in the validation data, too",
+    "diverges": "losses that are not finite: ",
+}
+
+
+def wrong_with(program: Path, *words: str) -> list[str]:
+    options = {"pace": 0.05, "check_seconds": 20.0}  # enough on any machine: it is over when all is read
+    answer = scripts._measure(program, words, module=False, quiet=True, seconds=None, **options)
+    finding = conclude(scripts._known(answer, program), correctness=answer.wrong)
+    assert finding.as_dict()["correctness"] == answer.wrong
+    assert all(one in text(finding) for one in answer.wrong)
+    return answer.wrong
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("train.py")
+    path.write_text(programs.FAULTY)
+    return path
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found(program: Path, fault: str) -> None:
+    [found] = wrong_with(program, fault)
+    assert found.startswith(FAULTS[fault])
+
+
+def test_negative_control_nothing_is_found_in_a_clean_program(program: Path) -> None:
+    assert wrong_with(program, "none") == []
+
+
+def test_the_command_looks_and_measuring_alone_does_not(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(request: scripts.Request, kind: object, **options: object) -> scripts.Answer:
+        asked.append(request.check_seconds)
+        return scripts.Answer(error="enough")
+
+    monkeypatch.setattr(scripts, "ask", ask)
+    for seconds in (None, 1.0):
+        with pytest.raises(Exception, match="enough"):
+            scripts.script(program, seconds=seconds)
+    with pytest.raises(Exception, match="enough"):
+        scripts.measure_script(program)
+    assert asked == [scripts.CHECK_SECONDS, 1.0, 0.0]

@@ -1,0 +1,260 @@
+"""Several processes: agreeing, parting, and what follows from what each takes by itself."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
+
+from stoker.diagnose import distributed as module
+from stoker.diagnose.attribution import divide
+from stoker.diagnose.distributed import Meeting, Ranks, find_ranks
+from stoker.diagnose.hooks import Times
+from stoker.diagnose.measurements import Measurements, Rank
+from stoker.diagnose.steps import Steps, Training
+from stoker.diagnose.stretches import apart
+from stoker.diagnose.verdict import conclude, rank
+
+
+class Store:
+    """What torch's processes share, without any."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def add(self, key: str, number: int) -> int:
+        self.values[key] = str(int(self.values.get(key, "0")) + number)
+        return int(self.values[key])
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def wait(self, keys: list[str], patience: Any) -> None:
+        missing = [key for key in keys if key not in self.values]
+        if missing:
+            raise RuntimeError(f"nobody set {missing}")
+
+
+class Parallel(torch.nn.Module):
+    """Stands for DistributedDataParallel."""
+
+    require_backward_grad_sync: Any = True
+
+
+def times(*, backward: int) -> Times:
+    """A step in milliseconds, with two for the rest."""
+    return Times((0, 0, 1_000_000, backward * 1_000_000, 1_000_000, 0), False)
+
+
+def of_ranks(
+    step: float, *apart: float, exchange: float | None = None, waited: list[float] | None = None, **more: Any
+) -> Measurements:
+    """A training of several processes, in milliseconds; the first waits for the others in its backward pass."""
+    own = apart[0]
+    phases = {
+        "forward": 0.4 * own,
+        "backward": 0.5 * own + step - own,
+        "optimizer": 0.1 * own - 0.02,
+        "next": 0.01,
+        "prepare": 0.01,
+    }
+    ranks = [
+        Rank(
+            rank=number,
+            step_seconds=step * MS,
+            apart_seconds=one * MS,
+            exchange_seconds=exchange * MS * (1 + number / 10) if exchange is not None else None,
+            waited_for_cores=waited[number] if waited is not None else None,
+        )
+        for number, one in enumerate(apart)
+    ]
+    return on_cpu(**{**phases, "rest": 0.0, "ops": 10.0, **more}, ranks=ranks)
+
+
+def test_all_do_what_the_first_says() -> None:
+    store = Store()
+    first, second = Ranks(0, 2, store), Ranks(1, 2, store)
+    assert [first.agree(12.0), second.agree(40.0)] == [12.0, 12.0]
+    assert [first.agree(True), second.agree(False)] == [1.0, 1.0]
+    with pytest.raises(RuntimeError, match="agreed/3"):
+        second.agree(5.0)  # before the first has said it
+
+
+def test_the_first_gets_what_all_have_found() -> None:
+    store = Store()
+    both = [Ranks(number, 2, store) for number in range(2)]
+    for one in both:
+        one.tell(Rank(rank=one.rank, step_seconds=0.02, apart_seconds=0.01 * (1 + one.rank)))
+    assert [one.apart_seconds for one in both[0].all()] == [0.01, 0.02]
+    with pytest.raises(RuntimeError, match="measured"):
+        both[1].take_turns(lambda: 2)
+    assert both[0].take_turns(lambda: 1) == 1
+    assert both[1].take_turns(lambda: 2) == 2
+
+
+def test_parted_processes_exchange_no_gradients_and_are_as_before_when_they_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Parallel)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda value: value)
+    clock = iter(range(0, 1000, 7))
+    monkeypatch.setattr(module, "now_ns", lambda: next(clock))
+    plain, model, ranks = torch.distributed.all_reduce, Parallel(), Ranks(0, 2, Store())
+    ranks.part([model, torch.nn.Linear(1, 1)])
+    assert not model.require_backward_grad_sync
+    assert torch.distributed.all_reduce(3) == 3
+    ranks.join()
+    assert model.require_backward_grad_sync
+    assert torch.distributed.all_reduce is plain
+    assert ranks.exchanged_ns == 7
+
+
+def test_who_meets_does_so_before_gradients_are_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the backward pass of a parallel module, unless it keeps them; after that of a program that exchanges them by hand."""
+    told: list[str] = []
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Parallel)
+    monkeypatch.setattr(torch.autograd, "backward", lambda *tensors: told.append("backward"))
+    monkeypatch.setattr(Meeting, "wait", lambda meeting: told.append("all are here"))
+    plain, model, ranks = torch.autograd.backward, Parallel(), Ranks(0, 2, Store())
+    ranks.meet([model, torch.nn.Linear(1, 1)])
+    torch.autograd.backward(torch.ones(()))
+    model.require_backward_grad_sync = False
+    torch.autograd.backward(torch.ones(()))
+    ranks.join()
+    assert told == ["all are here", "backward", "backward"]
+    ranks.meet([torch.nn.Linear(1, 1)])
+    torch.autograd.backward(torch.ones(()))
+    ranks.join()
+    assert told[3:] == ["backward", "all are here"]
+    assert torch.autograd.backward is plain
+
+
+def test_an_exchange_is_what_it_adds_where_all_begin_it_together() -> None:
+    """Measured by the stretches of one process; its backward pass takes 1 ms by itself, 4 where all meet, and 9 as it is."""
+    training = Training()
+    training.ranks = Ranks(0, 1, Store())
+    training.ledger.loop = [times(backward=9)] * 8
+    for round_number in range(2):
+        plan = apart(Steps(training, pace=0.1), training.ranks, seconds=1.0)
+        next(plan)
+        with suppress(StopIteration):
+            while True:
+                meets = len(training.ledger.exchanged) > round_number
+                torch.autograd.backward(torch.ones((), requires_grad=True))
+                plan.send(times(backward=4 if meets else 1))
+    found = training.ledger.of_rank(0)
+    assert found is not None
+    assert found.exchange_seconds == pytest.approx(3 * MS)
+    assert found.apart_seconds == pytest.approx(3 * MS)
+    assert found.step_seconds == pytest.approx(11 * MS)
+    training.ledger.exchanges.pop()  # somebody did not come once
+    found = training.ledger.of_rank(0)
+    assert found is not None
+    assert found.exchange_seconds is None
+
+
+def test_one_process_alone_has_no_ranks() -> None:
+    assert find_ranks() is None
+
+
+@pytest.mark.parametrize(
+    ("step", "apart", "verdict", "share"),
+    [
+        (20.0, (10.0, 19.0), "straggler", 0.45),
+        (20.0, (19.0, 10.0), "straggler", 0.45),
+        (20.0, (10.0, 10.5), "communication", 0.475),
+        (20.0, (9.0, 9.0, 9.0, 18.5), "straggler", 0.475),
+    ],
+)
+def test_who_is_slow_and_what_the_exchange_costs(step: float, apart: tuple[float, ...], verdict: str, share: float) -> None:
+    finding = conclude(of_ranks(step, *apart))
+    assert finding.verdict == verdict
+    assert finding.causes[0].share == pytest.approx(share, abs=0.01)
+    assert finding.second is not None
+    assert finding.next
+    assert finding.place is None
+
+
+def test_processes_that_hardly_wait_get_the_verdict_of_one() -> None:
+    measured = of_ranks(20.0, 19.5, 19.0)
+    assert conclude(measured).verdict == conclude(msgspec.structs.replace(measured, ranks=[])).verdict == "compute"
+
+
+def test_parts_of_several_processes_are_the_step() -> None:
+    division = divide(of_ranks(20.0, 10.0, 15.0, rest=3.0))
+    assert division.parts.total == pytest.approx(division.step)
+
+
+def test_a_slow_first_process_is_told_why_it_is_slow() -> None:
+    finding = conclude(of_ranks(20.0, 19.0, 8.0, rest=9.0, forward=3.0, backward=6.0, loop=around(20 * MS)))
+    assert finding.verdict == "straggler"
+    assert finding.second is not None
+    assert finding.second.verdict == "host"
+
+
+@pytest.mark.parametrize(("step", "apart"), [(7.0, (0.7, 3.7)), (7.0, (3.7, 0.7)), (10.0, (0.7, 4.5, 0.8))])
+def test_who_is_slow_is_slow_though_an_exchange_takes_longer_for_it(step: float, apart: tuple[float, ...]) -> None:
+    """Times of programs on two cores: the others sleep until the slow one comes, and are woken up late."""
+    finding = conclude(of_ranks(step, *apart, exchange=1.0))
+    assert finding.verdict == "straggler"
+    assert finding.causes[0].share > 0.6
+    unknown = conclude(of_ranks(step, *apart))
+    assert unknown.verdict == "none"
+    assert unknown.why is not None
+    assert "cannot be told from a slow exchange" in unknown.why
+    assert rank(of_ranks(step, *apart))[0].verdict == "communication"  # what would be said of it
+
+
+def test_an_exchange_that_takes_longer_than_together_is_still_one() -> None:
+    measured = of_ranks(20.0, 7.0, 7.2, exchange=10.0)
+    assert conclude(measured).verdict == "communication"
+    assert divide(measured).share("straggler") < 0.02
+    assert divide(measured).parts.total == pytest.approx(20.0 * MS)
+
+
+def test_an_exchange_is_no_longer_than_what_is_left_of_a_step() -> None:
+    division = divide(of_ranks(20.0, 10.0, 18.0, exchange=9.0))
+    assert division.parts.communication == pytest.approx(2.0 * MS)
+    assert division.parts.straggler == pytest.approx(8.0 * MS)
+
+
+def on_one_thread(*waited: float, spread: float) -> Measurements:
+    machine = msgspec.structs.replace(TWO_CORES, threads=1)
+    apart = [0.7] * (len(waited) - 1)
+    return of_ranks(7.0, *apart, 3.7, exchange=1.0, waited=list(waited), spread=spread, machine=machine)
+
+
+def test_who_had_the_cores_is_seen_where_nothing_is_exchanged() -> None:
+    """Steps of processes vary by themselves, so a spread says little; but without the exchange each has a core of its own."""
+    assert conclude(on_one_thread(0.01, 0.03, spread=0.4)).verdict == "straggler"
+    for waited in ((0.3, 0.5), (0.01, 0.3)):
+        told = conclude(on_one_thread(*waited, spread=0.1))
+        assert told.verdict == "none"
+        assert told.why is not None
+        assert "other programs had the cores" in told.why
+    assert conclude(on_one_thread(0.01, 0.03, spread=0.6)).verdict == "none"
+    unwatched = on_one_thread(0.01, 0.03, spread=0.4)
+    ranks = [msgspec.structs.replace(one, waited_for_cores=None) for one in unwatched.ranks]
+    assert conclude(msgspec.structs.replace(unwatched, ranks=ranks)).verdict == "none"
+
+
+def test_more_processes_than_cores_are_in_their_own_way() -> None:
+    assert conclude(on_one_thread(0.3, 0.3, 0.3, spread=0.15)).verdict == "straggler"
+    assert conclude(on_one_thread(0.3, 0.3, 0.3, spread=0.3)).verdict == "none"  # perhaps another program's doing
+
+
+def test_kept_batches_say_nothing_of_several_processes() -> None:
+    measured = msgspec.structs.replace(of_ranks(20.0, 10.0, 19.0), cached=around(5 * MS, spread=0.5))
+    assert conclude(measured).verdict == "straggler"
+    assert conclude(msgspec.structs.replace(measured, ranks=[])).verdict == "none"
+
+
+def test_steps_of_several_processes_may_vary_more() -> None:
+    measured = of_ranks(20.0, 10.0, 19.0, spread=0.15)
+    assert conclude(measured).verdict == "straggler"
+    assert conclude(msgspec.structs.replace(measured, ranks=[])).verdict == "none"

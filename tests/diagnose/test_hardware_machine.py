@@ -1,0 +1,82 @@
+"""The machine is measured once, without touching anything of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from stoker.diagnose import hardware
+from stoker.diagnose.hardware import disk_bytes, matmul_flops, measure_machine
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a new process."""
+    monkeypatch.setattr(hardware, "_measured", {})
+
+
+def test_rates_are_possible_and_known_from_then_on() -> None:
+    measured = measure_machine()
+    assert measured.gpu is None
+    assert measured.cores >= 1
+    assert measured.threads == torch.get_num_threads()
+    assert measured.memcpy_bytes > 1e7
+    assert 1e-8 < measured.dispatch_seconds < 1e-2
+    assert measured.matmul_flops.keys() == {"fp32", "bf16"}
+    assert min(measured.matmul_flops.values()) > 1e6
+    assert measure_machine() is measured
+
+
+def test_nothing_of_the_users_is_touched() -> None:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(64)
+    steps: list[int] = []
+    hooks = [
+        register_optimizer_step_post_hook(lambda *_: steps.append(1)),
+        torch.nn.modules.module.register_module_forward_pre_hook(lambda *_: steps.append(1)),
+    ]
+    try:
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            measured = measure_machine()
+            assert torch.is_autocast_enabled("cpu")
+            assert not torch.is_grad_enabled()
+        assert torch.get_num_threads() == 64
+    finally:
+        torch.set_num_threads(threads)
+        for hook in hooks:
+            hook.remove()
+    assert measured.threads == 64
+    assert not steps
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_peaks_under_the_users_modes() -> None:
+    with torch.inference_mode():
+        assert hardware._measure("cpu").dispatch_seconds > 0
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert hardware.dispatch_seconds() > 0
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_disk_that_cannot_be_measured_is_none(tmp_path: Path) -> None:
+    assert disk_bytes(tmp_path / "nothing") is None
+    (tmp_path / "empty").touch()
+    assert disk_bytes(tmp_path / "empty") is None
+
+
+@pytest.mark.gpu
+def test_rates_of_a_gpu() -> None:
+    measured = measure_machine("cuda")
+    assert measured.gpu
+    assert measured.launch_seconds is not None
+    assert 1e-7 < measured.launch_seconds < 1e-3
+    assert measured.h2d_pinned_bytes is not None
+    assert measured.h2d_pinned_bytes > 1e8
+    assert measured.matmul_flops["bf16"] > measured.matmul_flops["fp32"]
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert matmul_flops("tf32", "cuda") > 1e9

@@ -1,0 +1,237 @@
+"""Phases of a step, by a clock that ticks only when the program says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tests.diagnose.clock import MS, Clock
+
+from stoker.diagnose import hooks as module
+from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, Boundaries
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "now_ns", clock)
+    return clock
+
+
+@pytest.fixture
+def listening(clock: Clock) -> Iterator[Boundaries]:
+    boundaries = Boundaries()
+    boundaries.install()
+    yield boundaries
+    boundaries.remove()
+
+
+class Net(torch.nn.Module):
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 1)
+        self.clock = clock
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.clock.tick(3)
+        return self.inner(x).sum()
+
+
+class Sgd(torch.optim.SGD):
+    clock: Clock
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is not None:
+            closure()
+        self.clock.tick(7)
+        return None
+
+
+def made(clock: Clock) -> tuple[Net, Sgd]:
+    net = Net(clock)
+    optimizer = Sgd(net.parameters(), lr=0.1)
+    optimizer.clock = clock
+    return net, optimizer
+
+
+def by_name(boundaries: Boundaries) -> dict[str, int]:
+    return {name: spent // MS for name, spent in zip(NAMES, boundaries.take().phases_ns, strict=True) if spent}
+
+
+def find(boundaries: Boundaries, net: Net) -> None:
+    boundaries.find_roots()
+    net(torch.ones(1, 2))
+    boundaries.keep_roots()
+    boundaries.take()
+
+
+def one_step(boundaries: Boundaries, clock: Clock, net: Net, optimizer: Sgd) -> None:
+    boundaries.switch(NEXT)
+    clock.tick(1)
+    boundaries.switch(PREPARE)
+    clock.tick(2)
+    loss = net(torch.ones(1, 2))
+    clock.tick(4)
+    loss.register_hook(lambda _: clock.tick(5))
+    loss.backward()
+    optimizer.step()
+    clock.tick(11)
+
+
+def test_each_phase_gets_its_own_time(listening: Boundaries, clock: Clock) -> None:
+    net, optimizer = made(clock)
+    find(listening, net)
+    one_step(listening, clock, net, optimizer)
+    assert listening.stepped
+    assert by_name(listening) == {"next": 1, "prepare": 2, "forward": 7, "backward": 5, "optimizer": 7, "rest": 11}
+    assert not listening.stepped
+    assert [float(one) for one in listening.losses] == [pytest.approx(float(net(torch.ones(1, 2)).detach()), abs=10)]
+
+
+def test_accumulated_batches_are_one_step(listening: Boundaries, clock: Clock) -> None:
+    net, optimizer = made(clock)
+    find(listening, net)
+    for _ in range(2):
+        listening.switch(NEXT)
+        clock.tick(1)
+        listening.switch(PREPARE)
+        net(torch.ones(1, 2)).backward()
+    optimizer.step()
+    assert by_name(listening) == {"next": 2, "forward": 6, "optimizer": 7}
+
+
+def test_a_closure_is_not_taken_for_the_optimizer(listening: Boundaries, clock: Clock) -> None:
+    """Lightning runs forward and backward within the step of the optimizer."""
+    net, optimizer = made(clock)
+    find(listening, net)
+
+    def closure() -> None:
+        loss = net(torch.ones(1, 2))
+        loss.register_hook(lambda _: clock.tick(5))
+        loss.backward()
+
+    optimizer.step(closure)
+    assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7}
+    optimizer.step(closure=closure)
+    assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7}
+
+
+def test_within_a_closure_phases_are_those_of_a_plain_loop(
+    listening: Boundaries, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no module is called: nothing else tells that a forward pass begins."""
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = Sgd([weight], lr=0.1)
+    optimizer.clock = clock
+
+    def closure() -> float:
+        clock.tick(3)
+        loss = weight.square().sum()
+        loss.register_hook(lambda _: clock.tick(5))
+        loss.backward()
+        clock.tick(11)
+        return 0.0
+
+    optimizer.step(closure)
+    assert by_name(listening) == {"forward": 3, "backward": 5, "optimizer": 7, "rest": 11}
+    loss = weight.square().sum()
+    loss.backward()
+    clock.tick(1)
+    assert by_name(listening) == {"rest": 1}  # as it was before
+    monkeypatch.setattr(Boundaries, "_timed_closure", lambda self, closure: closure)
+    optimizer.step(closure)
+    assert by_name(listening) == {"backward": 5, "optimizer": 3 + 7 + 11}
+
+
+def test_a_closure_is_called_as_it_would_be(listening: Boundaries) -> None:
+    """With gradients on, for its value; and its fault is the program's."""
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.LBFGS([weight], max_iter=3)
+    calls: list[bool] = []
+
+    def closure() -> torch.Tensor:
+        calls.append(torch.is_grad_enabled())
+        optimizer.zero_grad()
+        loss = (weight - 3).square().sum()
+        loss.backward()
+        return loss
+
+    assert float(optimizer.step(closure).detach()) == 4.0
+    assert len(calls) > 1
+    assert all(calls)
+    assert float(weight.detach()) == pytest.approx(3.0)
+
+    def fails() -> float:
+        raise ValueError("no loss")
+
+    with pytest.raises(ValueError, match="no loss"):
+        optimizer.step(fails)
+
+
+def test_a_look_at_the_model_after_the_step_is_no_forward_pass(listening: Boundaries, clock: Clock) -> None:
+    net, optimizer = made(clock)
+    find(listening, net)
+    net(torch.ones(1, 2)).backward()
+    optimizer.step()
+    listening.take()
+    with torch.no_grad():
+        net(torch.ones(1, 2))
+    assert by_name(listening) == {"rest": 3}
+
+
+def test_only_the_outermost_module_is_watched(listening: Boundaries, clock: Clock) -> None:
+    net, _ = made(clock)
+    find(listening, net)
+    assert listening.roots == [net]
+    assert net._forward_pre_hooks
+    assert not net.inner._forward_pre_hooks
+
+
+def test_torch_is_as_before_afterwards(clock: Clock) -> None:
+    names = [
+        (torch.autograd, "backward"),
+        (torch.autograd, "grad"),
+        (torch.nn.utils, "clip_grad_norm_"),
+        (torch.nn.Module, "__call__"),
+    ]
+    before = [getattr(owner, name) for owner, name in names]
+    boundaries = Boundaries()
+    boundaries.install()
+    net, optimizer = made(clock)
+    boundaries.find_roots()
+    boundaries.remove()
+    assert [getattr(owner, name) for owner, name in names] == before
+    net(torch.ones(1, 2)).backward()
+    optimizer.step()
+    assert boundaries.steps == 0
+
+
+def test_silence_leaves_torch_as_it_was_and_listening_tells_phases_again(clock: Clock) -> None:
+    plain = torch.autograd.backward, torch.optim.Optimizer.zero_grad
+    boundaries, net = Boundaries(), Net(clock)
+    boundaries.install()
+    boundaries.find_roots()
+    net(torch.ones(1, 2))
+    boundaries.keep_roots()
+    optimizer = Sgd(net.parameters(), lr=0.1)
+    Sgd.clock = clock
+
+    def step() -> dict[str, int]:
+        boundaries.take()
+        boundaries.switch(PREPARE)
+        net(torch.ones(1, 2)).backward()
+        optimizer.step()
+        return {name: spent // MS for name, spent in zip(NAMES, boundaries.take().phases_ns, strict=True) if spent}
+
+    assert step() == {"forward": 3, "optimizer": 7}
+    boundaries.silence()
+    assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain
+    assert step() == {"prepare": 10}
+    assert not boundaries.stepped
+    boundaries.listen()
+    boundaries.listen()  # once is enough
+    assert step() == {"forward": 3, "optimizer": 7}
+    boundaries.remove()
+    assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain

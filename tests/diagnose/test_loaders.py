@@ -1,0 +1,217 @@
+"""Which loop trains: told by steps between its turns, whatever else is gone through meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker.diagnose.hooks import Boundaries
+from stoker.diagnose.loaders import STEPLESS_PASSES, Sources, Watched
+from stoker.diagnose.measurements import Place
+
+
+def place(line: int) -> Place:
+    return Place(file="train.py", line=line, function="main")
+
+
+@pytest.fixture
+def sources() -> Iterator[Sources]:
+    sources = Sources(Boundaries())
+    sources.watch_loaders()
+    yield sources
+    sources.remove()
+
+
+def step(sources: Sources) -> None:
+    """What the hook of an optimizer does."""
+    sources.boundaries.steps += 1
+    if not sources.settled:
+        sources.choose()
+
+
+BATCHES = [torch.ones(2) * n for n in range(20)]
+
+
+def test_the_innermost_loop_with_steps_between_its_turns_trains(sources: Sources) -> None:
+    for _ in sources.watched(range(2), place(1)):
+        for batch in sources.watched(BATCHES, place(2)):
+            for _ in sources.watched([1, 2], place(3)):
+                pass
+            for _ in sources.watched(BATCHES[:3], place(4)):  # a validation
+                pass
+            assert batch is not None
+            step(sources)
+    assert sources.found is not None
+    assert sources.found.place == place(2)
+
+
+def test_a_loop_over_numbers_is_found_where_nothing_gives_batches(sources: Sources) -> None:
+    for _ in sources.watched(range(6), place(2)):
+        step(sources)
+    assert sources.found is not None
+    assert not sources.found.gives_batches
+
+
+def test_several_steps_a_batch_belong_to_the_loop_over_batches(sources: Sources) -> None:
+    for _ in sources.watched(BATCHES, place(1)):
+        for _ in sources.watched(range(2), place(2)):
+            step(sources)
+    assert sources.found is not None
+    assert sources.found.place == place(1)
+
+
+def test_a_generator_that_prepares_batches_is_what_the_loop_goes_through(sources: Sources) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
+
+    def prepared() -> Iterator[Any]:
+        for (x,) in loader:
+            yield x * 2
+
+    for _ in sources.watched(prepared(), place(1)):
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.place == place(1)
+    assert sources.found.loader is loader
+
+
+def test_what_only_passes_batches_on_is_seen_through(sources: Sources) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
+    for _ in sources.watched(zip(loader, range(100), strict=False), place(1)):
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+
+
+def test_a_loader_that_nobody_of_the_users_goes_through_is_found(sources: Sources) -> None:
+    """As in the trainers of others."""
+    loader = DataLoader(TensorDataset(torch.ones(40, 2)), batch_size=2)
+    iterator = iter(loader)
+    for _ in range(6):
+        next(iterator)
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+
+
+ROWS = TensorDataset(torch.ones(40, 2))
+
+
+def epoch(sources: Sources, loader: DataLoader[Any], *, line: int = 3, trains: bool = True) -> Any:
+    """A pass of a loop that stands at a line of the user's; returns what it goes through."""
+    iterator = iter(sources.watched(loader, place(line)))
+    for _ in iterator:
+        if trains:
+            step(sources)
+    return iterator
+
+
+@pytest.mark.parametrize("batch_size", [20, 4], ids=["before the loop is known", "after it is known"])
+def test_a_loader_that_each_epoch_makes_anew_is_known_by_its_place(sources: Sources, batch_size: int) -> None:
+    handed: list[int] = []
+    sources.hand_out = lambda watched: (handed.append(1), next(watched.iterator))[1]
+    for _ in range(4):
+        loader = DataLoader(ROWS, batch_size=batch_size)
+        iterator = epoch(sources, loader)
+        assert isinstance(iterator, Watched)
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+    assert sources.found is iterator.source
+    assert len(handed) >= 3
+    assert len(sources._loaders) == 1, "those of earlier epochs are let go"
+
+
+def test_worker_processes_of_such_loaders_start_and_end(sources: Sources) -> None:
+    for _ in range(3):
+        epoch(sources, DataLoader(ROWS, batch_size=8, num_workers=2))
+    assert sources.found is not None
+    assert sources.found.loader is not None
+    assert sources.found.loader.num_workers == 2
+    assert sources.boundaries.steps == 15
+
+
+def test_a_loader_of_a_validation_does_not_take_over(sources: Sources) -> None:
+    known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
+    for _ in range(3):
+        training = DataLoader(ROWS, batch_size=4)
+        epoch(sources, training)
+        assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), line=9, trains=False), Watched), "another line"
+        assert not isinstance(epoch(sources, known, trains=False), Watched), "there before"
+        with torch.no_grad():
+            assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), trains=False), Watched), "without gradients"
+            assert not isinstance(epoch(sources, training, trains=False), Watched), "a look at what is trained on"
+        assert sources.found is not None
+        assert sources.found.iterable is training
+    assert known in sources.passed
+
+
+def test_a_form_around_the_loader_that_only_says_that_it_is_one_does_not_take_over(sources: Sources) -> None:
+    """As that of accelerate: it stands in the user's loop, and goes through the one that is known."""
+    loader = DataLoader(ROWS, batch_size=4)
+
+    class Form:
+        dataset = ROWS
+
+        @property
+        def __class__(self) -> Any:
+            return DataLoader
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from loader
+
+    for _ in range(3):
+        epoch(sources, Form())  # type: ignore[arg-type]
+    assert sources.found is not None
+    assert sources.found.iterable is loader
+    assert sources.found.place == place(3)
+
+
+def test_negative_control_without_a_look_at_what_was_there_a_validation_takes_over(sources: Sources) -> None:
+    known = DataLoader(TensorDataset(torch.ones(6, 2)), batch_size=2)
+    epoch(sources, DataLoader(ROWS, batch_size=4))
+    assert sources._there is not None
+    sources._there.clear()
+    assert isinstance(epoch(sources, known, trains=False), Watched)
+
+
+def test_a_while_loop_is_known_by_its_turns(sources: Sources) -> None:
+    for _ in range(6):
+        sources.turn(place(1))
+        step(sources)
+    assert sources.found is not None
+    assert sources.found.iterable is None
+
+
+def test_steps_without_any_loop_end_the_search(sources: Sources) -> None:
+    for _ in range(6):
+        step(sources)
+    assert sources.settled
+    assert sources.found is None
+
+
+def test_a_loop_without_steps_is_soon_watched_no_more(sources: Sources) -> None:
+    given = [1, 2, 3]
+    for _ in range(STEPLESS_PASSES):
+        watched = sources.watched(given, place(9))
+        assert watched is not given
+        assert list(watched) == given
+    assert sources.watched(given, place(9)) is given
+
+
+def test_other_loops_cost_nothing_once_the_training_loop_is_known(sources: Sources) -> None:
+    for _ in sources.watched(BATCHES, place(1)):
+        step(sources)
+    given = [1, 2]
+    assert sources.watched(given, place(2)) is given
+    loader = DataLoader(TensorDataset(torch.ones(4, 2)))
+    assert not isinstance(iter(loader), Watched)
+
+
+def test_a_watched_iterable_looks_like_the_one_it_stands_for(sources: Sources) -> None:
+    watched: Any = sources.watched(BATCHES, place(1))
+    assert len(watched) == len(BATCHES)
+    assert watched.index(BATCHES[0]) == 0
+    assert list(watched) == BATCHES

@@ -1,0 +1,288 @@
+"""What a step does: counts equal those of torch's own tools, and classes add up; kernels of a GPU are made up here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from stoker.diagnose.hooks import CLOSURE_RANGE, Boundaries
+from stoker.diagnose.ops import (
+    COPY,
+    FORWARD_RANGE,
+    GEMM,
+    REDUCE,
+    SEARCH,
+    SHORT_PAUSE,
+    STEP_RANGE,
+    VIEWS,
+    Counting,
+    Profiling,
+    busy_seconds,
+    class_of,
+    kernel_shares,
+    main_precision,
+    step_shares,
+    with_times,
+    work_of,
+)
+
+
+class Training:
+    """A small one."""
+
+    def __init__(self, *, kind: type[torch.optim.Optimizer] = torch.optim.AdamW, **options: Any) -> None:
+        self.model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 1))
+        self.optimizer: Any = kind(self.model.parameters(), lr=1e-3, **options)  # type: ignore[call-arg]
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.ones(8, 16)).square().mean().backward()
+        self.optimizer.step()
+
+
+def test_floating_point_work_is_that_of_torchs_own_counter() -> None:
+    training = Training()
+    with FlopCounterMode(display=False) as theirs:
+        training.step()
+    with Counting() as ours:
+        training.step()
+    assert ours.flops == theirs.get_total_flops() > 0
+    assert dict(ours.flops_by_dtype) == {"fp32": ours.flops}
+    assert main_precision(ours) == "fp32"
+
+
+def test_counts_are_the_same_in_each_step() -> None:
+    training, counts = Training(), []
+    for _ in range(4):
+        with Counting() as counted:
+            training.step()
+        counts.append((counted.ops, counted.flops))
+    assert len(set(counts[1:])) == 1
+
+
+def test_counting_can_be_entered_and_left_at_the_boundaries_of_a_loop() -> None:
+    training, counting = Training(), Counting()
+    for number in range(3):
+        if number == 1:
+            counting.__enter__()
+        if number == 2:
+            counting.__exit__(None, None, None)
+        training.step()
+    assert 0 < counting.ops < 100
+
+
+def test_types_are_those_of_the_products() -> None:
+    with Counting() as counted, torch.autocast("cpu", dtype=torch.bfloat16):
+        functional.linear(torch.ones(4, 8), torch.ones(8, 8))
+    assert dict(counted.flops_by_dtype) == {"bf16": 2 * 4 * 8 * 8}
+    with Counting() as counted:
+        torch.ones(4, 8, dtype=torch.float64) @ torch.ones(8, 8, dtype=torch.float64)
+    assert main_precision(counted) == "fp64"
+
+
+def test_attention_and_recurrent_layers_of_a_cpu_are_counted() -> None:
+    query = torch.ones(1, 2, 8, 4, requires_grad=True)
+    with Counting() as counted:
+        functional.scaled_dot_product_attention(query, query, query).sum().backward()
+    assert counted.flops == (2 + 5) * 2 * 2 * 8 * 8 * 4  # two products forward, five backward
+    layer = torch.nn.LSTM(4, 6)
+    with Counting() as counted:
+        layer(torch.ones(5, 2, 4))[0].sum().backward()
+    assert counted.flops == 3 * 2 * 5 * 2 * 4 * 6 * (4 + 6)
+
+
+def test_uploads_are_counted() -> None:
+    with Counting() as counted:
+        torch.ones(10).to("meta")
+        torch.empty(10, dtype=torch.float64, device="meta").copy_(torch.ones(10, dtype=torch.float64))
+        torch.ones(10).clone()
+        torch.tensor(1.0).to("meta")  # a number is no batch
+    assert (counted.h2d_copies, counted.h2d_bytes) == (2, 120)
+
+
+def test_classes_of_operations_do_not_overlap() -> None:
+    lists = [GEMM, REDUCE, SEARCH, COPY, VIEWS]
+    assert sum(map(len, lists)) == len(frozenset().union(*lists))
+    assert [class_of(name) for name in ("aten::addmm", "aten::sum", "aten::copy_", "aten::gelu")] == [
+        "gemm",
+        "reduce",
+        "copy",
+        "elementwise",
+    ]
+    assert class_of("aten::view") is None
+    assert class_of("Optimizer.step#AdamW.step") is None
+    assert class_of("autograd::engine::evaluate_function: AddmmBackward0") is None
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_shares_of_a_step_add_up(steps: int) -> None:
+    training = Training()
+    training.step()
+    profiled = Profiling()
+    for _ in range(steps):
+        profiled.begin()
+        training.step()
+        profiled.end()
+        torch.ones(1000).sort()  # the loader's, between steps
+    profiled.close()
+    assert sum(profiled.shares.values()) == pytest.approx(1.0)
+    assert {"gemm", "elementwise", "optimizer", "other"} <= profiled.shares.keys()
+    assert min(profiled.shares.values()) >= 0
+    with Counting() as counted:
+        training.step()
+    work = with_times(work_of(counted), profiled)
+    assert (work.ops, work.shares, work.kernels) == (counted.ops, profiled.shares, None)
+
+
+def event(
+    name: str, start: float, end: float, *, device: str = "CPU", parent: Any = None, own: float | None = None, **more: Any
+) -> Any:
+    kernels = [SimpleNamespace(duration=duration) for duration in more.pop("kernels", [])]
+    return SimpleNamespace(
+        name=name,
+        time_range=SimpleNamespace(start=start, end=end),
+        device_type=SimpleNamespace(name=device),
+        cpu_parent=parent,
+        cpu_time_total=end - start,
+        self_cpu_time_total=end - start if own is None else own,
+        is_user_annotation=name.startswith("Optimizer"),
+        kernels=kernels,
+        **more,
+    )
+
+
+def test_a_step_that_was_interrupted_names_nobody() -> None:
+    events, ranges = [], []
+    for number in range(5):
+        begin = 200.0 * number
+        slow = 60.0 if number == 3 else 0.0  # another process had the core
+        events.append(event("aten::addmm", begin, begin + 30))
+        events.append(event("aten::relu", begin + 30, begin + 35 + slow, own=5 + slow))
+        events.append(event("Optimizer.step#SGD.step", begin + 96, begin + 100))
+        events.append(event("aten::sort", begin + 100, begin + 170))  # between two steps
+        ranges.append(event(STEP_RANGE, begin, begin + 100))
+    shares = step_shares([*events, *ranges])
+    assert shares == pytest.approx({"gemm": 0.30, "elementwise": 0.05, "optimizer": 0.04, "other": 0.61})
+    assert step_shares(events)["elementwise"] != pytest.approx(0.05)  # without its steps told apart
+
+
+def test_what_runs_within_the_optimizer_is_the_optimizers() -> None:
+    step = event("Optimizer.step#SGD.step", 0, 60)
+    inner = event("aten::_foreach_add_", 10, 50, parent=event("aten::x", 5, 55, parent=step))
+    outer = event("aten::mul", 60, 100)
+    assert step_shares([step, inner, outer]) == pytest.approx({"optimizer": 0.6, "elementwise": 0.4, "other": 0.0})
+
+
+def test_what_a_closure_runs_within_the_optimizer_is_not_the_optimizers() -> None:
+    step = event("Optimizer.step#SGD.step", 0, 90)
+    closure = event(CLOSURE_RANGE, 10, 70, parent=step)
+    product = event("aten::mm", 20, 60, parent=closure, kernels=[40.0])
+    update = event("aten::_foreach_add_", 75, 85, parent=step, kernels=[10.0])
+    rest = event("aten::mul", 90, 100, kernels=[10.0])
+    shares = {"optimizer": 0.3, "gemm": 0.4, "elementwise": 0.1, "other": 0.2}
+    assert step_shares([step, closure, product, update, rest]) == pytest.approx(shares)
+    assert kernel_shares([step, closure, product, update, rest])[1] == pytest.approx(
+        {"gemm": 4 / 6, "optimizer": 1 / 6, "elementwise": 1 / 6}
+    )
+    product.cpu_parent = step  # without the range around the closure
+    assert "gemm" not in step_shares([step, product, update, rest])
+    assert "gemm" not in kernel_shares([step, product, update, rest])[1]
+
+
+def test_an_optimizer_within_another_counts_once() -> None:
+    outer = event("Optimizer.step#Lookahead.step", 0, 50)
+    inner = event("Optimizer.step#SGD.step", 10, 40, parent=outer)
+    assert step_shares([outer, inner, event("aten::mm", 50, 100)]) == pytest.approx({"optimizer": 0.5, "gemm": 0.5, "other": 0.0})
+
+
+def test_a_step_with_a_closure_has_the_shares_of_a_plain_one() -> None:
+    training = Training()
+    boundaries = Boundaries()
+    boundaries.install()
+
+    def closure() -> torch.Tensor:
+        training.optimizer.zero_grad()
+        loss = training.model(torch.ones(8, 16)).square().mean()
+        loss.backward()
+        return loss
+
+    def shares() -> dict[str, float]:
+        profiled = Profiling()
+        boundaries.on_edge = profiled.edge
+        for _ in range(3):
+            profiled.begin()
+            training.optimizer.step(closure)
+            profiled.end()
+        boundaries.on_edge = None
+        profiled.close()
+        return profiled.shares
+
+    seen = shares()
+    boundaries.remove()
+    assert sum(seen.values()) == pytest.approx(1.0)
+    assert {"gemm", "elementwise", "optimizer", "other"} <= seen.keys()
+    assert min(seen.values()) >= 0
+    assert "gemm" not in shares()  # nobody tells the closure from the step
+
+
+def test_a_long_pause_between_operations_counts_whole_and_a_short_one_not_at_all() -> None:
+    def python(*pauses: float) -> float:
+        begin, events = 0.0, []
+        for pause in pauses:
+            events.append(event("aten::mm", begin, begin + 10))
+            begin += 10 + pause
+        whole = [event(name, 0, 1000) for name in (STEP_RANGE, FORWARD_RANGE)]
+        return step_shares([*events, event("aten::mm", begin, 1000), *whole])["python"]
+
+    assert python(300, 20, 200) == pytest.approx(0.5)
+    assert python(SHORT_PAUSE, 90, 80, 70) == 0.0  # modules of torch
+    assert python(SHORT_PAUSE + 1) == pytest.approx((SHORT_PAUSE + 1) / 1000)
+
+
+def test_what_a_sort_copies_for_itself_is_sorting() -> None:
+    sort = event("aten::sort", 0, 50, kernels=[30.0])
+    inner = event("aten::copy_", 10, 20, parent=sort, kernels=[10.0])
+    assert kernel_shares([sort, inner, event("aten::copy_", 60, 70, kernels=[10.0])])[1] == {"search": 0.8, "copy": 0.2}
+
+
+def test_bytes_are_those_of_operations_that_only_move_memory() -> None:
+    values, table = torch.ones(100), torch.ones(1000, 4)
+    parameter = torch.ones(50, requires_grad=True)
+    parameter.grad = torch.ones(50)
+    optimizer = torch.optim.SGD([parameter], foreach=True)
+    with Counting() as counted:
+        values + values  # 400 twice in, 400 out
+        values.sum()  # 400 in, 4 out
+        table[torch.tensor([3, 5])]  # two rows of 16 bytes, in and out
+        values.expand(10, 100).neg()  # 400 in, 4,000 out
+        values.view(10, 10)
+        values.sort()
+        table.T @ table
+        optimizer.step()
+    assert counted.moved_bytes == 1200 + 404 + 64 + 4400
+    assert work_of(counted).moved_bytes == counted.moved_bytes
+    assert work_of(Counting()).moved_bytes is None  # nothing was looked at
+
+
+def test_annotations_of_a_gpu_are_no_kernels() -> None:
+    """A range around the optimizer has the time of its kernels too; taken along, they would count twice."""
+    step = event("Optimizer.step#AdamW.step", 0, 50, kernels=[50.0])
+    update = event("aten::_fused_adamw_", 10, 40, parent=step, kernels=[30.0])
+    product = event("aten::mm", 60, 70, kernels=[60.0, 10.0])
+    on_device = [
+        event("Optimizer.step#AdamW.step", 100, 150, device="CUDA", activity_type="gpu_user_annotation"),
+        event("adamw_kernel", 110, 140, device="CUDA", activity_type="kernel"),
+        event("gemm", 130, 200, device="CUDA", activity_type="kernel"),
+        event("Memcpy DtoD", 300, 310, device="CUDA", activity_type="gpu_memcpy"),
+        event("Memcpy HtoD (Pageable -> Device)", 400, 450, device="CUDA", activity_type="gpu_memcpy"),
+    ]
+    launch = event("cudaLaunchKernel", 62, 63, kernels=[60.0])  # its number is that of another operation
+    count, shares = kernel_shares([step, update, product, launch, *on_device])
+    assert (count, shares) == (3.0, {"optimizer": 0.3, "gemm": 0.7})
+    assert busy_seconds(on_device) == pytest.approx(100e-6)
+    assert busy_seconds([step, update]) is None

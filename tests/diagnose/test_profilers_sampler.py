@@ -1,0 +1,68 @@
+"""Blame: lines of the user's, whatever they call."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.diagnose import profilers as module
+from stoker.diagnose.hooks import BACKWARD, NEXT, Boundaries
+from stoker.diagnose.profilers import Sampler
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_time_goes_to_the_line_that_runs_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, boundaries = Clock(), Boundaries()
+    monkeypatch.setattr(module, "now_ns", clock)
+    sampler = Sampler(boundaries)
+    boundaries.phase = NEXT
+    clock.now += 30
+    sampler.see(sys._getframe())
+    clock.now += 10
+    sampler.see(sys._getframe())
+    boundaries.phase = BACKWARD
+    clock.now += 1000
+    sampler.see(None)
+    blames = sampler.blames()
+    assert list(blames) == ["next"]
+    assert [one.share for one in blames["next"]] == [0.75, 0.25]
+    assert blames["next"][0].place.function == "test_time_goes_to_the_line_that_runs_by_phase"
+
+
+@pytest.fixture
+def free_timer() -> Iterator[None]:
+    """The timer that limits the time of tests is put away meanwhile."""
+    handler, (left, interval) = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, left, interval)
+
+
+def test_the_timer_is_given_back(free_timer: None) -> None:
+    with Sampler():
+        assert signal.getitimer(signal.ITIMER_REAL)[1] > 0
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+
+
+def test_a_timer_of_the_programs_own_is_not_touched(free_timer: None) -> None:
+    def own(*_: object) -> None:
+        pass
+
+    signal.signal(signal.SIGALRM, own)
+    with Sampler():
+        assert signal.getitimer(signal.ITIMER_REAL)[1] == 0
+        assert any(one.name == "stoker-sampler" for one in threading.enumerate())
+    assert signal.getsignal(signal.SIGALRM) is own

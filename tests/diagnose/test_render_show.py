@@ -1,0 +1,129 @@
+"""A finding on a terminal: short, folded at its width, and never obeyed."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from tests.diagnose.findings import ALL, on_cpu, on_gpu, with_texts, without_verdict
+
+from stoker.diagnose.measurements import Finding
+from stoker.diagnose.render import show, text
+
+IN_A_PIPE = """\
+VERDICT  data-bound: 55 % of each step waits for the loader
+         (confidence high, spread 3.1 %; then launch-bound, 21 %)
+WHY      IceDataset.__getitem__ (iceaggr/data.py:88) decodes a whole file for one event: 12.5 bytes read for each used
+         now 74 it/s -> data free 165 -> launch free 308 -> roofline 2,900
+NEXT     1. pack to a store and use stoker.Feed     predicted 2.23x   tried 2.11x (2.02-2.20)   losses equal
+         2. then capture the step as a CUDA graph   predicted 1.86x   tried 1.79x (1.71-1.90)   losses equal to 8e-07
+         3. compute in bfloat16 (torch.autocast)    predicted 1.00x   tried 0.97x (0.94-1.01)   losses changed by 4.2 %
+         4. torch.compile the model                 predicted 1.40x   could not be tried: data-dependent jump (model.py:31)
+         5. 4 worker processes in place of 0        predicted 1.90x
+         6. a larger batch
+WRONG    samples come again: 10 of 150 rows of epoch 0 came twice (data.py:88)
+         x and y are of different rows in 3 of 24 batches
+NOTE     torch.save to runs/best.pt went to /tmp/stoker-x1/best.pt
+         steps 1 to 14 were left out: they were still getting faster
+"""
+
+AT_80_COLUMNS = """\
+VERDICT  data-bound: 55 % of each step waits for the loader
+         (confidence high, spread 3.1 %; then launch-bound, 21 %)
+WHY      IceDataset.__getitem__ (iceaggr/data.py:88) decodes a whole file for
+         one event: 12.5 bytes read for each used
+         now 74 it/s -> data free 165 -> launch free 308 -> roofline 2,900
+NEXT     1. pack to a store and use stoker.Feed
+            predicted 2.23x   tried 2.11x (2.02-2.20)   losses equal
+         2. then capture the step as a CUDA graph
+            predicted 1.86x   tried 1.79x (1.71-1.90)   losses equal to 8e-07
+"""
+
+HOSTILE = "\x1b]0;owned\x07[bold red]x\x9b31m\u202e\n\r日本"
+
+
+def printed(finding: Finding, *, terminal: bool, width: int) -> str:
+    file = io.StringIO()
+    show(
+        finding,
+        Console(file=file, force_terminal=terminal, width=width, highlight=False, color_system="truecolor" if terminal else None),
+    )
+    return file.getvalue()
+
+
+def test_in_a_pipe_each_thing_is_a_line() -> None:
+    assert text(on_gpu()) == IN_A_PIPE
+    assert "".join(line.rstrip() + "\n" for line in printed(on_gpu(), terminal=False, width=80).splitlines()) == IN_A_PIPE
+
+
+def test_a_finding_that_is_printed_is_shown() -> None:
+    assert str(on_gpu()) == text(on_gpu())
+
+
+def test_at_80_columns_numbers_stand_below() -> None:
+    assert text(on_gpu(), width=80).startswith(AT_80_COLUMNS)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_no_line_is_longer_than_the_terminal(name: str, width: int) -> None:
+    for finding in (ALL[name](), with_texts(ALL[name](), "日本語の名前" * 30 + " long"), with_texts(ALL[name](), "x" * 300)):
+        lines = text(finding, width=width).splitlines()
+        assert max(cell_len(line) for line in lines) <= width
+
+
+def test_nothing_is_lost_when_lines_are_folded() -> None:
+    wide, narrow = text(on_gpu()).split(), text(on_gpu(), width=60).split()
+    assert sorted(wide) == sorted(narrow)
+
+
+def test_long_sentences_have_their_numbers_below_in_a_pipe_too() -> None:
+    steps = [
+        msgspec.structs.replace(step, sentence=f"{step.sentence}, {'which takes long to say, ' * 3}") for step in on_gpu().next
+    ]
+    lines = text(msgspec.structs.replace(on_gpu(), next=steps)).splitlines()
+    assert lines[4].startswith("NEXT     1. pack to a store")
+    assert lines[5] == "            predicted 2.23x   tried 2.11x (2.02-2.20)   losses equal"
+
+
+def test_a_long_ladder_is_cut_between_rungs() -> None:
+    lines = text(msgspec.structs.replace(on_gpu(), ladder={f"rung_{i}": 10.0 * 2**i for i in range(8)}), width=80).splitlines()
+    assert lines[4].endswith(" -> rung 3 80 -> rung 4 160")
+    assert lines[5].strip().startswith("-> rung 5 320 -> ")
+
+
+def test_colours_on_a_terminal_and_none_elsewhere() -> None:
+    assert "\x1b[1;32mdata-bound" in printed(on_gpu(), terminal=True, width=100)
+    assert "\x1b[1;31m" in printed(on_gpu(), terminal=True, width=200)
+    assert "\x1b[1;33mNO VERDICT" in printed(without_verdict(), terminal=True, width=100)
+    assert "\x1b" not in printed(on_gpu(), terminal=False, width=100)
+
+
+def test_no_verdict_says_why() -> None:
+    assert text(without_verdict()).splitlines() == [
+        "VERDICT  NO VERDICT: only 5 steps were seen, and 12 are needed: let the script run longer",
+        "         (spread unknown)",
+    ]
+
+
+def test_the_line_to_look_at_is_named() -> None:
+    finding = msgspec.structs.replace(on_cpu(), why="a cell is called once a time step")
+    assert text(finding).splitlines()[3] == "         at Encoder.forward (model.py:12)"
+
+
+def test_many_notes_are_cut() -> None:
+    finding = on_gpu()
+    measured = msgspec.structs.replace(finding.measurements, notes=[f"note {i}" for i in range(20)])
+    assert text(msgspec.structs.replace(finding, measurements=measured)).endswith("note 5\n         … and 14 more notes\n")
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_names_do_not_steer_the_terminal(name: str, terminal: bool) -> None:
+    shown = printed(with_texts(ALL[name](), HOSTILE), terminal=terminal, width=100)
+    plain = shown if not terminal else "".join(part.partition("m")[2] for part in f"\x1b[m{shown}".split("\x1b[")[1:])
+    assert not set(plain) & {"\x1b", "\x07", "\x9b", "\r", "\u202e"}
+    assert "\\x1b]0;owned\\x07[bold" in plain

@@ -1,0 +1,105 @@
+"""The words of a finding: numbers as people read them, whatever they are."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import msgspec
+import pytest
+from tests.diagnose.findings import on_cpu, on_gpu, without_verdict
+
+from stoker.diagnose import render
+from stoker.diagnose.measurements import Losses, Step, Tried, Verdict
+
+
+def test_every_verdict_has_a_title() -> None:
+    assert set(render.TITLES) == set(get_args(Verdict))
+    assert len(set(render.TITLES.values())) == len(render.TITLES)
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.714, "71 %"), (0.031, "3.1 %"), (0.0, "0 %"), (1.0, "100 %"), (math.inf, "unknown"), (math.nan, "unknown")],
+)
+def test_percent(share: float, told: str) -> None:
+    assert render.percent(share) == told
+
+
+@pytest.mark.parametrize(
+    ("ratio", "told"), [(2.168, "2.17x"), (0.97, "0.97x"), (14.26, "14.3x"), (1875.0, "1,875x"), (math.nan, "unknown")]
+)
+def test_times(ratio: float, told: str) -> None:
+    assert render.times(ratio) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "low", "high", "told"),
+    [(2.168, 2.1, 2.3, "2.17x"), (None, 1.2, 2.3, "1.20-2.30x"), (None, None, 7.27, "at most 7.27x"), (None, None, None, "")],
+)
+def test_what_is_predicted_may_be_a_range(number: float | None, low: float | None, high: float | None, told: str) -> None:
+    assert render.predicted(Step(name="a", sentence="a", predicted=number, predicted_low=low, predicted_high=high)) == told
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"), [(2900.4, "2,900"), (74.1, "74"), (7.43, "7.4"), (0.4211, "0.421"), (math.inf, "unknown")]
+)
+def test_per_second(rate: float, told: str) -> None:
+    assert render.per_second(rate) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.01349, "13.5 ms"), (0.0, "0"), (None, "unknown"), (math.nan, "unknown"), (-1.0, "unknown")]
+)
+def test_duration(seconds: float | None, told: str) -> None:
+    assert render.duration(seconds) == told
+
+
+def test_counts_and_amounts() -> None:
+    assert [render.count(number) for number in (218.0, 12.5, 1840.25, None, math.nan)] == [
+        "218",
+        "12.5",
+        "1,840",
+        "unknown",
+        "unknown",
+    ]
+    assert [render.flops(number) for number in (7.9e9, 12.0, None)] == ["7.9 GFLOP", "12 FLOP", "unknown"]
+    assert [render.size(number) for number in (3_352_000.0, None, math.inf)] == ["3.4 MB", "unknown", "unknown"]
+
+
+def test_rungs_at_which_nothing_is_won_are_left_out() -> None:
+    assert [(rung.name, rung.rate) for rung in render.rungs(on_gpu())] == [
+        ("now", 74.1),
+        ("data free", 165.3),
+        ("launch free", 307.7),
+        ("roofline", 2900.0),
+    ]
+    assert [rung.name for rung in render.rungs(on_cpu())] == ["now", "roofline"]
+    assert render.rungs(without_verdict()) == []
+
+
+def test_a_rung_without_a_number_is_left_out() -> None:
+    finding = msgspec.structs.replace(on_gpu(), ladder={"now": 0.0, "data_free": 10.0, "roofline": math.inf})
+    assert [rung.name for rung in render.rungs(finding)] == ["data free"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "difference", "told"),
+    [
+        ("equal", 0.0, "losses equal"),
+        ("within tolerance", 8.3e-7, "losses equal to 8e-07"),
+        ("changed", 0.042, "losses changed by 4.2 %"),
+        ("changed", None, "losses changed"),
+        ("changed", math.inf, "losses changed"),
+        ("not compared", None, "losses not compared"),
+    ],
+)
+def test_losses(losses: Losses, difference: float | None, told: str) -> None:
+    tried = Tried(speedup=2.11, low=2.02, high=2.2, losses=losses, largest_difference=difference)
+    assert render.outcome(tried) == f"tried 2.11x (2.02-2.20)   {told}"
+
+
+def test_the_line_to_look_at_is_not_said_twice() -> None:
+    assert render.place_beside(on_gpu()) is None
+    elsewhere = msgspec.structs.replace(on_gpu(), why="files are read whole")
+    assert str(render.place_beside(elsewhere)) == "IceDataset.__getitem__ (iceaggr/data.py:88)"

@@ -1,0 +1,219 @@
+"""Trainings of all kinds are diagnosed unchanged: the loop is found, the steps are measured, nothing of the user's is touched.
+
+No time is looked at but that there is one, so a busy machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.diagnose import ecosystem
+from tests.diagnose.markup import Markup
+
+from stoker.diagnose import scripts
+from stoker.diagnose.child import Answer
+from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.render import text as shown
+from stoker.diagnose.report import render
+from stoker.diagnose.verdict import conclude
+from stoker.errors import TrainError
+
+pytestmark = pytest.mark.slow  # a process for each
+
+Run = Callable[..., Answer]
+LEAK = "validation data seen in training: 10 of 192 samples"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def run(text: str, *words: str, module: bool = False) -> Answer:
+        Path("train.py").write_text(text)
+        options = {"pace": 0.05, "check_seconds": 20.0}
+        program = "train" if module else "train.py"
+        answer = scripts._measure(program, words, module=module, quiet=True, seconds=None, **options)
+        scripts._known(answer, program)
+        return answer
+
+    return run
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def measured_of(answer: Answer) -> Measurements:
+    """What was measured, of which all must be there."""
+    measured = answer.measurements
+    assert measured is not None
+    assert len(measured.loop.seconds) >= 12
+    assert measured.work is not None
+    assert min(measured.phases.forward, measured.phases.backward, measured.phases.optimizer) > 0
+    return measured
+
+
+@pytest.mark.parametrize(("text", "name"), [(ecosystem.TRAINER, "AdamW"), (ecosystem.LIGHTNING, "AdamW")], ids=["hf", "lightning"])
+@pytest.mark.parametrize(("first", "wrong"), [("192", []), ("182", [LEAK])], ids=["clean", "leaks"])
+def test_trainers_of_others_with_validation_and_checkpoints(
+    run: Run, text: str, name: str, first: str, wrong: list[str], tmp_path: Path
+) -> None:
+    answer = run(text, first)
+    measured = measured_of(answer)
+    assert measured.optimizer == name
+    assert measured.loader.batch_size == 8
+    assert measured.cached is not None
+    assert [one[: len(LEAK)] for one in answer.wrong] == wrong
+    assert files_in(tmp_path) == {"train.py"}
+
+
+def test_accelerate_with_accumulation(run: Run, tmp_path: Path) -> None:
+    answer = run(ecosystem.ACCELERATE)
+    measured = measured_of(answer)
+    assert measured.loader.batch_size == 8
+    assert measured.loader.bytes_used == 4 * 8 * 17 * 4, "four batches a step"
+    assert measured.loader.place is not None
+    assert measured.loader.place.file == "train.py"
+    assert answer.wrong == []
+    assert files_in(tmp_path) == {"train.py"}
+
+
+@pytest.mark.parametrize("module", [False, True], ids=["script", "module"])
+def test_a_plain_loop(run: Run, module: bool) -> None:
+    answer = run(ecosystem.PLAIN, module=module)
+    measured = measured_of(answer)
+    assert measured.loader.dataset == "TensorDataset"
+    assert measured.loader.bytes_used == 8 * 17 * 4
+    assert answer.wrong == []
+
+
+def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path) -> None:
+    package = tmp_path / "package" / "inner"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package.parent / "__init__.py").write_text("")
+    (package / "loop.py").write_text(
+        "def fit(model, loader, loss_of, optimizer):\n    for epoch in range(100000):\n        for a, b in loader:\n"
+        "            loss_of(model, a, b).backward(); optimizer.step(); optimizer.zero_grad()\n"
+    )
+    text = (
+        "from .loop import fit\n" + ecosystem.HEAD + "fit(model, loader, loss_of, torch.optim.SGD(model.parameters(), lr=0.01))\n"
+    )
+    (package / "train.py").write_text(text)
+    answer = scripts._measure("package.inner.train", [], module=True, quiet=True, seconds=None, pace=0.05)
+    measured = measured_of(answer)
+    assert measured.loader.place is not None
+    assert (measured.loader.place.file, measured.loader.place.line) == ("package/inner/loop.py", 3)
+
+
+def test_a_compiled_model(run: Run) -> None:
+    measured = measured_of(run(ecosystem.COMPILED))
+    assert measured.compiled
+    assert measured.cached is not None
+    assert measured.fewer_threads == {}, "code would be compiled anew for each number of threads"
+
+
+def test_accumulated_gradients_are_one_step(run: Run) -> None:
+    measured = measured_of(run(ecosystem.ACCUMULATED))
+    assert measured.loader.bytes_used == 3 * 8 * 17 * 4
+    assert measured.loader.batch_size == 8
+
+
+def test_two_optimizers_are_one_step(run: Run) -> None:
+    measured = measured_of(run(ecosystem.GAN))
+    assert measured.loader.batch_size == 8
+    assert measured.loader.bytes_used == 8 * 17 * 4
+
+
+def test_a_loop_without_an_iterable(run: Run) -> None:
+    answer = run(ecosystem.WHILE)
+    measured = measured_of(answer)
+    assert measured.loader.kind == "loop"
+    assert measured.cached is None
+    assert answer.wrong == []
+
+
+def test_an_iterator_that_is_begun_anew(run: Run) -> None:
+    answer = run(ecosystem.ITERATOR)
+    assert measured_of(answer).loader.kind == "DataLoader"
+    assert answer.wrong == []
+
+
+def test_an_optimizer_that_calls_the_model_itself(run: Run) -> None:
+    answer = run(ecosystem.CLOSURE)
+    measured = answer.measurements
+    assert measured is not None
+    assert measured.optimizer == "LBFGS"
+    assert len(measured.loop.seconds) >= 12
+    assert answer.wrong == [], "a list of batches is the user's own: what is in it twice is meant to be"
+
+
+def test_workers_that_are_spawned(run: Run) -> None:
+    answer = run(ecosystem.SPAWNED)
+    assert measured_of(answer).loader.workers == 2
+    assert answer.wrong == []
+
+
+def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
+    answer = run(ecosystem.IN_WORKERS_ONLY)
+    measured = measured_of(answer)
+    assert measured.loader.workers == 2
+    assert any("works in its workers only (TypeError" in note for note in measured.notes)
+    assert answer.wrong == []
+
+
+def test_arguments_are_those_of_the_script(run: Run) -> None:
+    assert measured_of(run(ecosystem.ARGUMENTS, "--epochs", "100000")).loader.batch_size == 8
+    with pytest.raises(TrainError, match="ended itself with code 2"):
+        run(ecosystem.ARGUMENTS)
+
+
+def test_no_file_of_the_users_is_changed(run: Run, tmp_path: Path) -> None:
+    mine = {name: f"yesterday's {name}" for name in ("best.pt", "log.csv", "state.json", "old.pt", "runs/0/last.pt")}
+    (tmp_path / "runs/0").mkdir(parents=True)
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
+    before = files_in(tmp_path)
+    answer = run(ecosystem.WRITER)
+    assert {name: (tmp_path / name).read_text() for name in mine} == mine
+    assert files_in(tmp_path) == before | {"train.py"}
+    assert any("went to a scratch folder" in note for note in measured_of(answer).notes)
+
+
+@pytest.mark.parametrize("end", ["", "raise KeyError('late')"], ids=["ends", "crashes"])
+def test_five_steps_are_no_verdict_and_no_error(tmp_path: Path, end: str) -> None:
+    short = ecosystem.HEAD.replace("x[:192], y[:192]", "x[:40], y[:40]") + ecosystem.LOOP.replace("EPOCHS", "1") + end
+    (tmp_path / "train.py").write_text(short)
+    command = [sys.executable, "-m", "stoker", "diagnose", "train.py", "--json", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 3, done.stderr
+    finding = json.loads(done.stdout)
+    assert finding["verdict"] == "none"
+    assert finding["why"].startswith("only 4 steps were measured, and 12 are needed")
+    assert any("KeyError: 'late'" in note for note in finding["measurements"]["notes"]) == bool(end)
+
+
+def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "<script>alert(1)<script> [bold]\x1b[2J.py"
+    text = ecosystem.PLAIN.replace("train, valid =", "TensorDataset.__name__ = '<img src=x onerror=alert(1)>'\ntrain, valid =")
+    Path(name).write_text(text)
+    answer = scripts._measure(name, [], module=False, quiet=True, seconds=None, pace=0.05)
+    finding = conclude(measured_of(answer), correctness=["<b>wrong</b>"])
+    page = Markup(render(finding, title=name))
+    assert page.foreign == []
+    told = "".join(page.texts)
+    assert "<img src=x onerror=alert(1)>" in told
+    assert "<script>alert(1)<script> [bold]" in told
+    assert "<b>wrong</b>" in told
+    assert "\x1b" not in told + shown(finding)
+
+
+def test_a_training_in_other_processes_is_told(run: Run) -> None:
+    with pytest.raises(TrainError, match="or in other processes"):
+        run(ecosystem.OTHER_PROCESS)

@@ -1,0 +1,161 @@
+"""Fixes that are switched on and off in a running program: by a clock that ticks when it is told to, what each gives is exact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.diagnose.clock import MACHINE, Clock, install_clock
+from tests.diagnose.measured import on_cpu, on_gpu
+from torch.utils.data import DataLoader, TensorDataset
+
+from stoker.diagnose.child import Child, Request
+from stoker.diagnose.feed_fix import gathering
+from stoker.diagnose.fixes import Fused
+from stoker.diagnose.loaders import Source, Watched
+from stoker.diagnose.measurements import Measurements
+from stoker.diagnose.recorder import Ledger
+from stoker.diagnose.scripts import measure_step
+from stoker.diagnose.session import Session, _at_best, fix_inside, fixes_wanted
+from stoker.diagnose.verdict import conclude
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    monkeypatch.setattr(Ledger, "add_waiting", lambda self, waiting: None)  # a busy machine is another matter
+    return install_clock(monkeypatch)
+
+
+def measured_with(clock: Clock, optimizer_ticks: Callable[[Any], int], data_ticks: int = 0) -> Measurements:
+    class SGD(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            clock.tick(optimizer_ticks(self))
+            return super().step(closure)
+
+    class Rows(TensorDataset):
+        def __getitem__(self, number: int) -> Any:
+            clock.tick(data_ticks)
+            return super().__getitem__(number)
+
+    net = torch.nn.Linear(4, 1)
+    optimizer = SGD(net.parameters(), lr=1e-6)
+
+    def train_step(batch: list[torch.Tensor]) -> None:
+        loss = net(batch[0]).sum()
+        clock.tick(20)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    measured = measure_step(train_step, DataLoader(Rows(torch.randn(400, 4)), batch_size=5), pace=0.2)
+    assert optimizer.param_groups[0]["fused"] is None
+    return measured
+
+
+def fused_or_not(optimizer: Any) -> int:
+    return 6 if optimizer.param_groups[0]["fused"] else 30
+
+
+def test_a_fused_optimizer_is_measured_in_the_program_itself(clock: Clock) -> None:
+    measured = measured_with(clock, fused_or_not)
+    what_if = measured.what_ifs["fused"]
+    assert (set(what_if.as_it_is.seconds), set(what_if.with_fix.seconds)) == ({0.050}, {0.026})
+    step = next(step for step in conclude(measured).next if step.name == "fused")
+    assert step.predicted == pytest.approx(50 / 26)
+
+
+def test_batches_gathered_at_once_are_measured_in_the_program_itself(clock: Clock) -> None:
+    measured = measured_with(clock, lambda optimizer: 1, data_ticks=10)
+    assert set(measured.what_ifs["feed"].with_fix.seconds) == {0.021}
+    step = next(step for step in conclude(measured).next if step.name == "feed")
+    assert step.predicted == pytest.approx(71 / 21)
+
+
+def test_a_fix_that_fails_costs_its_prediction_and_nothing_else(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fix: Fused) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(Fused, "install", fail)
+    measured = measured_with(clock, fused_or_not)
+    assert "what fused would give could not be measured: RuntimeError: no such kernel" in measured.notes
+    assert conclude(measured).verdict == "optimizer"
+    assert "fused" not in measured.what_ifs
+
+
+def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[str | None] = []
+    child = Child(Request(program="train.py", scratch="/nowhere"), connection=None)  # type: ignore[arg-type]
+
+    def raises() -> None:
+        raise ValueError("a batch has 8 rows")
+
+    for name in ("install", "remove"):
+        monkeypatch.setattr(child._scratch, name, lambda: None)
+    monkeypatch.setattr("stoker.diagnose.child.rewrite_imports", lambda sources: None)
+    monkeypatch.setattr(child, "_run_program", raises)
+    monkeypatch.setattr(child, "_end", ends.append)
+    try:
+        child.run()
+        child.session.training.what_if = "batch"
+        child.run()
+    finally:
+        child.session.remove()
+        child.session.remove()
+    assert str(ends[0]).endswith("raised ValueError: a batch has 8 rows")  # without the guard
+    assert ends[1] is None
+    assert child.session.training.ledger.notes[0].startswith("what batch would give could not be measured: train.py")
+
+
+def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
+    ledger = Ledger()
+    assert _at_best(ledger, 0.018) is None, "there was no profile yet"
+    ledger.host_issue += [0.0128] * 7
+    ledger.issue_after_profile += [0.0224] * 7
+    assert _at_best(ledger, 0.018) == pytest.approx(0.018 * 128 / 224)
+    assert _at_best(ledger, 0.060) is None, "the device takes longer than the host"
+    ledger.issue_after_profile[:] = [0.0120] * 7
+    assert _at_best(ledger, 0.010) is None, "and here it left nothing behind"
+
+
+def test_only_what_would_be_advised_is_looked_at() -> None:
+    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE)) == ["feed", "fused"]
+    assert fixes_wanted(on_cpu(next=20.0, optimizer=2.0, machine=MACHINE, optimizer_fused=True)) == ["feed"]
+    assert "fused" not in fixes_wanted(on_cpu(optimizer=0.01))
+    assert fixes_wanted(on_cpu(number=5)) == []  # no verdict, no advice
+    by_threads = {"1": 0.0030, "2": 0.0098}
+    assert "threads" in fixes_wanted(on_cpu(fewer_threads=by_threads))
+    assert "threads" not in fixes_wanted(on_cpu(fewer_threads={"1": 0.0098, "2": 0.0098}))
+    launch = on_gpu(10.18, cached=10.28, issue=10.2, device=1.40, kernels=281)
+    assert fixes_wanted(launch) == ["batch", "graph"]
+
+
+def test_fixes_fit_the_device() -> None:
+    assert fix_inside("pinned", on_cpu()) is None
+    assert fix_inside("feed", on_cpu()) is None
+    threads = fix_inside("threads", on_cpu(fewer_threads={"1": 0.003, "2": 0.0098}))
+    assert threads is not None
+    assert threads.value == 1
+
+
+def test_gathered_batches_are_like_those_of_the_program() -> None:
+    batches = [{"x": torch.full((4, 3), float(number)), "y": torch.full((4,), number)} for number in range(3)]
+    made = gathering(batches, 100, 4)
+    assert made is not None
+    for _ in range(60):  # more than an epoch
+        batch = next(made)
+        assert (batch["x"].shape, batch["y"].dtype) == ((4, 3), torch.int64)
+        assert torch.equal(batch["x"][:, 0], batch["y"].float())  # rows stay together
+    assert gathering([{"x": torch.ones(4), "name": "a"}], 100, 4) is None
+    assert gathering([torch.ones(4, 2), torch.ones(4, 3)], 100, 4) is None
+    assert gathering([], 100, 4) is None
+
+
+def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:
+    session = Session(on_done=lambda: None)
+    passes = [Watched(session.training.sources, Source([7, 8], None), iter([7, 8]), 0) for _ in range(2)]
+    session.training.instead = iter("abcd")
+    assert [session._next_true(one) for one in (*passes, *passes)] == list("abcd")
+    session.training.instead = None
+    assert [session._next_true(one) for one in passes] == [7, 7]

@@ -1,0 +1,180 @@
+"""A trial: what is seeded, what is measured on a GPU, and how fixes that need one go about it; a pretended GPU is enough."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from stoker.diagnose import fixes
+from stoker.diagnose.fixes import Compile, Graph
+from stoker.diagnose.hooks import Times
+from stoker.diagnose.steps import TRUE
+from stoker.diagnose.trials import CHUNKS, LEAST_STEPS, TrialSession, peak_bytes
+from stoker.errors import TrainError
+
+
+def drawn() -> list[float]:
+    return [random.random(), np.random.random(), torch.rand(1).item(), np.random.default_rng().random()]
+
+
+def test_all_that_is_drawn_begins_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np.random, "default_rng", np.random.default_rng)  # put back in the end
+    original = np.random.default_rng
+    assert drawn() != drawn()  # without the guard
+    with fixes.kept_seeds():
+        fixes.set_seeds()
+        first = drawn()
+        assert np.random.default_rng().random() != first[-1]  # each generator is another one
+        assert np.random.default_rng(5).random() == original(5).random()
+        monkeypatch.setattr(np.random, "default_rng", original)
+        fixes.set_seeds()
+        assert drawn() == first
+
+
+def test_what_is_drawn_meanwhile_does_not_count() -> None:
+    with fixes.kept_seeds():
+        before = [random.random(), np.random.random(), torch.rand(1).item()]
+    with fixes.kept_seeds():
+        with fixes.kept_seeds():
+            drawn()
+        assert [random.random(), np.random.random(), torch.rand(1).item()] == before
+
+
+def driven(session: TrialSession, times: list[Times], seconds: list[float]) -> int:
+    plan = session._chunks(TRUE, 0.0, seconds)
+    next(plan)
+    for number, one in enumerate(times):
+        try:
+            plan.send(one)
+        except StopIteration:
+            return number + 1
+    raise AssertionError("it does not end")
+
+
+def session_of(turns: list[list[float]]) -> TrialSession:
+    """A session that is asked for two stretches."""
+
+    def turn(seconds: list[float]) -> float:
+        turns.append(seconds)
+        return 0.01 if len(turns) < 3 else 0.0
+
+    return TrialSession(on_done=lambda: None, fix=None, turn=turn)
+
+
+def test_steps_of_a_gpu_are_timed_several_between_two_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+    seconds: list[float] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
+    step = Times((0,) * 6, False)
+    assert driven(session_of([]), [step] * 100, seconds) == LEAST_STEPS * (1 + CHUNKS)
+    assert (len(seconds), len(waits)) == (CHUNKS, 2 + CHUNKS)
+
+
+@pytest.mark.parametrize(("every", "kept"), [(100, CHUNKS), (8, CHUNKS - 1), (2, CHUNKS)], ids=["never", "once", "always"])
+def test_steps_of_a_gpu_in_which_an_epoch_ends_are_left_out_unless_all_do(
+    every: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    seconds: list[float] = []
+    driven(session_of([]), [Times((0,) * 6, number % every == every - 1) for number in range(12)] * 2, seconds)
+    assert len(seconds) == kept
+
+
+def test_a_trial_gives_a_stretch_when_it_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[list[float]] = []
+    session = session_of(turns)
+    monkeypatch.setattr(session.training, "light", False)
+    plan = session._stretches()
+    next(plan)
+    step = Times((10_000_000,) * 6, False)
+    with contextlib.suppress(StopIteration):
+        for _ in range(100_000):
+            plan.send(step)
+    assert turns[0] == []
+    assert [set(one) for one in turns[1:]] == [{0.06}, {0.06}]
+    assert all(len(one) >= LEAST_STEPS for one in turns[1:])
+
+
+def test_memory_of_the_process_is_known() -> None:
+    assert (peak_bytes("cpu") or 0) > 10 << 20
+
+
+def test_a_graph_is_captured_without_the_hooks_that_watch_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def capture(module: nn.Module, samples: tuple[torch.Tensor, ...]) -> None:
+        seen.append((dict(module._forward_pre_hooks), [tuple(one.shape) for one in samples]))
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
+    model, calls = nn.Linear(3, 2), []
+    model.register_forward_pre_hook(lambda module, args: calls.append(1))
+    fix = Graph()
+    fix.begin([model], None)
+    x = torch.ones(4, 3)
+    expected = torch.nn.functional.linear(x, model.weight, model.bias)
+    assert torch.equal(model(x), expected)
+    assert torch.equal(model(x), expected)
+    assert seen == [({}, [(4, 3)])]  # once, and with no hook in sight
+    assert (len(calls), len(model._forward_pre_hooks), fix.used) == (2, 1, True)
+    fix.remove()
+
+
+def test_a_graph_is_used_for_the_shapes_it_was_captured_with_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def capture(module: nn.Module, samples: tuple[torch.Tensor, ...]) -> None:
+        original = module.forward
+
+        def replayed(*args: Any) -> Any:
+            calls.append("graph")
+            return original(*args)
+
+        module.forward = replayed  # as torch does it
+
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
+    model, fix = nn.Linear(3, 2), Graph()
+    fix.begin([model], None)
+    for rows in (4, 4, 2, 4):
+        model(torch.ones(rows, 3))
+    assert len(calls) == 3
+    with torch.no_grad():
+        model(torch.ones(4, 3))
+    model.eval()(torch.ones(4, 3))
+    assert len(calls) == 3
+    fix.remove()
+    model.train()(torch.ones(4, 3))
+    assert len(calls) == 3
+    assert "forward" not in vars(model)
+
+
+def test_a_model_that_is_not_called_with_tensors_alone_has_no_graph() -> None:
+    model = nn.Linear(3, 2)
+    fix = Graph()
+    fix.begin([model], None)
+    with pytest.raises(TrainError, match="tensors alone"):
+        model(input=torch.ones(4, 3))
+    fix.remove()
+
+
+def test_modules_with_weights_are_compiled_and_their_hooks_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Any] = []
+
+    def pretend(function: Any, mode: str | None = None) -> Any:
+        compiled.append((function, mode))
+        return function
+
+    monkeypatch.setattr(torch, "compile", pretend)
+    model = nn.Linear(3, 2)
+    Compile().begin([model, nn.MSELoss()], None)
+    assert compiled == [(nn.Linear.forward.__get__(model), None)]
+    Compile(1).begin([nn.Linear(3, 2)], None)
+    assert compiled[1][1] == "reduce-overhead"
+    frozen = Compile()
+    frozen.begin([nn.MSELoss()], None)
+    assert not frozen.used

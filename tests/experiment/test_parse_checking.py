@@ -1,0 +1,106 @@
+"""A wrong key or value names itself, its place, what was found and expected, and the nearest right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.experiment.files import SMALL, read
+
+from stoker.errors import ConfigInvalid
+from stoker.experiment.config import AdamW, ConstantRate, CosineRate, Gru, LinearRate, Mse, Own, Transformer
+
+
+def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
+    config = read(tmp_path)
+    assert config.data.batch_size == 256
+    assert config.model == Transformer()
+    assert config.loss == Mse()
+    assert config.optimizer == AdamW(lr=1e-3)
+    assert config.schedule == ConstantRate()
+    assert config.train.epochs == 3
+    assert config.split is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("batch_size", "batchsize", "c.yaml:4: data.batchsize is not known; did you mean data.batch_size?"),
+        ("epochs: 3", "batchsize: 3", "c.yaml:8: train.batchsize is not known; did you mean data.batch_size?"),
+        ("train:", "lr: 1\ntrain:", "c.yaml:7: lr is not known; did you mean optimizer.lr?"),
+        (
+            "train:",
+            "zebra: 1\ntrain:",
+            "c.yaml:7: zebra is not known; expected one of data, split, model, loss, optimizer, schedule, train.",
+        ),
+        ("model: transformer", "model: linear\nloss: {name: mse, a: 1}", "c.yaml:6: loss.a is not known; nothing can be set here."),
+        ("1e-3", "high", "c.yaml:6: optimizer.lr is the text 'high'; expected a number from 0."),
+        ("1e-3", "-1e-3", "c.yaml:6: optimizer.lr is -0.001; expected a number from 0."),
+        ("1e-3", ".inf", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
+        ("1e-3", ".nan", "c.yaml:6: optimizer.lr is nan; expected a number from 0 that is finite."),
+        ("1e-3", "1e999", "c.yaml:6: optimizer.lr is inf; expected a number from 0 that is finite."),
+        ("1e-3", "true", "c.yaml:6: optimizer.lr is true; expected a number from 0."),
+        ("1e-3", "", "c.yaml:6: optimizer.lr is nothing; expected a number from 0."),
+        ("256", "2.5", "c.yaml:4: data.batch_size is 2.5; expected a whole number from 1."),
+        ("256", "0", "c.yaml:4: data.batch_size is 0; expected a whole number from 1."),
+        ("256", "[1]", "c.yaml:4: data.batch_size is the list [1]; expected a whole number from 1."),
+        (
+            "transformer",
+            "transfomer",
+            "c.yaml:5: model.name is the text 'transfomer'; expected one of transformer, gru, mlp, linear, own",
+        ),
+        ("transformer", "{width: 3}", "c.yaml:5: model.name is missing; expected one of transformer, gru, mlp, linear, own."),
+        ("transformer", "[1]", "c.yaml:5: model is the list [1]; expected a name: transformer, gru, mlp, linear, own."),
+        ("store: prices.stoker", "columns: null", "c.yaml:1: data.store is missing; expected a text."),
+        (
+            "epochs: 3",
+            "precision: fp31",
+            "c.yaml:8: train.precision is the text 'fp31'; expected one of auto, bf16, fp16, fp32, tf32",
+        ),
+        ("epochs: 3", "compile: on", "c.yaml:8: train.compile is the text 'on'; expected true or false or auto."),
+        ("epochs: 3", "ema: 1.0", "c.yaml:8: train.ema is 1.0; expected a number above 0 below 1 or null."),
+        ("epochs: 3", "metrics: [mae, mad]", "c.yaml:8: train.metrics is the list ['mae', 'mad']; expected a list, each one of"),
+        (
+            "{lr: 1e-3}",
+            "{betas: [0.9]}",
+            "c.yaml:6: optimizer.betas is the list [0.9]; expected a list of 2, each a number from 0 below 1.",
+        ),
+        ("epochs: 3", "early_stopping: 5", "c.yaml:8: train.early_stopping is 5; expected keys such as metric, patience, mode."),
+    ],
+)
+def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in SMALL
+    with pytest.raises(ConfigInvalid) as caught:
+        read(tmp_path, SMALL.replace(old, new, 1))
+    assert str(caught.value).startswith(f"{tmp_path}/{message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_nearest_name_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"\(did you mean transformer\?\)"):
+        read(tmp_path, SMALL.replace("transformer", "transfomer"))
+
+
+def test_a_choice_may_be_a_name_alone(tmp_path: Path) -> None:
+    assert read(tmp_path, SMALL.replace("transformer", "gru")).model == Gru()
+    assert read(tmp_path, SMALL + "schedule: cosine\n").schedule == CosineRate()
+    assert read(tmp_path, SMALL + "schedule: {name: linear, warmup: 0.1}\n").schedule == LinearRate(warmup=0.1)
+
+
+@pytest.mark.parametrize("text", ["mine.py:make", "{name: 'mine.py:make'}", "{name: own, function: 'mine.py:make'}"])
+def test_a_function_of_ones_own(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, SMALL.replace("transformer", text)).model == Own(function="mine.py:make")
+
+
+def test_options_of_a_function_may_be_anything_finite(tmp_path: Path) -> None:
+    text = SMALL.replace("transformer", "{name: 'mine.py:make', options: {depth: 3, names: [a, b]}}")
+    assert read(tmp_path, text).model == Own(function="mine.py:make", options={"depth": 3, "names": ["a", "b"]})
+    with pytest.raises(ConfigInvalid, match="finite"):
+        read(tmp_path, text.replace("3", ".nan"))
+
+
+def test_a_warm_up_is_updates_or_a_share(tmp_path: Path) -> None:
+    assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=100").schedule.warmup) is int  # type: ignore[union-attr]
+    assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=0.5").schedule.warmup) is float  # type: ignore[union-attr]
+    with pytest.raises(ConfigInvalid, match="expected a whole number from 0 or a number from 0 up to 1"):
+        read(tmp_path, SMALL, "schedule=cosine", "warmup=1.5")

@@ -1,0 +1,60 @@
+"""`--set`: typed like the file, named by as much of the path as is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.experiment.files import SMALL, read
+
+from stoker.errors import ConfigInvalid
+from stoker.experiment.config import Gru, Own, Sgd, Transformer
+
+
+def test_the_end_of_a_path_is_enough(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL, "batch_size=512", "lr=3e-4", "train.epochs=7", "early_stopping.patience=2")
+    assert (config.data.batch_size, config.optimizer.lr, config.train.epochs) == (512, 3e-4, 7)
+    assert config.train.early_stopping is not None
+    assert config.train.early_stopping.patience == 2
+
+
+def test_values_are_typed_like_the_file(tmp_path: Path) -> None:
+    config = read(tmp_path, SMALL, "columns=[open, '1e-3']", "clip=1", "graph=false", "ema=null")
+    assert config.data.columns == ["open", "1e-3"]
+    assert config.train.clip == 1
+    assert config.train.graph is False
+
+
+def test_a_choice_can_be_changed_with_its_options(tmp_path: Path) -> None:
+    assert read(tmp_path, SMALL, "model=gru", "model.width=32").model == Gru(width=32)
+    assert read(tmp_path, SMALL, "optimizer={name: sgd, lr: 0.5}").optimizer == Sgd(lr=0.5)
+    assert read(tmp_path, SMALL, "model.name=gru").model == Gru()
+    assert read(tmp_path, SMALL, "model.layers=5").model == Transformer(layers=5)
+    assert read(tmp_path, SMALL, "model=a.py:f", "model.options.depth=3").model == Own(function="a.py:f", options={"depth": 3})
+
+
+def test_later_ones_win(tmp_path: Path) -> None:
+    assert read(tmp_path, SMALL, "batch_size=1", "data.batch_size=2").data.batch_size == 2
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("batch_size", "--set is 'batch_size'; expected NAME=VALUE, such as --set batch_size=512."),
+        ("batchsize=3", "--set batchsize is not known; did you mean data.batch_size?"),
+        ("weight_decy=3", "--set weight_decy is not known; did you mean optimizer.weight_decay?"),
+        ("qqqqqq=3", "--set qqqqqq is not known; `stoker train --fields` shows all."),
+        ("horizon=3", "--set horizon could be data.view.horizon or split.horizon. Write it in full."),
+        ("batch_size=many", "--set: data.batch_size is the text 'many'; expected a whole number from 1."),
+        ("batch_size=[", "--set batch_size:1 is not YAML"),
+        ("model.wdth=3", "--set model.wdth is not known; did you mean model.width?"),
+        ("model=gru", ""),
+    ],
+)
+def test_what_cannot_be_set(tmp_path: Path, assignment: str, message: str) -> None:
+    if not message:  # the control: this one can
+        read(tmp_path, SMALL, assignment)
+        return
+    with pytest.raises(ConfigInvalid) as caught:
+        read(tmp_path, SMALL, assignment)
+    assert str(caught.value).startswith(message)

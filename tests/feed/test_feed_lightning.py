@@ -1,0 +1,238 @@
+"""Lightning: the feed itself as a loader of training and validation, and a `DataLoader` over its samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.feed.ecosystem import ragged, run_example, window_feed
+from torch.utils.data import DataLoader
+
+import stoker
+
+lightning = pytest.importorskip("pytorch_lightning")
+
+pytestmark = [  # Lightning 2.6 with torch 2.13, and its advice
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+EPOCH = [list(range(start, min(start + 4, 18))) for start in range(0, 18, 4)]
+
+
+class Tiny(lightning.LightningModule):  # type: ignore[misc]
+    """Remembers what it was fed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+        torch.nn.init.constant_(self.layer.weight, 0.1)
+        torch.nn.init.zeros_(self.layer.bias)
+        self.trained: list[list[int]] = []
+        self.validated: list[list[list[int]]] = []
+
+    def loss(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return ((self.layer(batch["x"]) - batch["x_target"]) ** 2).mean()
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
+        self.trained.append(batch["sample"].tolist())
+        return self.loss(batch)
+
+    def on_validation_epoch_start(self) -> None:
+        self.validated.append([])
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        self.validated[-1].append(batch["sample"].tolist())
+        self.log("loss", self.loss(batch), batch_size=len(batch["x"]))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-8)
+
+
+def trainer(folder: Path | str, **options: Any) -> Any:
+    given = {"max_epochs": 2, "enable_checkpointing": False, **options}
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return lightning.Trainer(default_root_dir=folder, **{**quiet, "accelerator": "cpu", "devices": 1, **given})
+
+
+def shuffled(**options: Any) -> stoker.Feed:
+    return window_feed(order=stoker.Shuffle(seed=4), last="short", **options)
+
+
+def epochs(feed: stoker.Feed, num: int) -> list[list[int]]:
+    return [batch["sample"].tolist() for _ in range(num) for batch in feed]
+
+
+def test_the_feed_is_a_loader_for_training_and_validation(tmp_path: Path) -> None:
+    model = Tiny()
+    trainer(tmp_path).fit(model, train_dataloaders=shuffled(), val_dataloaders=window_feed(last="short"))
+    assert model.trained == epochs(shuffled(), 2)
+    assert model.validated[0] == EPOCH[:2], "the sanity check"
+    assert model.validated[1:] == [EPOCH, EPOCH], "each validation begins at the start"
+
+
+def test_validation_and_test_of_a_shuffled_feed_see_every_sample(tmp_path: Path) -> None:
+    model = Tiny()
+    trainer(tmp_path).fit(model, train_dataloaders=shuffled(), val_dataloaders=shuffled())
+    for validated in model.validated[1:]:
+        assert sorted(chain(*validated)) == list(range(18))
+    trainer(tmp_path).validate(model, dataloaders=window_feed(last="short"), verbose=False)
+    assert model.validated[-1] == EPOCH
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+def test_a_loader_over_the_samples_works_as_any_other(tmp_path: Path) -> None:
+    dataset, model = window_feed().as_dataset(), Tiny()
+    train = DataLoader(dataset, batch_size=4, shuffle=True, collate_fn=dataset.collate)
+    validate = DataLoader(dataset, batch_size=4, collate_fn=dataset.collate)
+    trainer(tmp_path).fit(model, train_dataloaders=train, val_dataloaders=validate)
+    assert len(model.trained) == 10
+    assert sorted(chain(*model.trained[:5])) == sorted(chain(*model.trained[5:])) == list(range(18))
+    assert model.validated == [EPOCH[:2], EPOCH, EPOCH]
+
+
+def test_limited_training_takes_a_new_epoch_each_time(tmp_path: Path) -> None:
+    model, feed = Tiny(), shuffled()
+    trainer(tmp_path, max_epochs=3, limit_train_batches=2, limit_val_batches=0).fit(model, train_dataloaders=feed)
+    whole = epochs(shuffled(), 3)
+    assert model.trained == whole[0:2] + whole[5:7] + whole[10:12]
+
+
+class SetEpoch(lightning.Callback):  # type: ignore[misc]
+    """As loops do that are written for a distributed sampler."""
+
+    def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+        trainer.train_dataloader.set_epoch(trainer.current_epoch)
+
+
+def resumed(folder: Path, *, at: int, callbacks: list[Any]) -> tuple[Tiny, Tiny]:
+    """A whole training, and one that goes on from a checkpoint of it."""
+    both = []
+    for path in (None, folder / f"step={at}.ckpt"):
+        keep = lightning.callbacks.ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)
+        model, options = Tiny(), {"callbacks": [keep, *callbacks], "enable_checkpointing": True, "limit_val_batches": 0}
+        trainer(folder, max_epochs=3, **options).fit(model, train_dataloaders=shuffled(), ckpt_path=path)
+        both.append(model)
+    return both[0], both[1]
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("at", range(1, 11))
+@pytest.mark.parametrize("callbacks", [[], [SetEpoch()]], ids=["", "set_epoch"])
+def test_a_training_resumed_anywhere_goes_on_with_the_next_batch(tmp_path: Path, at: int, callbacks: list[Any]) -> None:
+    whole, rest = resumed(tmp_path, at=at, callbacks=callbacks)
+    assert whole.trained == epochs(shuffled(), 3)
+    assert rest.trained == whole.trained[at:]
+    assert torch.equal(rest.layer.weight, whole.layer.weight)
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("at", [2, 4])
+@pytest.mark.parametrize("when", [{}, {"every_n_train_steps": 1}], ids=["at-the-end", "every-step"])
+def test_limited_epochs_are_resumed_with_the_next_one(tmp_path: Path, at: int, when: dict[str, int]) -> None:
+    trained = []
+    for path in (None, tmp_path / f"step={at}.ckpt"):
+        keep = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **when)
+        model, options = Tiny(), {"callbacks": [keep], "enable_checkpointing": True, "limit_train_batches": 2}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "a state was loaded that goes on with epoch")
+            trainer(tmp_path, max_epochs=3, **options).fit(model, train_dataloaders=shuffled(), ckpt_path=path)
+        trained.append(model.trained)
+    assert trained[1] == trained[0][at:]
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+def test_a_checkpoint_at_the_end_of_an_epoch_is_resumed_with_the_next_one(tmp_path: Path) -> None:
+    models = []
+    for path in (None, tmp_path / "step=5.ckpt"):
+        keep = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1)
+        model, options = Tiny(), {"callbacks": [keep], "enable_checkpointing": True}
+        loaders = {"train_dataloaders": shuffled(), "val_dataloaders": window_feed(last="short")}
+        trainer(tmp_path, max_epochs=3, **options).fit(model, **loaders, ckpt_path=path)
+        models.append(model)
+    assert models[1].trained == models[0].trained[5:]
+    assert models[1].validated[1:] == [EPOCH, EPOCH]
+
+
+def test_a_state_loaded_by_hand_is_where_training_begins(tmp_path: Path) -> None:
+    model, feed, whole = Tiny(), shuffled(), epochs(shuffled(), 2)
+    feed.load_state_dict({**feed.state_dict(), "position": 8})
+    trainer(tmp_path, max_epochs=1, limit_val_batches=0).fit(model, train_dataloaders=feed)
+    assert model.trained[:3] == whole[2:5]
+
+
+def test_overfitting_takes_the_same_batches(tmp_path: Path) -> None:
+    model = Tiny()
+    trainer(tmp_path, overfit_batches=2).fit(model, train_dataloaders=window_feed(last="short"))
+    assert model.trained == [*EPOCH[:2], *EPOCH[:2]]
+
+
+class Packed(lightning.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
+        return self.layer(batch["x"][:, None]).mean()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1e-8)
+
+
+def test_a_packed_feed_is_a_loader_too(tmp_path: Path) -> None:
+    feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
+    fit = trainer(tmp_path, max_epochs=1)
+    fit.fit(Packed(), train_dataloaders=feed)
+    assert fit.global_step == 3
+
+
+RANKS = """
+import json
+from tests.feed.test_feed_lightning import Tiny, lightning, shuffled, trainer
+
+
+class Fed(Tiny):
+    def train_dataloader(self):
+        return shuffled(rank=self.trainer.global_rank, world_size=self.trainer.world_size)
+
+
+fit = trainer(".", accelerator="cpu", devices=2, strategy="ddp", limit_val_batches=0)
+model = Fed()
+fit.fit(model)
+with open(f"rank{fit.global_rank}.json", "w") as file:  # both print to one pipe
+    json.dump({"trained": model.trained, "weight": model.layer.weight.tolist()}, file)
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_share_one_order(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RANKS)
+    command = [sys.executable, "train.py"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2))
+    together = [mine + yours for mine, yours in zip(first["trained"], second["trained"], strict=True)]
+    assert together == epochs(shuffled(batch_size=8), 2)
+    assert first["weight"] == second["weight"]
+
+
+def test_a_rank_that_only_lightning_knows_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as Lightning does where it starts the processes itself
+    with pytest.raises(stoker.OptionError, match=r"^WORLD_SIZE is 2, but RANK is not set, so this process cannot know its share"):
+        shuffled()
+    assert shuffled(rank=1, world_size=2).ranks.rank == 1
+
+
+def test_the_example_of_the_manual_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_example("Lightning")
+    assert names["trainer"].global_step == 16
+    assert names["trainer"].callback_metrics["loss"] > 0

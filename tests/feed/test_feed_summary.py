@@ -1,0 +1,82 @@
+"""`print(feed)`: what is fed, how, and why so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.harness import tiny_store
+
+from stoker import BlockShuffle, Feed, Segments, Sequences, Shuffle, Store, Windows
+
+
+def make(view: Any, **options: Any) -> Feed:
+    store = Store.from_arrays(lengths=[9, 5, 1], x=np.zeros(15, dtype=np.float32), w=np.zeros((15, 3)), y=np.arange(3))
+    return Feed(store, view, **{"batch_size": 4, **options})
+
+
+def line(feed: Feed, name: str) -> str:
+    """The line of a summary that begins with a word."""
+    (found,) = [text for text in repr(feed).splitlines() if text.split()[0] == name]
+    return " ".join(found.split()[1:])
+
+
+def test_a_summary_says_everything() -> None:
+    assert repr(make(Windows(4), order=Shuffle(7))) == (
+        "feed of <memory>: Windows(4)\n"
+        "  samples    9 of 3 series\n"
+        "  batches    3 of 4; the last one has 1 sample, the others are masked by `valid`\n"
+        "  a batch    x float32[4, 4], w float64[4, 4, 3], y int64[4]: 480 B\n"
+        "  order      shuffled, seed 7\n"
+        "  residency  host: batches are for the cpu, and the columns (444 B) are in memory already\n"
+        "  threads    none: batches are made when asked for"
+    )
+
+
+@pytest.mark.parametrize(
+    ("feed", "name", "expected"),
+    [
+        ({"view": Sequences(6)}, "a", "batch x float32[4, steps], w float64[4, steps, 3], y int64[4]: up to 704 B"),
+        ({"view": Sequences(6, layout="packed")}, "a", "batch x float32[steps], w float64[steps, 3], y int64[4]: up to 704 B"),
+        ({"view": Windows(4), "dtype": "float16"}, "a", "batch x float16[4, 4], w float16[4, 4, 3], y int64[4]: 160 B"),
+        ({"view": Windows(3, horizon=1), "columns": "x"}, "a", "batch x float32[4, 3], x_target [4, 1]: 64 B"),
+        ({"view": Windows(4), "batch_size": 3}, "batches", "3 of 3"),
+        ({"view": Windows(4), "last": "drop"}, "batches", "2 of 4; the last 1 sample of an epoch is dropped"),
+        ({"view": Windows(4), "last": "short"}, "batches", "3 of 4; the last one has 1 sample, it is shorter"),
+        (
+            {"view": Windows(4), "rank": 1, "world_size": 2},
+            "batches",
+            "2 of 4 on each of 2 ranks (this is rank 1); the last one has 1 sample, the others are masked by `valid`",
+        ),
+        (
+            {"view": Segments(4, compat="time-moe"), "columns": "x"},
+            "batches",
+            "1 of 4; the last one has 3 samples, the others are masked by `loss_masks`",
+        ),
+        ({"view": Windows(4), "threads": 2, "depth": 5}, "threads", "2, 5 batches ahead"),
+        ({"view": Windows(4), "residency": "device"}, "residency", "device: as asked"),
+        (
+            {"view": Windows(4), "order": BlockShuffle(1, block=2, window=4)},
+            "order",
+            "blocks of 2 samples, mixed in 2 windows of about 4",
+        ),
+        ({"view": Windows(4, tail="drop")}, "note", "1 of 3 series have no window: they are too short."),
+    ],
+)
+def test_a_line_of_a_summary(feed: dict[str, Any], name: str, expected: str) -> None:
+    found = repr(make(**feed))
+    assert expected in " ".join(found.split()), found
+    assert any(text.split()[0] == name for text in found.splitlines())
+
+
+def test_what_is_left_out_is_told() -> None:
+    assert line(make(Windows(4, tail="drop", stride=3)), "samples") == "3 of 3 series"
+    found = repr(make(Windows(4, tail="drop", stride=3)))
+    assert "note       4 steps (26.7%) are in no window (tail='drop')." in found
+
+
+def test_a_store_on_disk_has_its_path(tmp_path: Path) -> None:
+    store = tiny_store(tmp_path / "prices").open()
+    assert repr(Feed(store, Sequences(4), batch_size=2)).startswith(f"feed of {tmp_path / 'prices'}: Sequences(4")

@@ -1,0 +1,144 @@
+"""Torch's own `DataLoader` over the samples of a feed: its options decide the order; batches are those of a direct gather."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from tests.feed.ecosystem import assert_same, ragged, run_example, window_feed
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Subset,
+    WeightedRandomSampler,
+    random_split,
+)
+
+import stoker
+from stoker.feed.adapters import SampleDataset
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+ALL = list(range(18))
+
+
+@cache
+def samples() -> SampleDataset:
+    return window_feed().as_dataset()
+
+
+def drawn(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def seen(loader: Any) -> list[int]:
+    """The numbers of the samples, after a look at every batch."""
+    numbers: list[int] = []
+    for batch in loader:
+        assert_same(batch, samples()[batch["sample"]])
+        numbers += batch["sample"].tolist()
+    return numbers
+
+
+@pytest.mark.parametrize("collate", [SampleDataset.collate, None], ids=["collate", "default_collate"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 4},
+        {"batch_size": 4, "drop_last": True},
+        {"batch_size": 5, "shuffle": True},
+        {"batch_sampler": BatchSampler(RandomSampler(ALL, generator=drawn(1)), 3, drop_last=False)},
+        {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * len(ALL), 9, generator=drawn())},
+    ],
+    ids=["in-order", "drop-last", "shuffle", "batch-sampler", "weighted"],
+)
+def test_a_loader_yields_what_a_gather_yields(options: dict[str, Any], workers: int, collate: Any) -> None:
+    context = "fork" if workers else None
+    loader = DataLoader(samples(), num_workers=workers, collate_fn=collate, multiprocessing_context=context, **options)
+    numbers = seen(loader)
+    if "sampler" in options:
+        assert len(numbers) == 9
+    elif options.get("drop_last"):
+        assert numbers == ALL[:16]
+    elif "shuffle" in options or "batch_sampler" in options:
+        assert numbers != ALL
+        assert sorted(numbers) == ALL
+    else:
+        assert numbers == ALL
+
+
+def test_persistent_workers_shuffle_anew_each_epoch() -> None:
+    loader = DataLoader(
+        samples(),
+        batch_size=4,
+        shuffle=True,
+        generator=drawn(),
+        num_workers=2,
+        persistent_workers=True,
+        multiprocessing_context="fork",
+        collate_fn=SampleDataset.collate,
+    )
+    first, second = seen(loader), seen(loader)
+    assert first != second
+    assert sorted(first) == sorted(second) == ALL
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_a_distributed_sampler_shares_the_samples(num_ranks: int) -> None:
+    ranks = []
+    for rank in range(num_ranks):
+        sampler = DistributedSampler(samples(), num_replicas=num_ranks, rank=rank, shuffle=True, seed=3)
+        sampler.set_epoch(7)
+        ranks.append(seen(DataLoader(samples(), batch_size=4, sampler=sampler, collate_fn=SampleDataset.collate)))
+    assert sorted({number for numbers in ranks for number in numbers}) == ALL
+    assert len({len(numbers) for numbers in ranks}) == 1  # by repeats, where a feed would mask
+
+
+def test_a_sampler_of_batches_needs_no_collate() -> None:
+    batches = BatchSampler(RandomSampler(samples(), generator=drawn()), 4, drop_last=False)
+    assert sorted(seen(DataLoader(samples(), batch_size=None, sampler=batches))) == ALL
+
+
+def test_parts_of_a_dataset_are_gathered_together_too() -> None:
+    train, test = random_split(samples(), [12, 6], generator=drawn())
+    numbers = [seen(DataLoader(part, batch_size=4, collate_fn=SampleDataset.collate)) for part in (train, test)]
+    assert sorted(numbers[0] + numbers[1]) == ALL
+    both = ConcatDataset([Subset(samples(), ALL[:10]), Subset(samples(), ALL[10:])])
+    assert seen(DataLoader(both, batch_size=4, collate_fn=SampleDataset.collate)) == ALL
+
+
+def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> None:
+    dataset = stoker.Feed(ragged(), stoker.Sequences(16), batch_size=2, numbers=True).as_dataset()
+    parts = ConcatDataset([Subset(dataset, [0, 1, 2]), Subset(dataset, [3, 4, 5])])
+    for batch in DataLoader(parts, batch_size=2, collate_fn=dataset.collate):
+        assert_same(batch, dataset[batch["sample"]])
+    with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
+        list(DataLoader(parts, batch_size=4))
+
+
+@pytest.mark.parametrize(
+    "order", [stoker.Shuffle(seed=3), stoker.BlockShuffle(seed=3), stoker.ByLength(seed=3)], ids=lambda order: order.kind
+)
+@pytest.mark.parametrize("last", ["short", "drop"])
+def test_the_order_of_a_feed_can_be_that_of_a_loader(order: Any, last: str) -> None:
+    feed, other = (window_feed(order=order, last=last) for _ in range(2))
+    loader = DataLoader(other.as_dataset(), batch_sampler=other.batch_sampler, collate_fn=SampleDataset.collate)
+    assert len(loader) == len(feed)
+    for epoch in range(2):
+        loader.batch_sampler.sampler.set_epoch(epoch)
+        for found, expected in zip(loader, feed, strict=True):
+            assert_same(found, expected)
+
+
+def test_the_example_of_the_manual_runs() -> None:
+    names = run_example("DataLoader")
+    assert names["batch"]["x"].shape == (8, 48)
+    assert names["feed"].epoch == 1

@@ -1,0 +1,93 @@
+"""Captured batches without a GPU: the same steps without the graph, so that loops written for one run anywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows
+from stoker.errors import OptionError
+from stoker.testing import Content, content_of, difference
+
+VIEWS = [Windows(4), Windows(4, shift=1), Segments(4, tail="drop"), Segments(4, compat="time-moe"), Sequences(6, buckets=(6,))]
+
+
+def make(view: Any, **options: Any) -> Feed:
+    rng = np.random.default_rng(0)
+    store = Store.from_arrays(lengths=[9, 0, 5, 30, 1], x=rng.normal(size=45), y=np.arange(5.0))
+    columns = ["x"] if getattr(view, "compat", None) else ["x", "y"]
+    given = {"batch_size": 4, "residency": "device", "order": Shuffle(), "columns": columns, **options}
+    return Feed(store, view, **given)
+
+
+def contents(batches: Any) -> list[Content]:
+    return [content_of(dict(sorted(batch.items()))) for batch in batches]
+
+
+@pytest.mark.parametrize("last", ["mask", "drop"])
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_captured_batches_are_those_of_the_feed(view: Any, last: str) -> None:
+    options: dict[str, Any] = {"last": last, "numbers": True, "normalize": "zero"}
+    captured, feed = make(view, **options).captured(), make(view, **options)
+    for _ in range(3):
+        found, expected = contents(captured), contents(feed)
+        assert len(found) == len(expected) > 0
+        assert [difference(a, b) for a, b in zip(found, expected, strict=True)] == [None] * len(found)
+
+
+def test_the_tensors_of_a_batch_stay_where_they_are() -> None:
+    captured = make(Windows(4)).captured()
+    assert len({batch["x"].data_ptr() for _ in range(2) for batch in captured}) == 1
+
+
+def test_more_steps_than_the_table_holds() -> None:
+    store = Store.from_arrays(x=[np.arange(1300.0)])
+    captured = Feed(store, Windows(2), batch_size=2, residency="device", order=Shuffle(), numbers=True).captured()
+    assert sorted(number for batch in captured for number in batch["sample"].tolist() if number >= 0) == list(range(1299))
+
+
+def test_a_state_counts_what_was_handed_out() -> None:
+    feed = make(Windows(4), numbers=True)
+    whole = [batch["sample"].tolist() for batch in make(Windows(4), numbers=True)]
+    for number, _ in enumerate(feed.captured()):
+        state = feed.state_dict()
+        rest = make(Windows(4), numbers=True)
+        rest.load_state_dict(state)
+        if number + 1 < len(whole):
+            assert [batch["sample"].tolist() for batch in rest.captured()] == whole[number + 1 :]
+    assert (feed.state_dict()["epoch"], feed.state_dict()["position"]) == (1, 0)
+
+
+def test_a_pass_that_is_left_is_followed_by_the_next_epoch() -> None:
+    feed = make(Windows(4))
+    captured = feed.captured()
+    for _ in captured.passes():
+        break
+    assert feed.epoch == 0
+    assert len(list(captured)) == len(feed)
+    assert feed.epoch == 2
+
+
+def test_what_is_left_of_an_epoch_may_be_less_than_a_batch() -> None:
+    feed = make(Windows(4), last="drop")
+    feed.load_state_dict({**feed.state_dict(), "position": feed.num_samples - 1})
+    captured = feed.captured()
+    assert list(captured) == []
+    assert feed.epoch == 1
+    assert len(list(captured)) == len(feed)
+
+
+@pytest.mark.parametrize(
+    ("view", "options", "message"),
+    [
+        (Sequences(6), {}, r"has batches of different shapes, which a graph cannot have. Give buckets=\(6,\)."),
+        (Sequences(6, buckets=(3, 6)), {}, "has batches of different shapes"),
+        (Windows(4), {"last": "short"}, "last='short' makes a batch of another shape"),
+        (Windows(4), {"residency": "host"}, r"captured\(\) gathers on the device, but the residency is host"),
+    ],
+)
+def test_batches_that_no_graph_can_have_are_refused(view: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        make(view, **options).captured()

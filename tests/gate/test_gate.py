@@ -1,0 +1,224 @@
+"""The gate: silent while a step does what it did, whatever the machine does, and loud when it does more."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from stoker.errors import ConfigInvalid, OptionError, TrainError
+from stoker.gate.counts import Counts
+from stoker.gate.gate import NAMES, TITLES, Gate, budget_of, compare, gate_step, read_budget, usual_of
+
+Step = Callable[[torch.Tensor], Any]
+BATCHES = [torch.randn(4, 8) for _ in range(3)]
+
+
+def make_step(extra: Callable[[torch.Tensor], Any] = lambda loss: None) -> Step:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        extra(loss)
+
+    return step
+
+
+def written(path: Path) -> Path:
+    gate_step(make_step(), BATCHES, budget=path, write=True)
+    return path
+
+
+def counted(**numbers: int) -> Counts:
+    zeros = dict.fromkeys((name for name in NAMES if name not in ("kernels", "recompiles", "graph_breaks")), 0)
+    return Counts(**{**zeros, **numbers})
+
+
+def gated(before: list[Counts], now: list[Counts]) -> Gate:
+    budget = budget_of(usual_of(before, device="cpu", torch="2"))
+    return compare(usual_of(now, device="cpu", torch="2"), budget, {})
+
+
+def test_every_count_has_a_title() -> None:
+    assert set(TITLES) == set(NAMES)
+    assert set(NAMES) <= set(Counts.__struct_fields__)
+
+
+def test_the_same_step_is_within_its_budget(tmp_path: Path) -> None:
+    path = written(tmp_path / "deep" / "budget.json")
+    gate = gate_step(make_step(), BATCHES, budget=path)
+    assert gate.ok
+    assert gate.notes == []
+    assert str(gate).startswith("within the budget: ")
+
+
+@pytest.mark.parametrize(
+    ("extra", "grown", "line"),
+    [
+        (lambda loss: loss.item(), {"ops", "syncs"}, "loss.item()"),
+        (lambda loss: loss.detach().clone(), {"ops", "allocations", "allocated_bytes"}, "loss.detach().clone()"),
+        (
+            lambda loss: torch.eye(8) @ torch.eye(8),
+            {"ops", "flops", "allocations", "allocated_bytes"},
+            "torch.eye(8) @ torch.eye(8)",
+        ),
+        (lambda loss: loss.detach().to("meta"), {"ops", "allocations", "allocated_bytes"}, 'loss.detach().to("meta")'),
+    ],
+)
+def test_what_grows_is_named_with_its_line(
+    tmp_path: Path, extra: Callable[[torch.Tensor], Any], grown: set[str], line: str
+) -> None:
+    gate = gate_step(make_step(extra), BATCHES, budget=written(tmp_path / "budget.json"))
+    assert {growth.name for growth in gate.growths} == grown
+    for growth in gate.growths:
+        reason = growth.reasons[0]
+        assert line in reason.what
+        assert reason.place is not None
+        assert Path(reason.place.file).name == "test_gate.py"
+        assert growth.found > growth.allowed
+    assert f"test_gate.py:{gate.growths[0].reasons[0].place.line})" in str(gate)  # type: ignore[union-attr]
+
+
+def test_fewer_than_allowed_is_fine_and_told(tmp_path: Path) -> None:
+    path = tmp_path / "budget.json"
+    gate_step(make_step(lambda loss: loss.item()), BATCHES, budget=path, write=True)
+    gate = gate_step(make_step(), BATCHES, budget=path)
+    assert gate.ok
+    assert gate.notes[0].startswith("less than allowed: operations ")
+
+
+def test_one_odd_step_in_sixteen_is_left_out() -> None:
+    steady, odd = counted(ops=40), counted(ops=43)
+    before = [*[steady] * 15, odd]
+    assert gated(before, [odd, *[steady] * 15]).ok
+    more = gated(before, [counted(ops=41)] * 16)
+    assert [(growth.name, growth.found, growth.allowed) for growth in more.growths] == [("ops", 41, 40)]
+
+
+def test_of_counts_that_vary_the_least_is_held_against_the_most() -> None:
+    before = [counted(ops=40, allocated_bytes=100 + i) for i in range(16)]
+    fine = gated(before, [counted(ops=40, allocated_bytes=115 + i) for i in range(16)])
+    assert fine.ok
+    assert "bytes allocated vary from step to step (115 to 130)" in fine.notes[0]
+    grown = gated(before, [counted(ops=40, allocated_bytes=116 + i) for i in range(16)])
+    assert [growth.name for growth in grown.growths] == ["allocated_bytes"]
+
+
+def test_data_of_any_lengths_raise_no_alarm() -> None:
+    rng = np.random.default_rng(0)
+
+    def run() -> list[Counts]:
+        return [counted(ops=40 + int(rng.integers(2)), allocated_bytes=int(rng.integers(1000, 2000))) for _ in range(16)]
+
+    alarms = sum(not gated(run(), run()).ok for _ in range(1000))
+    assert alarms == 0
+
+
+def test_negative_control_comparing_single_steps_would_raise_alarms() -> None:
+    rng = np.random.default_rng(0)
+    found = [[int(rng.integers(1000, 2000)) for _ in range(2)] for _ in range(100)]
+    assert any(now > before for before, now in found)
+
+
+def test_a_count_that_is_new_needs_a_budget_but_a_graph_break_does_not() -> None:
+    before, now = [counted(ops=1)] * 8, [counted(ops=1, kernels=3, graph_breaks=1, recompiles=0)] * 8
+    gate = gated(before, now)
+    assert [growth.name for growth in gate.growths] == ["graph_breaks"]
+    assert gate.notes == ["kernels have no budget. Write it anew to have one."]
+
+
+def test_too_few_steps_say_nothing() -> None:
+    with pytest.raises(TrainError, match="7 steps were counted; expected at least 8"):
+        usual_of([counted(ops=1)] * 7, device="cpu", torch="2")
+
+
+def test_an_iterator_is_read_once_and_lists_again(tmp_path: Path) -> None:
+    gate_step(make_step(), iter(BATCHES * 4), budget=tmp_path / "a.json", write=True)
+    assert read_budget(tmp_path / "a.json").steps == 8
+    assert read_budget(written(tmp_path / "b.json")).steps == 16
+    with pytest.raises(OptionError, match="there are no batches"):
+        gate_step(make_step(), [], budget=tmp_path / "a.json")
+
+
+def test_another_device_has_another_budget(tmp_path: Path) -> None:
+    path = written(tmp_path / "budget.json")
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
+    with pytest.raises(OptionError, match=r"the budget is of cuda, but this run is on cpu\. Keep a budget for each\."):
+        gate_step(make_step(), BATCHES, budget=path)
+
+
+def test_another_torch_is_told_of_where_something_grew(tmp_path: Path) -> None:
+    path = written(tmp_path / "budget.json")
+    budget = json.loads(path.read_text())
+    path.write_text(json.dumps({**budget, "torch": "1.0", "allowed": {**budget["allowed"], "ops": 3}}))
+    assert "was written with torch 1.0" in gate_step(make_step(), BATCHES, budget=path).notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text[:-9], "is not JSON"),
+        (lambda text: text.replace('"schema": 1', '"schema": 2'), "Invalid enum value 2"),
+        (lambda text: text.replace('"steps"', '"stops"'), "unknown field `stops`"),
+        (lambda text: text.replace('"ops": ', '"oops": ', 1), "'oops' is no count"),
+        (lambda text: text.replace('"ops": ', '"ops": 1, "ops": ', 1), "the key 'ops' comes twice"),
+        (lambda text: text.replace('"syncs": ', '"syncs": 0.', 1), "Expected `int`"),
+    ],
+)
+def test_a_budget_is_checked_strictly(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
+    path = written(tmp_path / "budget.json")
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ConfigInvalid, match=message):
+        read_budget(path)
+
+
+def test_a_budget_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"no.json is not there; expected a budget\. Write one from this run with --write\."):
+        read_budget(tmp_path / "no.json")
+
+
+@pytest.fixture
+def noisy() -> Iterator[None]:
+    """Neighbours in this very process: threads that compute all the time."""
+    stop = threading.Event()
+
+    def compute() -> None:
+        x = torch.randn(64, 64)
+        while not stop.is_set():
+            x @ x
+
+    threads = [threading.Thread(target=compute, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    yield
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def false_alarms(path: Path, runs: int) -> int:
+    return sum(not gate_step(make_step(), BATCHES, budget=path, steps=8, warmup=2).ok for _ in range(runs))
+
+
+@pytest.mark.usefixtures("noisy")
+def test_no_false_alarm_in_50_runs_beside_noisy_neighbours(tmp_path: Path) -> None:
+    path = written(tmp_path / "budget.json")
+    assert false_alarms(path, 50) == 0
+    assert not gate_step(make_step(lambda loss: loss.item()), BATCHES, budget=path).ok
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("noisy")
+@pytest.mark.timeout(3000)
+def test_no_false_alarm_in_1000_runs_beside_noisy_neighbours(tmp_path: Path) -> None:
+    assert false_alarms(written(tmp_path / "budget.json"), 1000) == 0

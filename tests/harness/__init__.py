@@ -1,0 +1,35 @@
+"""The fault harness: disks, files and processes that fail on purpose.
+
+    FaultyFiles    kill, fail, shorten or record any single operation on the disk
+    crash_states   what a disk may hold after a power loss, from a record of operations
+    Zygote         run a function in a forked child that may die, hang or exhaust memory
+    corrupt        damage a file in one of the ways that files get damaged
+    tiny_store     a small valid store without a pack; seal_manifest and write_shard are its parts
+
+All randomness comes from the generator that is passed in, so a failure is replayed by its seed.
+"""
+
+from tests.harness.corruption import CORRUPTIONS, corrupt
+from tests.harness.faulty import FaultyFiles, Operation
+from tests.harness.powerloss import crash_states
+from tests.harness.snapshot import Snapshot, take_snapshot
+from tests.harness.tiny import COLUMNS, TinyStore, seal_manifest, tiny_store, write_shard
+from tests.harness.zygote import Case, Outcome, Zygote
+
+__all__ = [
+    "COLUMNS",
+    "CORRUPTIONS",
+    "Case",
+    "FaultyFiles",
+    "Operation",
+    "Outcome",
+    "Snapshot",
+    "TinyStore",
+    "Zygote",
+    "corrupt",
+    "crash_states",
+    "seal_manifest",
+    "take_snapshot",
+    "tiny_store",
+    "write_shard",
+]

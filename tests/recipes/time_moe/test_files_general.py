@@ -1,0 +1,165 @@
+"""Files of series: each in its own type; what is not a series is one line that names the place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.recipes.time_moe import files
+from stoker.recipes.time_moe.files import NotSeries, open_corpus, read_series
+
+
+def write(path: Path, *elements: Any) -> Path:
+    path.write_text(json.dumps(elements) if path.suffix == ".json" else "".join(json.dumps(one) + "\n" for one in elements))
+    return path
+
+
+def test_types_are_those_that_numpy_gives_each_list(tmp_path: Path) -> None:
+    lists = [[1, 2], [1.5, 2], [2**62, 1], [2**63, 2**63], [], [float("nan"), 1]]
+    found = read_series(write(tmp_path / "x.jsonl", *lists))
+    assert [one.dtype for one in found.series] == [np.array(one).dtype for one in lists]
+    assert found.own is not None
+    assert read_series(write(tmp_path / "y.jsonl", [1, 2], [], [3])).own is None, "one type, so the column has it"
+
+
+def test_missing_points_are_nan(tmp_path: Path) -> None:
+    (values,) = read_series(write(tmp_path / "x.jsonl", [1, None, 3])).series
+    np.testing.assert_array_equal(values, [1.0, np.nan, 3.0])
+    assert open_corpus(tmp_path / "x.jsonl").find_nonfinite() == (0, 1)
+
+
+def test_names_are_the_first_texts_where_every_series_has_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", {"sequence": [1, 2], "id": "a", "unit": "kW"}, {"id": "b", "sequence": [3, 4]})
+    corpus = open_corpus(path)
+    assert [corpus.series_name(number) for number in range(2)] == ["a", "b"]
+    assert corpus.find("b") == 1
+    assert read_series(write(tmp_path / "y.jsonl", {"sequence": [1], "id": "a"}, [2])).names is None
+
+
+def test_integers_that_float64_rounds_are_reported(tmp_path: Path) -> None:
+    told: list[str] = []
+    open_corpus(write(tmp_path / "x.jsonl", [1.5, 2], [2**53, -(2**53)]), report=told.append)
+    assert told == []
+    open_corpus(write(tmp_path / "x.jsonl", [1.5, 2], [2**53 + 1, 0]), report=told.append)
+    assert told == [
+        f"{tmp_path}/x.jsonl: series 1 has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
+        "Subtract a constant from them first."
+    ]
+
+
+def test_files_of_series_have_no_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [1, 2])
+    assert len(open_corpus(path, columns=["sequence"])) == 1
+    with pytest.raises(OptionError, match=r"x\.jsonl has no column 'close': it holds series without columns"):
+        open_corpus(path, columns=["close"])
+
+
+def test_byte_order_mark_empty_lines_and_ends_of_lines(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b"\xef\xbb\xbf[1, 2]\r\n\r\n\n[3, 4, 5]")
+    assert [one.tolist() for one in read_series(tmp_path / "x.jsonl").series] == [[1, 2], [3, 4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("element", "message"),
+    [
+        ({"target": [1]}, "line 2 of .*x.jsonl has no 'sequence'; it has 'target'"),
+        ({}, "has no 'sequence'; it has no key"),
+        ("text", "is a JSON string; expected a list of numbers"),
+        (7, "is a JSON number; expected a list of numbers"),
+        (None, "is a JSON null; expected"),
+        ({"sequence": "1, 2"}, "is a JSON string; expected a list of numbers"),
+        ([1, "2"], r'has "2" at point 2; expected numbers'),
+        ([True, False], "has true at point 1; expected numbers"),
+        ([1.5, 2**70], "has 1180591620717411303424 at point 2; .*Write larger ones as floats"),
+        ([[1, 2], [3, 4]], "holds lists within its list; expected one number per point"),
+        ([[1, 2], [3]], "holds lists within its list"),
+        ([1, [2]], "holds lists within its list"),
+        ([1, {"a": "b" * 10_000}], "has .* at point 2; expected numbers"),
+    ],
+)
+def test_what_is_not_a_series_is_one_line(tmp_path: Path, element: Any, message: str) -> None:
+    with pytest.raises(SourceInvalid, match=message) as caught:
+        read_series(write(tmp_path / "x.jsonl", [1, 2], element))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    values = element.get("sequence") if isinstance(element, dict) else element
+    with pytest.raises(SourceInvalid) as first:
+        read_series(write(tmp_path / "x.jsonl", element))
+    assert isinstance(first.value, NotSeries) == (not isinstance(values, list)), "a table in JSON, which is packed"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"[1, 2]\n[1, 2\n", "line 2 of .* is not JSON"),
+        (b"[1, 2]\n" + b"[" * 100_000, "line 2 of .* is not JSON: nested too deeply"),
+        (b"[1, 2]\n[" + b"9" * 5000 + b"]", "line 2 of .* is not JSON: Exceeds the limit"),
+        (b"[1, 2]\n\xff\xfe\n", "is not UTF-8"),
+    ],
+)
+def test_what_is_not_json_is_one_line(tmp_path: Path, text: bytes, message: str) -> None:
+    (tmp_path / "x.jsonl").write_bytes(text)
+    with pytest.raises(SourceInvalid, match=message) as caught:
+        read_series(tmp_path / "x.jsonl")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_document_that_is_not_a_list_is_refused_in_a_tree(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "info.json").write_text('{"license": "mit"}')
+    with pytest.raises(SourceInvalid, match=r"tree/info\.json is a JSON object; expected a list of series\. Move it away"):
+        open_corpus(tmp_path / "tree")
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([1, None]), "holds Python objects, which are pickles and never read"),
+        (np.zeros((2, 3, 4)), r"holds float64 of shape \(2, 3, 4\); expected numbers"),
+        (np.zeros((2, 3), dtype=bool), "holds bool of shape"),
+        (np.zeros((2, 3), dtype=complex), "holds complex128 of shape"),
+        (np.array([["a"]]), "holds <U1 of shape"),
+        (np.array(5.0), r"holds float64 of shape \(\)"),
+    ],
+)
+def test_arrays_that_are_not_series_are_refused(tmp_path: Path, array: Any, message: str) -> None:
+    np.save(tmp_path / "x.npy", array, allow_pickle=True)
+    with pytest.raises(SourceInvalid, match=message):
+        open_corpus(tmp_path / "x.npy")
+
+
+def test_a_file_that_only_claims_to_be_npy_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(b"\x93NUMPY junk")
+    with pytest.raises(SourceInvalid, match=r"x\.npy is not a \.npy file"):
+        open_corpus(tmp_path / "x.npy")
+    np.save(tmp_path / "y.npy", np.arange(1000.0).reshape(10, 100))
+    (tmp_path / "y.npy").write_bytes((tmp_path / "y.npy").read_bytes()[:-8])
+    with pytest.raises(SourceInvalid, match=r"y\.npy is not a \.npy file"):
+        open_corpus(tmp_path / "y.npy")
+
+
+def test_a_plain_array_is_one_series(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(5.0))
+    assert open_corpus(tmp_path / "x.npy").lengths.tolist() == [5]
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.npy"])
+def test_a_file_without_series_is_empty(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("[]" if name == "x.json" else "")
+    if name == "x.npy":
+        np.save(tmp_path / name, np.zeros((0, 5)))
+    with pytest.raises(SourceEmpty, match="holds no"):
+        open_corpus(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json"])
+def test_what_does_not_fit_into_memory_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    path = write(tmp_path / name, [1, 2, 3], [4, 5, 6])
+    monkeypatch.setattr(files, "MEMORY_SHARE", 0.0)
+    with pytest.raises(SourceTooLarge, match=r"needs more than half of the free memory\. Pack it first: stoker pack .* x\.stoker"):
+        open_corpus(path)

@@ -1,0 +1,87 @@
+"""Orders are pure: they neither read nor change anybody's random numbers, and no environment changes them."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.cli.calling import environment
+from tests.sampling.plans import ORDERS, plan_of, series_of, whole
+
+from stoker.sampling.quality import count_reads, measure
+
+PRINT_ORDERS = """
+import xxhash
+from tests.sampling.plans import ORDERS, plan_of, whole
+for order in ORDERS:
+    print(order.kind, xxhash.xxh3_64_hexdigest(whole(plan_of(order, 777), 3)))
+"""
+
+
+@pytest.fixture
+def global_state() -> Iterator[None]:
+    """Whatever a test does to global state is undone."""
+    states = random.getstate(), np.random.get_state(), torch.random.get_rng_state(), torch.get_default_dtype()
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.random.set_rng_state(states[2])
+    torch.set_default_dtype(states[3])
+
+
+def states() -> list[Any]:
+    """All random numbers that others might draw next."""
+    name, keys, *rest = np.random.get_state()
+    return [random.getstate(), name, keys.tolist(), rest, torch.random.get_rng_state().tolist()]  # type: ignore[union-attr]
+
+
+def test_nobody_elses_random_numbers_are_touched() -> None:
+    before = states()
+    for order in ORDERS:
+        plan = plan_of(order, 777)
+        whole(plan, 2)
+        plan.describe()
+        measure(plan, batch_size=8)
+        count_reads(plan, series_of(777), batch_size=8, step_bytes=[4])
+    assert states() == before
+
+
+@pytest.mark.usefixtures("global_state")
+def test_a_draw_from_a_global_generator_would_be_seen() -> None:
+    before = states()
+    np.random.rand()
+    assert states() != before
+
+
+@pytest.mark.usefixtures("global_state")
+def test_others_seeds_and_types_change_no_order() -> None:
+    expected = [whole(plan_of(order, 777), 2).tolist() for order in ORDERS]
+    random.seed(1)
+    np.random.seed(2)
+    torch.manual_seed(3)
+    torch.set_default_dtype(torch.float64)
+    assert [whole(plan_of(order, 777), 2).tolist() for order in ORDERS] == expected
+
+
+def test_no_environment_changes_an_order() -> None:
+    root = Path(__file__).parents[2]
+    environments: list[tuple[list[str], dict[str, str]]] = [
+        ([], {"PYTHONHASHSEED": "0"}),
+        (["-O"], {"PYTHONHASHSEED": "1", "TZ": "Asia/Kathmandu", "LC_ALL": "C"}),
+        (["-OO"], {"PYTHONHASHSEED": "12345", "TZ": "America/St_Johns", "OMP_NUM_THREADS": "1"}),
+    ]
+    found = set()
+    for flags, extra in environments:
+        command = [sys.executable, *flags, "-c", PRINT_ORDERS]
+        done = subprocess.run(command, cwd=root, env=environment(**extra), capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        found.add(done.stdout)
+    assert len(found) == 1
+    assert found.pop().count("\n") == len(ORDERS)

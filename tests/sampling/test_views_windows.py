@@ -1,0 +1,208 @@
+"""Windows and segments: the closed form finds what walking over the series finds, for every length, stride, target and tail."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tests.sampling import twins
+
+from stoker.errors import OptionError
+from stoker.sampling.views import Lengths, Located, Samples, Segments, Windows, WindowSamples
+
+LENGTH = 5
+EDGES = [0, 1, 2, LENGTH - 1, LENGTH, LENGTH + 1, LENGTH + 2, LENGTH + 3, 2 * LENGTH - 1, 2 * LENGTH, 2 * LENGTH + 1, 23, 64]
+TARGETS = [{}, {"horizon": 1}, {"horizon": 3}, {"horizon": 9}, {"shift": 1}, {"shift": 2}, {"shift": 7}]
+STRIDES = [1, 2, LENGTH - 1, LENGTH, LENGTH + 1, LENGTH + 3, 2 * LENGTH + 9]
+TAILS = ["keep", "drop"]
+VIEWS: list[Windows | Segments] = [
+    *(Windows(LENGTH, stride=s, tail=t, **target) for s, t, target in itertools.product(STRIDES, TAILS, TARGETS)),  # type: ignore[arg-type]
+    *(Windows(LENGTH, stride=stride, compat="time-moe") for stride in STRIDES),
+    *(Segments(LENGTH, tail=tail, **target) for tail, target in itertools.product(TAILS, TARGETS)),  # type: ignore[arg-type]
+    Segments(LENGTH, compat="time-moe"),
+    Windows(1),
+    Windows(1, stride=3, tail="drop"),
+    Segments(1, shift=1),
+]
+
+
+def listed(samples: Samples) -> list[twins.Sample]:
+    """All samples, as tuples."""
+    return as_tuples(samples.locate(np.arange(samples.num_samples)))
+
+
+def as_tuples(found: Located) -> list[twins.Sample]:
+    return list(zip(found.series.tolist(), found.starts.tolist(), found.counts.tolist(), strict=True))
+
+
+def check(samples: WindowSamples, view: Windows | Segments, lengths: Sequence[int]) -> None:
+    """Everything that the samples say, against the twin."""
+    expected = twins.list_windows(view, lengths)
+    assert samples.num_samples == len(expected)
+    assert listed(samples) == expected
+    assert samples.num_series == len(lengths)
+    assert samples.row == view.span
+    assert samples.num_left_over == twins.count_left_over(view, lengths)
+    having = {series for series, _, _ in expected}
+    assert samples.num_empty_series == len(lengths) - len(having)
+    assert samples.padded or all(count == view.span for _, _, count in expected)
+    firsts = samples.first_samples()
+    counts = [sum(series == one for series, _, _ in expected) for one in range(len(lengths))]
+    if firsts is None:
+        assert counts == [1] * len(lengths)
+    else:
+        assert np.diff(firsts).tolist() == counts
+        assert firsts[0] == 0
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
+def test_uniform_series_equal_the_twin(view: Windows | Segments) -> None:
+    for length in EDGES:
+        check(view.over(twins.uniform(length, 3)), view, [length] * 3)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=repr)
+def test_ragged_series_equal_the_twin(view: Windows | Segments) -> None:
+    check(view.over(twins.ragged(EDGES)), view, EDGES)
+    for length in EDGES:
+        check(view.over(twins.ragged([length] * 3)), view, [length] * 3)
+
+
+@pytest.mark.parametrize("view", VIEWS[::5], ids=repr)
+def test_samples_in_any_order_equal_the_twin(view: Windows | Segments, rng: np.random.Generator) -> None:
+    lengths = rng.choice(EDGES, 60).tolist()
+    samples, expected = view.over(twins.ragged(lengths)), twins.list_windows(view, lengths)
+    numbers = rng.integers(0, max(1, len(expected)), 500 if expected else 0)
+    assert as_tuples(samples.locate(numbers)) == [expected[number] for number in numbers]
+
+
+@pytest.mark.parametrize("stride", [1, 3, 2048])
+@pytest.mark.parametrize("steps", [0, 1, 2, 2047, 2048, 2049, 4096, 6144, 6145])
+def test_time_moe_has_the_windows_of_its_own_data_set(stride: int, steps: int) -> None:
+    count = 0 if steps < 2 else 1 + max(0, steps - (2048 + 1)) // stride
+    samples = Windows(2048, stride=stride, compat="time-moe").over(twins.ragged([steps]))
+    assert samples.num_samples == count
+    assert samples.row == 2049
+    if count:
+        assert listed(samples)[-1] == (0, (count - 1) * stride, min(2049, steps - (count - 1) * stride))
+
+
+def test_time_moe_segments_are_windows_with_a_stride_of_their_length() -> None:
+    view = Segments(2048, compat="time-moe")
+    assert (view.shift, view.span) == (1, 2049)
+    assert [view.over(twins.ragged([n])).num_samples for n in (1, 2047, 2048, 2049, 4096, 6144, 6145)] == [0, 1, 1, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("stride", [1, 3, LENGTH])
+def test_keep_loses_no_step(stride: int) -> None:
+    for steps in range(1, 40):
+        for view in (Windows(LENGTH, stride=stride), Segments(LENGTH)):
+            assert twins.count_left_over(view, [steps]) == 0
+            assert view.over(twins.ragged([steps])).num_left_over == 0
+
+
+@pytest.mark.parametrize("stride", [1, 3, LENGTH])
+@pytest.mark.parametrize("shift", [1, 2, 7])
+def test_keep_with_a_shift_loses_no_target(stride: int, shift: int) -> None:
+    for steps in range(shift + 1, 50):
+        found = listed(Windows(LENGTH, stride=stride, shift=shift).over(twins.ragged([steps])))
+        targets = {step for _, start, count in found for step in range(start + shift, start + count)}
+        assert targets == set(range(shift, steps))
+
+
+@pytest.mark.parametrize(("stride", "horizon"), [(1, 1), (1, 3), (3, 3), (2, 4), (7, 7)])
+def test_keep_with_a_horizon_loses_no_target(stride: int, horizon: int) -> None:
+    for steps in range(LENGTH + 1, 50):
+        found = listed(Windows(LENGTH, stride=stride, horizon=horizon).over(twins.ragged([steps])))
+        targets = {step for _, start, count in found for step in range(start + LENGTH, start + count)}
+        assert targets == set(range(LENGTH, steps))
+
+
+def test_a_padded_window_holds_at_least_a_target() -> None:
+    for target in TARGETS[1:]:
+        view = Windows(LENGTH, stride=4, **target)
+        first = LENGTH if view.horizon else view.shift
+        for steps in range(60):
+            assert all(count > first for _, _, count in listed(view.over(twins.ragged([steps]))))
+
+
+@pytest.mark.parametrize(
+    ("view", "lengths", "notes"),
+    [
+        (Windows(5), [9, 3], []),
+        (Windows(5), [0, 9, 0], ["2 of 3 series have no window: they are too short."]),
+        (Segments(5, tail="drop"), [12], ["2 steps (16.7%) are in no window (tail='drop')."]),
+        (
+            Segments(5, tail="drop"),
+            [2, 10],
+            ["2 steps (16.7%) are in no window (tail='drop').", "1 of 2 series have no window: they are too short."],
+        ),
+        (Segments(5, compat="time-moe"), [12], ["1 steps (8.3%) are in no window (compat='time-moe' drops them)."]),
+        (Windows(5, stride=10), [20], ["10 steps (50.0%) are in no window (the stride)."]),
+        (
+            Windows(5, horizon=1),
+            [5, 20],
+            [
+                "5 steps (20.0%) are in no window (what is left of their series is too short for a target).",
+                "1 of 2 series have no window: they are too short.",
+            ],
+        ),
+        (
+            Windows(5, stride=6, horizon=1),
+            [9],
+            ["3 steps (33.3%) are in no window (what is left of their series is too short for a target)."],
+        ),
+    ],
+)
+def test_what_is_left_out_is_said(view: Windows | Segments, lengths: list[int], notes: list[str]) -> None:
+    assert view.over(twins.ragged(lengths)).notes() == notes
+
+
+def test_uniform_and_ragged_say_the_same() -> None:
+    for view in VIEWS:
+        for length in EDGES:
+            uniform, ragged = view.over(twins.uniform(length, 4)), view.over(twins.ragged([length] * 4))
+            assert uniform.notes() == ragged.notes()
+            assert listed(uniform) == listed(ragged)
+
+
+def test_no_series_at_all() -> None:
+    empty = Lengths(num_series=0, num_steps=0, offsets=np.zeros(1, dtype=np.int64))
+    for lengths in (empty, twins.uniform(7, 0)):
+        samples = Windows(5).over(lengths)
+        assert (samples.num_samples, listed(samples), samples.notes()) == (0, [], [])
+
+
+@pytest.mark.parametrize("kind", [Windows, Segments])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 0}, "length is 0; expected a whole number from 1."),
+        ({"length": 2.0}, "length is 2.0; expected a whole number from 1."),
+        ({"length": True}, "length is True; expected a whole number from 1."),
+        ({"horizon": -1}, "horizon is -1; expected a whole number from 0."),
+        ({"shift": "1"}, "shift is '1'; expected a whole number from 0."),
+        ({"tail": "pad"}, "tail is 'pad'; expected 'keep' or 'drop'."),
+        ({"compat": "gluonts"}, "compat is 'gluonts'; expected 'time-moe' or None."),
+        ({"horizon": 1, "shift": 2}, "horizon 1 and shift 2 are two kinds of target; give one of them."),
+        ({"compat": "time-moe", "horizon": 1}, "compat='time-moe' predicts the next step, so it takes neither horizon nor shift."),
+        ({"compat": "time-moe", "shift": 2}, "compat='time-moe' predicts the next step, so it takes neither horizon nor shift."),
+    ],
+)
+def test_bad_options_are_refused(kind: type, options: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        kind(**{"length": 5, **options})
+    assert str(caught.value) == f"{kind.__name__}: {message}"
+
+
+def test_a_bad_stride_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"^Windows: stride is 0; expected a whole number from 1\.$"):
+        Windows(5, stride=0)
+
+
+def test_numbers_of_numpy_become_plain() -> None:
+    assert repr(Windows(np.int64(5), stride=np.int32(2))) == repr(Windows(5, stride=2))  # type: ignore[arg-type]
+    assert repr(Segments(np.int64(5), horizon=np.uint8(2))) == repr(Segments(5, horizon=2))  # type: ignore[arg-type]
+    assert Windows(5, compat="time-moe") == Windows(5, shift=1, compat="time-moe")

@@ -1,0 +1,211 @@
+"""Hugging Face `datasets` folders, made by `datasets` itself where it is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
+
+from stoker.errors import SourceEmpty, SourceError, SourceInvalid
+from stoker.store.formats.arrow import HuggingFaceSource
+from stoker.store.formats.base import Place
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+ROWS: dict[str, list[Any]] = {
+    "id": [f"é{i}" for i in range(50)],
+    "target": [[i + 0.5] * (i % 4) for i in range(50)],
+    "n": [None if i % 9 == 0 else i for i in range(50)],
+}
+
+
+def write(folder: Path, rows: dict[str, Any] = ROWS, *, batch_rows: int = 7, **ipc: Any) -> HuggingFaceSource:
+    """A folder in the form of `save_to_disk`, written without `datasets`."""
+    folder.mkdir(exist_ok=True)
+    name = "data-00000-of-00001.arrow"
+    table = pa.table(rows)
+    with pa.ipc.new_stream(folder / name, table.schema, options=pa.ipc.IpcWriteOptions(**ipc)) as stream:
+        stream.write_table(table, max_chunksize=batch_rows)
+    state(folder, [name])
+    return HuggingFaceSource(folder, folder.name)
+
+
+def state(folder: Path, names: list[str], **others: Any) -> None:
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": name} for name in names], "_split": None, **others})
+    )
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_what_datasets_saves_is_read(tmp_path: Path, num_shards: int) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    saved = datasets.Dataset.from_dict(ROWS)
+    saved.save_to_disk(tmp_path / "set", num_shards=num_shards)
+    one = HuggingFaceSource(tmp_path / "set", "set")
+    assert one.schema() == pa.schema([("id", pa.string()), ("target", pa.large_list(pa.float64())), ("n", pa.int64())])
+    assert table_of(one, chunk_bytes=200).to_pylist() == saved.to_list()
+    assert_resumes(one, chunk_bytes=200)
+
+
+def test_features_of_other_kinds_are_read(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    kinds = datasets.Features(
+        {
+            "fixed": datasets.Sequence(datasets.Value("float32"), length=3),
+            "grid": datasets.Array2D((2, 2), "float32"),
+            "label": datasets.ClassLabel(names=["u", "v"]),
+            "at": datasets.Value("timestamp[s]"),
+        }
+    )
+    rows = {"fixed": [[1.0, 2.0, 3.0]], "grid": [[[1.0, 2.0], [3.0, 4.0]]], "label": [1], "at": [0]}
+    datasets.Dataset.from_dict(rows, features=kinds).save_to_disk(tmp_path / "set")
+    one = HuggingFaceSource(tmp_path / "set", "set")
+    assert one.schema().field("fixed").type == pa.large_list(pa.float32())
+    assert one.schema().field("label").type == pa.int64()
+    assert one.schema().field("at").type == pa.timestamp("s")
+    found = table_of(one).to_pylist()[0]
+    assert (found["fixed"], found["grid"], found["label"]) == (rows["fixed"][0], rows["grid"][0], 1)
+
+
+def test_selected_rows_are_saved_flat(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    chosen = datasets.Dataset.from_dict(ROWS).select([5, 2, 9])
+    chosen.save_to_disk(tmp_path / "set")
+    assert table_of(HuggingFaceSource(tmp_path / "set", "set")).to_pylist() == chosen.to_list()
+
+
+def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    saved = datasets.Dataset.from_dict(ROWS)
+    datasets.DatasetDict(train=saved, test=saved).save_to_disk(tmp_path / "set")
+    with pytest.raises(SourceInvalid, match=r"holds the splits 'train', 'test'.* Give one of them, like .*set/train"):
+        HuggingFaceSource(tmp_path / "set", "set").schema()
+    assert table_of(HuggingFaceSource(tmp_path / "set" / "train", "set")).num_rows == 50
+
+
+def test_reading_goes_on_behind_every_chunk(tmp_path: Path) -> None:
+    one = write(tmp_path / "set")
+    assert_resumes(one, chunk_bytes=100)
+    assert_threads_agree(one, chunk_bytes=100)
+    assert_projects(one)
+
+
+def test_bits_are_kept(tmp_path: Path) -> None:
+    values = np.array([np.nan, np.inf, -0.0, 5e-324], dtype="<f8")
+    values.view("<u8")[0] |= 1
+    array = table_of(write(tmp_path / "set", {"x": values})).column("x").combine_chunks()
+    assert array.to_numpy().tobytes() == values.tobytes()
+
+
+def test_a_batch_larger_than_a_chunk_is_cut(tmp_path: Path) -> None:
+    one = write(tmp_path / "set", {"x": [[0.0] * 100] * 100}, batch_rows=100)
+    chunks = chunks_of(one, None, chunk_bytes=8000)
+    assert len(chunks) >= 10
+    assert [chunk.end for chunk in chunks][-1] == Place(100, 100)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_batches_are_refused(tmp_path: Path, compression: str) -> None:
+    one = write(tmp_path / "set", {"x": np.zeros(100_000)}, compression=compression)
+    with pytest.raises(SourceInvalid, match="compressed"):
+        table_of(one)
+
+
+@pytest.mark.parametrize(
+    ("names", "others", "error", "message"),
+    [
+        ([], {}, SourceEmpty, "names no data file"),
+        (["../x.arrow"], {}, SourceInvalid, "expected the plain name"),
+        (["/etc/passwd"], {}, SourceInvalid, "expected the plain name"),
+        ([".."], {}, SourceInvalid, "expected the plain name"),
+        ([""], {}, SourceInvalid, "expected the plain name"),
+        (["missing.arrow"], {}, SourceInvalid, "which is not in"),
+        (["x.arrow"], {"_indices_files": [{"filename": "i.arrow"}]}, SourceInvalid, "flatten_indices"),
+        (["x.arrow"], {"_indices_data_files": [{"filename": "i.arrow"}]}, SourceInvalid, "flatten_indices"),
+        (["x.arrow"], {"_data_files": 5}, SourceInvalid, "not what save_to_disk writes"),
+    ],
+)
+def test_odd_states_are_named(
+    tmp_path: Path, names: list[str], others: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    state(tmp_path, names, **others)
+    with pytest.raises(error, match=message) as raised:
+        HuggingFaceSource(tmp_path, "set").schema()
+    assert "state.json" in str(raised.value)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"null", b"{}"])
+def test_a_damaged_state_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "state.json").write_bytes(text)
+    with pytest.raises((SourceInvalid, SourceEmpty), match=r"state\.json"):
+        HuggingFaceSource(tmp_path, "set").schema()
+
+
+def test_a_folder_without_a_state_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalid, match=r"'state\.json', which is not in"):
+        HuggingFaceSource(tmp_path, "set").schema()
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "set")
+    data = tmp_path / "set" / "data-00000-of-00001.arrow"
+    data.rename(tmp_path / "outside.arrow")
+    data.symlink_to("../outside.arrow")
+    with pytest.raises(SourceInvalid, match="a link that leads out"):
+        one.schema()
+
+
+def test_files_that_disagree_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "set", {"x": [1]})
+    write(tmp_path / "other", {"y": [1]})
+    shutil.copy(tmp_path / "other" / "data-00000-of-00001.arrow", tmp_path / "set" / "b.arrow")
+    state(tmp_path / "set", ["data-00000-of-00001.arrow", "b.arrow"])
+    with pytest.raises(SourceInvalid, match=r"b\.arrow has other columns"):
+        HuggingFaceSource(tmp_path / "set", "set").schema()
+
+
+def test_a_stream_cut_between_batches_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "set")
+    data = tmp_path / "set" / "data-00000-of-00001.arrow"
+    os.truncate(data, data.stat().st_size - 8)
+    assert len(pa.ipc.open_stream(data).read_all()) == 50  # Arrow itself takes it for whole: this is the control
+    with pytest.raises(SourceInvalid, match="no end mark"):
+        HuggingFaceSource(tmp_path / "set", "set").schema()
+
+
+@pytest.mark.parametrize(
+    ("content", "error"), [(b"", SourceEmpty), (b"x" * 100, SourceInvalid), (b"\xff\xff\xff\xff\0\0\0\0", SourceInvalid)]
+)
+def test_odd_streams_are_named(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
+    (tmp_path / "x.arrow").write_bytes(content)
+    state(tmp_path, ["x.arrow"])
+    with pytest.raises(error, match=r"x\.arrow"):
+        HuggingFaceSource(tmp_path, "set").schema()
+
+
+def test_damaged_streams_never_crash(tmp_path: Path, rng: np.random.Generator) -> None:
+    write(tmp_path / "set")
+    data = tmp_path / "set" / "data-00000-of-00001.arrow"
+    good = data.read_bytes()
+    for i in range(300):
+        bad = bytearray(good)
+        for _ in range(int(rng.integers(1, 4))):
+            bad[int(rng.integers(len(bad)))] = int(rng.integers(256))
+        # A new name each time: a mapped file must not change under its reader.
+        name = f"{i}.arrow"
+        (tmp_path / "set" / name).write_bytes(bad)
+        state(tmp_path / "set", [name])
+        with contextlib.suppress(SourceError):
+            for chunk in chunks_of(HuggingFaceSource(tmp_path / "set", "set"), None):
+                chunk.table.validate(full=True)

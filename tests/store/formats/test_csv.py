@@ -1,0 +1,287 @@
+"""CSV and its relatives, dialects and all: values arrive as they were written, and what cannot arrive is named by row."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import lzma
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import given, settings
+from tests.store.formats.csv_file import Csv, chunks_of, joined
+from tests.store.shrink import shrunk
+
+from stoker.errors import OptionError, SchemaDrift, SourceEmpty, SourceError, SourceInvalid, SourceTooLarge
+from stoker.store.formats import csv as csv_format
+from stoker.store.formats.base import Unfit
+from stoker.store.formats.csv import CsvSource, Dialect
+from stoker.store.pack.api import pack
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Csv:
+    return Csv(tmp_path)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_delimiters_are_found(text: Csv, delimiter: str) -> None:
+    content = "a,b\n1,x\n2,y\n".replace(",", delimiter)
+    assert text.table(content) == {"a": [1, 2], "b": ["x", "y"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "dialect", "expected"),
+    [
+        ("a,b\n1,2\n", {}, {"a": [1], "b": [2]}),
+        ("a,b\r\n1,2\r\n3,4\r\n", {}, {"a": [1, 3], "b": [2, 4]}),
+        ("a,b\r1,2\r3,4\r", {}, {"a": [1, 3], "b": [2, 4]}),
+        ("a,b\n1,2", {}, {"a": [1], "b": [2]}),
+        ("\n\na,b\n\n1,2\n\n\n3,4\n\n", {}, {"a": [1, 3], "b": [2, 4]}),
+        ("\ufeffa,b\n1,2\n", {}, {"a": [1], "b": [2]}),
+        ("1,2\n3,4\n", {}, {"c0": [1, 3], "c1": [2, 4]}),
+        ("1,2\n3,4\n", {"header": True}, {"1": [3], "2": [4]}),
+        ("a,b\nc,d\n", {"header": False}, {"c0": ["a", "c"], "c1": ["b", "d"]}),
+        ("# made by x\n# then y\na,b\n1,2\n", {"skip": 2}, {"a": [1], "b": [2]}),
+        ("a;b\n1,5;-2,25\n", {"decimal": ","}, {"a": [1.5], "b": [-2.25]}),
+        ('a,b\n"1","x, y"\n', {}, {"a": [1], "b": ["x, y"]}),
+        ("a,b\n'1','x, y'\n", {"quote": "'"}, {"a": [1], "b": ["x, y"]}),
+        ('a,b\n1,"x\n', {"quote": ""}, {"a": [1], "b": ['"x']}),
+        ('a,b\n1,"say \\"hi\\""\n', {"escape": "\\"}, {"a": [1], "b": ['say "hi"']}),
+        ('"a","b\nc"\n1,2\n', {}, {"a": [1], "b\nc": [2]}),
+        ("a,b,\n1,2,\n", {}, {"a": [1], "b": [2], "": [None]}),
+        ("a, b\n 1, 2.5\n", {}, {"a": [1], " b": [2.5]}),
+        ("a\n-9\nn/a\n4\n", {"null": ("-9", "n/a")}, {"a": [None, None, 4]}),
+        ("a\nNA\nNaN\nnull\n\nx\n", {}, {"a": ["NA", "NaN", "null", "x"]}),
+        ("a,b\nx,1\n,2\nn/a,3\n", {"null": ("n/a",)}, {"a": ["x", None, None], "b": [1, 2, 3]}),
+        ("a\ntrue\nfalse\n", {}, {"a": [True, False]}),
+    ],
+)
+def test_dialects(text: Csv, content: str, dialect: dict[str, Any], expected: dict[str, list[Any]]) -> None:
+    assert text.table(content, **dialect) == expected
+
+
+@pytest.mark.parametrize(
+    "compress", [gzip.compress, bz2.compress, lzma.compress, zstandard.ZstdCompressor().compress], ids=["gz", "bz2", "xz", "zst"]
+)
+def test_compressed_tables(text: Csv, compress: Callable[[bytes], bytes]) -> None:
+    content = b"a,b\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(500))
+    store = text.pack(compress(content))
+    assert store.column("b").tolist() == [i * i for i in range(500)]
+    for length in (len(compress(content)) - 1, len(compress(content)) // 2):
+        with pytest.raises(SourceInvalid, match=r"table.csv cannot be decompressed"):
+            text.pack(compress(content)[:length])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "latin-1", "cp1252"])
+def test_encodings(text: Csv, encoding: str) -> None:
+    store = text.pack("größe,wo\n1.5,Köln\n2.5,Zürich\n".encode(encoding), encoding=encoding)
+    assert store.column("größe").tolist() == [1.5, 2.5]
+    assert list(store.texts("wo")) == ["Köln", "Zürich"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["größe,b\n1,2\n", "a,b\n1,Köln\n", "a,b\n" + "1,x\n" * 200 + "1,Köln\n", "key,b\nKöln,1\n"],
+    ids=["header", "value", "late value", "key"],
+)
+def test_a_wrong_encoding_is_said(text: Csv, content: str) -> None:
+    with shrunk(), pytest.raises(SourceInvalid, match=r"table.csv is not utf-8\. Pass the right --encoding, like latin-1"):
+        text.pack(content.encode("latin-1"), series="key" if content.startswith("key") else None)
+
+
+FIELD = st.text(alphabet=st.sampled_from('ab"\n,;|\tü1.-'), max_size=8).filter(lambda field: field.strip('" \t\n') != "")
+
+
+@settings(max_examples=150)
+@given(
+    rows=st.lists(st.tuples(FIELD, st.integers(-99, 99)), min_size=1, max_size=25),
+    delimiter=st.sampled_from(",;|\t"),
+    end=st.sampled_from(["\n", "\r\n"]),
+    size=st.sampled_from([16, 40, 1000]),
+)
+def test_quoted_values_arrive_whole_over_any_border(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]], delimiter: str, end: str, size: int
+) -> None:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL)
+    writer.writerows([("text", "n"), *rows])
+    path = tmp_path_factory.mktemp("csv") / "table.csv"
+    path.write_bytes(file.getvalue().encode())
+    source = CsvSource(path, "table.csv", Dialect(delimiter=delimiter, header=True))
+    schema = pa.schema({"text": pa.string(), "n": pa.int64()})
+    with shrunk(line_bytes=size):
+        chunks = chunks_of(source, schema)
+    table = joined(chunks)
+    assert list(zip(table["text"], table["n"], strict=True)) == rows
+
+
+def test_a_quote_within_a_plain_field_is_a_character(text: Csv) -> None:
+    with shrunk():
+        table = text.table('a,b\n5" pipe,1\nx,2\n' + "y,3\n" * 50, delimiter=",")
+    assert table["a"][:2] == ['5" pipe', "x"]
+    assert table["b"] == [1, 2, *[3] * 50]
+
+
+def test_reading_goes_on_from_every_chunk(text: Csv) -> None:
+    content = "k,t,x\n" + "".join(f'{i},"a\n{i}",{i / 7}\n' + "\n" * (i % 3) for i in range(60))
+    source = text.source(content)
+    schema = pa.schema({"x": pa.float64(), "t": pa.string()})
+    with shrunk():
+        chunks = chunks_of(source, schema)
+        assert len(chunks) > 10
+        for i, chunk in enumerate(chunks):
+            rest = chunks_of(source, schema, chunk.end)
+            assert joined(rest) == joined(chunks[i + 1 :])
+            assert not rest or rest[0].begin == chunk.end
+            assert not rest or rest[-1].end == chunks[-1].end
+    assert chunks[-1].end.row == 60
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress], ids=["gz", "zst"])
+def test_reading_goes_on_within_compressed_text(text: Csv, compress: Callable[[bytes], bytes]) -> None:
+    source = text.source(compress("é,x\n".encode("utf-16") + "".join(f"ö{i},{i}\n" for i in range(50)).encode("utf-16-le")))
+    schema = pa.schema({"é": pa.string(), "x": pa.int64()})
+    with shrunk():
+        chunks = chunks_of(source, schema)
+        rest = chunks_of(source, schema, chunks[2].end)
+    assert joined(rest) == joined(chunks[3:])
+
+
+# Files without content
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\n\r\n  \n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+def test_a_file_without_a_line_is_named(text: Csv, content: bytes) -> None:
+    with pytest.raises(SourceEmpty, match=r"table.csv (is empty \(0 bytes\)|holds no lines)"):
+        text.pack(content)
+
+
+def test_a_header_alone_is_no_rows(text: Csv) -> None:
+    assert text.source("a,b\n").schema() == pa.schema({"a": pa.null(), "b": pa.null()})
+    with pytest.raises(SourceEmpty, match=r"table.csv holds no rows"):
+        text.pack("a,b\n")
+
+
+def test_a_header_alone_among_others_is_counted(text: Csv) -> None:
+    for name, content in (("a", "x,y\n1,2\n"), ("b", "x,y\n"), ("c", "x,y\n3,4\n")):
+        (text.folder / f"{name}.csv").write_text(content)
+    store = pack(str(text.folder / "?.csv"), text.folder / "out")
+    assert store.lengths.tolist() == [1, 0, 1]
+    assert store.manifest is not None
+    assert [source.num_rows for source in store.manifest.sources] == [1, 0, 1]
+    assert "1 of 3 sources hold no rows" in store.manifest.notes
+
+
+# Names
+
+
+@pytest.mark.parametrize("first", ["a,a", "a,b,a", "caf\u00e9,cafe\u0301", ",x,"])
+def test_equal_names_are_refused(text: Csv, first: str) -> None:
+    count = len(first.split(","))
+    with pytest.raises(SourceInvalid, match="has two columns named"):
+        text.pack(f"{first}\n{','.join('1' * count)}\n")
+
+
+WEIRD = ["", "../x", "a/b", "/etc/passwd", "NUL", "a b", " a", "é", "日本", "\U0001f600", "a\tb", "a\x1b[31m", "x" * 100_000, "."]
+
+
+@pytest.mark.parametrize("name", [*WEIRD, "a\x00b", "a\u2028b", "a\x0cb", "a\x85b", 'q"q', "d,d", "n\nn", "manifest.json"])
+def test_weird_names_are_stored_as_given(text: Csv, name: str) -> None:
+    file = io.StringIO(newline="")
+    csv.writer(file).writerows([["first", name], ["1", "2"], ["3", "4"]])
+    store = text.pack(file.getvalue())
+    assert list(store.schema) == ["series", "first", name]
+    assert store.column(name).tolist() == [2, 4]
+    assert all(entry.name == "manifest.json" or entry.suffix == ".npy" or entry.name == ".lock" for entry in store.path.iterdir())  # type: ignore[union-attr]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\x00"), min_size=1, max_size=8).filter(
+            lambda name: name.strip('" ') != ""
+        ),
+        min_size=1,
+        max_size=5,
+        unique_by=lambda name: unicodedata.normalize("NFC", name),
+    )
+)
+def test_any_unicode_name_arrives(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    file = io.StringIO(newline="")
+    csv.writer(file, quoting=csv.QUOTE_ALL).writerows([names, ["1.5"] * len(names)])
+    path = tmp_path_factory.mktemp("names") / "table.csv"
+    path.write_bytes(file.getvalue().encode())
+    source = CsvSource(path, "table.csv", Dialect(delimiter=",", header=True))
+    assert source.schema() == pa.schema([(name, pa.float64()) for name in names])
+
+
+def test_too_many_columns_are_refused(text: Csv) -> None:
+    with pytest.raises(SourceTooLarge, match="has 70,000 columns; at most 65,536 can be read"):
+        text.pack(",".join(f"c{i}" for i in range(70_000)) + "\n" + ",".join("1" * 70_000) + "\n")
+    wide = ",".join(f"c{i}" for i in range(5000)) + "\n" + ",".join("1" * 5000) + "\n"
+    with pytest.raises(SourceTooLarge, match=r"has 5,000 columns, which make 5,001 .* at most 4,096\. Use --columns, or --wide"):
+        text.pack(wide)
+    assert len(text.pack(wide, wide=True)) == 5000
+
+
+def test_an_endless_first_line_is_refused(text: Csv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csv_format, "MAX_HEADER_BYTES", 3 << 20)
+    with pytest.raises(SourceTooLarge, match=r"has a first or second line of more than 3\.1 MB"):
+        text.pack(b"x" * (5 << 20))
+
+
+def test_an_overlong_field_is_no_trouble(text: Csv) -> None:
+    long = "x" * 300_000
+    assert list(text.pack(f"a,b\n1,{long}\n2,y\n").texts("b")) == [long, "y"]
+    with pytest.raises(SourceInvalid, match="has a first line that is not one of names or values: field larger than"):
+        text.pack(f"{long},b\n1,2\n")
+
+
+# How the source says it
+
+
+def test_a_block_that_does_not_fit_is_unfit(text: Csv) -> None:
+    source = text.source("a\n" + "1\n" * 50 + "x\n")
+    with shrunk(), pytest.raises(Unfit, match=r"column 'a' of .*table.csv"):
+        chunks_of(source, pa.schema({"a": pa.int64()}))
+
+
+@pytest.mark.parametrize("at", [0, 1, 30, 59])
+def test_the_first_misfit_is_found(text: Csv, at: int) -> None:
+    lines = [str(i) for i in range(60)]
+    lines[at] = 'bad "one"'
+    lines.append("worse")
+    source = text.source("a,b\n" + "".join('"' + line.replace('"', '""') + '",\n' for line in lines))
+    assert source.find_misfit("a", pa.int64()) == (at + 1, 'bad "one"')
+    assert source.find_misfit("b", pa.int64()) is None
+
+
+def test_files_that_disagree_about_text_are_drift_unless_a_type_is_named(text: Csv) -> None:
+    (text.folder / "a.csv").write_text("code,x\nA1,1\n")
+    (text.folder / "b.csv").write_text("code,x\n77,2\n")
+    with pytest.raises(SchemaDrift, match=r"column 'code' of .*b.csv is int64, not text"):
+        pack(str(text.folder / "?.csv"), text.folder / "out")
+    store = pack(str(text.folder / "?.csv"), text.folder / "out", dtype="code=text")
+    assert list(store.texts("code")) == ["A1", "77"]
+
+
+def test_only_the_columns_asked_for_are_read(text: Csv) -> None:
+    store = text.pack("a,b,c\n1,x,3\n4,y,6\n", columns="c,a")
+    assert list(store.schema) == ["series", "c", "a"]
+    with pytest.raises(OptionError, match=r"--columns names 'd', but .*table.csv has the columns a, b, c\."):
+        text.pack("a,b,c\n1,2,3\n", columns="d")
+
+
+@pytest.mark.parametrize("content", [b"\x00" * 100, b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 4, b"PAR1" + bytes(300)])
+def test_a_file_that_is_no_text_is_refused(text: Csv, content: bytes) -> None:
+    with pytest.raises(SourceError, match=r"table\.csv"):
+        text.pack(content)

@@ -1,0 +1,90 @@
+"""The dialect of a table in text: what is found out from its first lines, and what is refused as an option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.errors import OptionError
+from stoker.store.formats.csv import DELIMITERS, Dialect, fields_of, is_number, settle
+
+
+@pytest.mark.parametrize("delimiter", DELIMITERS)
+def test_each_delimiter_is_found(delimiter: str) -> None:
+    lines = [delimiter.join(row) for row in (["a", "b", "c"], ["1", "2.5", "x"], ["3", "", "y"])]
+    assert settle(Dialect(), lines).delimiter == delimiter
+
+
+@pytest.mark.parametrize(
+    ("lines", "delimiter"),
+    [
+        (["name;note", "x;one, two", "y;three, four, five"], ";"),
+        (['a,"b;c"', '1,"2;3"'], ","),
+        (["t|v", "2020-01-01 00:00|1,5"], "|"),
+        (["one column", "1"], ","),
+        (["a", "1", "2"], ","),
+        ([], ","),
+    ],
+)
+def test_the_delimiter_is_what_splits_all_lines_alike(lines: list[str], delimiter: str) -> None:
+    assert settle(Dialect(), lines).delimiter == delimiter
+
+
+def test_a_decimal_comma_is_no_delimiter() -> None:
+    assert settle(Dialect(decimal=","), ["a;b", "1,5;2,5", "3,5;4,5"]).delimiter == ";"
+
+
+def test_what_is_given_is_not_guessed() -> None:
+    settled = settle(Dialect(delimiter="|", header=True), ["1,2", "3,4"])
+    assert (settled.delimiter, settled.header) == ("|", True)
+
+
+@pytest.mark.parametrize(
+    ("first", "header"),
+    [("a,b", True), ("1,2", False), ("1,b", True), (",1", False), ("2020-01-01,1", True), ("nan,1e5", False), ("?,1", False)],
+)
+def test_a_first_line_of_numbers_is_no_header(first: str, header: bool) -> None:
+    assert settle(Dialect(), [first, "1,2"]).header is header
+
+
+def test_fields_follow_quotes_and_escapes() -> None:
+    assert fields_of('a,"b,c","d""e"', Dialect()) == ["a", "b,c", 'd"e']
+    assert fields_of("a,'b,c'", Dialect(quote="'")) == ["a", "b,c"]
+    assert fields_of('a,"b', Dialect(quote="")) == ["a", '"b']
+    assert fields_of(r"a\,b,c", Dialect(escape="\\")) == ["a,b", "c"]
+
+
+@pytest.mark.parametrize("text", ["1", " -2.5 ", "1e-5", "", "nan", "inf", "?"])
+def test_numbers_and_gaps_are_numbers(text: str) -> None:
+    assert is_number(text)
+
+
+@pytest.mark.parametrize("text", ["a", "1,5", "2020-01-01", "1 2", "--"])
+def test_other_texts_are_not(text: str) -> None:
+    assert not is_number(text)
+    assert is_number("1,5", decimal=",")
+
+
+def test_a_tab_may_be_written_as_in_a_shell() -> None:
+    assert Dialect(delimiter="\\t").delimiter == "\t"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delimiter": ";;"}, "--delimiter is ';;', but one ASCII character"),
+        ({"delimiter": ""}, "--delimiter is ''"),
+        ({"delimiter": "\n"}, "--delimiter"),
+        ({"delimiter": "→"}, "--delimiter"),
+        ({"quote": "ab"}, "--quote is 'ab'"),
+        ({"escape": "ab"}, "--escape is 'ab'"),
+        ({"decimal": ""}, "--decimal is ''"),
+        ({"delimiter": ",", "decimal": ","}, "two of .* are ','"),
+        ({"delimiter": '"'}, "two of"),
+        ({"skip": -1}, "--skip is -1"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Dialect(**options)

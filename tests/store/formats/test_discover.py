@@ -1,0 +1,285 @@
+"""Finding sources: what is named is found in sorted order, and what cannot be meant is said with what was looked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.timemoe_folder import walks, write_folder
+
+from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
+from stoker.store.formats.csv import Dialect
+from stoker.store.formats.discover import SUFFIXES, find_sources
+from stoker.store.pack.api import pack
+from stoker.store.store import open_store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Names that sort in a way of their own, some of them deep."""
+    for name in ("b.csv", "a.csv", "a10.csv", "a9.csv", "deep/z.csv", "deep/er/y.csv", "A.csv", "c.txt", "notes.md", "deep/readme"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"x\n{len(name)}\n")
+    return tmp_path
+
+
+def names(given: Any) -> list[str]:
+    return [source.name for source in find_sources(given, dialect=Dialect())]
+
+
+def test_folders_are_read_in_sorted_order(folder: Path) -> None:
+    assert names(folder) == ["A.csv", "a.csv", "a10.csv", "a9.csv", "b.csv", "c.txt", "deep/er/y.csv", "deep/z.csv"]
+
+
+def test_the_order_is_not_that_of_the_file_system(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = names(folder)
+    walk = os.walk
+
+    def backwards(top: Any, *args: Any, **kwargs: Any) -> Any:
+        for root, folders, files in walk(top, *args, **kwargs):
+            folders.reverse()
+            yield root, folders, sorted(files, reverse=True)
+
+    monkeypatch.setattr(os, "walk", backwards)
+    assert names(folder) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.csv", ["A.csv", "a.csv", "a10.csv", "a9.csv", "b.csv"]),
+        ("a?.csv", ["a9.csv"]),
+        ("[ab].csv", ["a.csv", "b.csv"]),
+        ("**/*.csv", ["A.csv", "a.csv", "a10.csv", "a9.csv", "b.csv", "deep/er/y.csv", "deep/z.csv"]),
+        ("deep/*", ["er/y.csv", "z.csv"]),
+        ("de*", ["er/y.csv", "z.csv"]),
+    ],
+)
+def test_patterns(folder: Path, pattern: str, expected: list[str]) -> None:
+    (folder / "deep/readme").unlink()
+    assert names(str(folder / pattern)) == expected
+
+
+def test_a_file_that_is_named_twice_is_read_once(folder: Path) -> None:
+    for name in ("notes.md", "deep/readme"):
+        (folder / name).unlink()
+    assert names(str(folder / "**")) == names(folder)
+    assert names([str(folder / "a.csv"), str(folder / "*.csv"), folder]) == ["a.csv", *(n for n in names(folder) if n != "a.csv")]
+
+
+def test_inputs_keep_the_order_they_were_given_in(folder: Path) -> None:
+    assert names([folder / "b.csv", folder / "deep", str(folder / "a*.csv")]) == [
+        "b.csv",
+        "deep/er/y.csv",
+        "deep/z.csv",
+        "a.csv",
+        "a10.csv",
+        "a9.csv",
+    ]
+
+
+def test_names_do_not_depend_on_where_the_folder_lies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = names(folder)
+    monkeypatch.chdir(folder)
+    assert names(".") == names("./") == names(folder) == expected
+    monkeypatch.chdir(folder.parent)
+    assert names(folder.name) == expected
+    assert names(str(folder / "deep" / "z.csv")) == ["z.csv"]
+
+
+@pytest.mark.parametrize("name", ["a[1].csv", "b*c.csv", "what?.csv", "[x].csv", "ünï.csv", "two words.csv", "-.csv", "~.csv"])
+def test_a_path_that_exists_is_no_pattern(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x\n1\n")
+    (tmp_path / "a1.csv").write_text("x\n2\n")
+    assert names(str(tmp_path / name)) == [name]
+
+
+def test_upper_case_suffixes_are_known(tmp_path: Path) -> None:
+    (tmp_path / "A.CSV").write_text("x\n1\n")
+    assert names(tmp_path) == ["A.CSV"]
+
+
+@pytest.mark.parametrize("given", ["nothing.csv", "no/such/folder/"])
+def test_what_does_not_exist_is_said(tmp_path: Path, given: str) -> None:
+    with pytest.raises(SourceNotFound, match=r"(nothing.csv|no/such/folder/) does not exist. Give a file, a folder, or a pattern"):
+        names(str(tmp_path) + "/" + given)
+
+
+def test_a_pattern_that_matches_nothing_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceNotFound) as caught:
+        names("prices/*.csv")
+    assert str(caught.value) == f"no file matches 'prices/*.csv' (looked in {tmp_path})."
+
+
+def test_a_folder_without_data_is_said_with_what_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(SourceEmpty, match=rf"folder {tmp_path} holds nothing to read: looked for .csv .*, but it is empty"):
+        names(tmp_path)
+    (tmp_path / "readme.md").write_text("hello")
+    with pytest.raises(SourceEmpty, match=r"but it holds 1 other files, like 'readme.md'"):
+        names(tmp_path)
+
+
+def test_an_empty_folder_among_the_matches_is_passed_over(folder: Path) -> None:
+    (folder / "deep" / "empty").mkdir()
+    (folder / "deep" / "readme").unlink()
+    assert names(str(folder / "deep" / "*")) == ["er/y.csv", "z.csv"]
+    with pytest.raises(SourceNotFound, match="no file matches"):
+        names(str(folder / "deep" / "emp*"))
+
+
+@pytest.mark.parametrize("name", ["data.xyz", "data", ".csv", "data.csv.zip", "data.tar"])
+def test_an_unknown_suffix_is_said_with_the_known_ones(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("x\n1\n")
+    with pytest.raises(SourceInvalid, match=r"has the suffix '[.a-z]*', which no reader knows. Known: .csv .tsv"):
+        names(tmp_path / name)
+
+
+def test_all_suffixes_are_in_the_message() -> None:
+    assert {".csv", ".tsv", ".txt", ".parquet", ".arrow", ".jsonl", ".json", ".npy", ".npz", ".ts", ".arff"} <= set(SUFFIXES)
+
+
+def test_an_empty_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    (tmp_path / "b.csv").touch()
+    with pytest.raises(SourceEmpty, match=r"b.csv is empty \(0 bytes\)"):
+        names(tmp_path)
+
+
+def test_a_compressed_binary_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet.gz").write_bytes(b"\x1f\x8b")
+    with pytest.raises(SourceInvalid, match=r"is a compressed .parquet file, which cannot be read in parts"):
+        names(tmp_path / "a.parquet.gz")
+
+
+# Links and other things that are not plain files
+
+
+def test_a_link_to_a_file_is_a_file(folder: Path) -> None:
+    (folder / "deep" / "link.csv").symlink_to(folder / "b.csv")
+    assert names(folder / "deep") == ["er/y.csv", "link.csv", "z.csv"]
+
+
+def test_a_link_to_nowhere_is_said(folder: Path) -> None:
+    (folder / "broken.csv").symlink_to(folder / "gone.csv")
+    with pytest.raises(SourceInvalid, match=r"broken.csv is a link to .*gone.csv, which does not exist"):
+        names(folder)
+
+
+def test_a_link_to_a_folder_is_not_passed_over_in_silence(folder: Path) -> None:
+    (folder / "loop").symlink_to(folder)
+    with pytest.raises(SourceInvalid, match=r"loop is a link to a folder, which is not followed"):
+        names(folder)
+    assert names(folder / "loop" / "deep") == ["er/y.csv", "z.csv"]
+
+
+def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.csv")
+    with pytest.raises(SourceInvalid, match=r"a.csv is not a plain file"):
+        names(tmp_path)
+
+
+def test_a_file_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs the tests may be allowed everything
+    with pytest.raises(SourceInvalid, match=r"a.csv cannot be read: permission denied"):
+        names(tmp_path)
+
+
+def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv")).write_text("x\n1\n")
+    with pytest.raises(SourceInvalid, match=r"udcff.csv' has a name that is not UTF-8. Rename it") as caught:
+        pack(tmp_path, tmp_path / "out")
+    str(caught.value).encode()
+
+
+def test_a_folder_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    (folder / "a.csv").write_text("x\n1\n")
+    store = pack(folder / "a.csv", folder / "out")
+    assert store.manifest is not None
+    assert store.manifest.sources[0].name == "a.csv"
+
+
+@pytest.mark.parametrize("given", [[1, 2], [None], b"a.csv", {"a.csv"}, object()])
+def test_what_is_no_path_is_refused(given: Any, tmp_path: Path) -> None:
+    with pytest.raises((OptionError, SourceNotFound)):
+        pack(given, tmp_path / "out")
+
+
+# Names in the manifest
+
+
+def test_the_manifest_names_files_from_their_common_folder(folder: Path, tmp_path: Path) -> None:
+    store = pack([folder / "deep", folder / "b.csv"], tmp_path / "out")
+    assert store.manifest is not None
+    assert [source.name for source in store.manifest.sources] == ["deep/er/y.csv", "deep/z.csv", "b.csv"]
+    assert list(store.texts("series")) == ["deep/er/y.csv", "deep/z.csv", "b.csv"]
+
+
+def mixed(tmp_path: Path) -> Path:
+    """Two kinds of sources, and what no reader knows, also within a folder that is one data set."""
+    data = tmp_path / "data"
+    write_folder(data / "set", walks([5, 3]), dtype="float64")
+    (data / "x.jsonl").write_text('{"sequence": [1.5, 2, 3]}\n{"sequence": [4, 5.5]}\n')
+    (data / "set" / "more.jsonl").write_text('{"sequence": [9.5]}\n')
+    (data / "deep").mkdir()
+    for name in ("model.pkl", "notes.md", "deep/notes.md"):
+        (data / name).write_bytes(b"?")
+    (data / os.fsdecode(b"caf\xe9.bak")).write_bytes(b"?")
+    return data
+
+
+def test_what_is_left_out_of_a_folder_is_noted(tmp_path: Path) -> None:
+    data = mixed(tmp_path)
+    pack(data / "x.jsonl", data / "old.stoker")
+    store = pack(data, data / "out.stoker")
+    assert sorted(store.lengths.tolist()) == [2, 3, 3, 5], "both kinds of sources"
+    assert store.manifest is not None
+    left_out = "caf\\udce9.bak, notes.md, model.pkl, notes.md, more.jsonl"
+    assert store.manifest.notes == [f"left out 5 other files or folders ({left_out})"]
+    assert open_store(data / "out.stoker").manifest == store.manifest, "a name that is not Unicode does no harm"
+    again = pack(data, data / "out.stoker", replace=True)
+    assert again.manifest is not None
+    assert again.manifest.notes == store.manifest.notes, "stores are results, and not among them"
+
+
+def test_the_note_survives_types_that_have_to_be_settled(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "notes.md").write_text("?")
+    (tmp_path / "data" / "x.csv").write_text("a\n" + "1\n" * 600_000 + "2.5\n")
+    for wide in (False, True):
+        store = pack(tmp_path / "data", tmp_path / f"{wide}.stoker", wide=wide)
+        assert store.manifest is not None
+        assert store.manifest.notes == ["left out 1 other file or folder (notes.md)"]
+
+
+def test_nothing_is_noted_where_nothing_is_left_out(tmp_path: Path) -> None:
+    data = mixed(tmp_path)
+    store = pack([data / "set" / "more.jsonl", data / "x.jsonl"], tmp_path / "x.stoker")
+    assert store.manifest is not None
+    assert store.manifest.notes == []
+
+
+def test_negative_control_without_the_list_the_pack_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stoker.store.pack.api._names", lambda left_out: ())
+    store = pack(mixed(tmp_path), tmp_path / "x.stoker")
+    assert store.manifest is not None
+    assert store.manifest.notes == []
+
+
+def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = mixed(tmp_path)
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceInvalid, match=r"deep cannot be read: Permission denied\. Change its mode, or leave it out"):
+        pack(data, tmp_path / "x.stoker")

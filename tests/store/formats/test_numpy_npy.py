@@ -1,0 +1,226 @@
+"""`.npy` arrays: bits come out as they are, and nothing is unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
+
+from stoker.errors import BadValue, SourceChanged, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.store.formats import numpy
+from stoker.store.formats.numpy import NpySource
+
+DTYPES = "|b1 |i1 |u1 <i2 >i2 <u2 <i4 >u4 <i8 >i8 <u8 <f2 >f2 <f4 >f4 <f8 >f8".split()
+
+
+def source(folder: Path, array: np.ndarray[Any, Any] | bytes, *, wide: bool = False) -> NpySource:
+    path = folder / "a.npy"
+    if isinstance(array, bytes):
+        path.write_bytes(array)
+    else:
+        np.save(path, array)
+    return NpySource(path, "a.npy", wide=wide)
+
+
+def saved(array: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def flat(table: pa.Table, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The values of the one column in native byte order."""
+    array = table.column(0).combine_chunks()
+    array = array.flatten() if pa.types.is_large_list(array.type) else array
+    return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype.newbyteorder("="))
+
+
+@hypothesis.given(
+    data=st.data(), dtype=st.sampled_from(DTYPES), fortran=st.booleans(), chunk_bytes=st.sampled_from([1, 40, 1 << 20])
+)
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+def test_every_bit_comes_out(tmp_path: Path, data: st.DataObject, dtype: str, fortran: bool, chunk_bytes: int) -> None:
+    shape = data.draw(arrays.array_shapes(max_dims=2, max_side=6))
+    array = data.draw(arrays.arrays(dtype, shape))
+    one = source(tmp_path, np.asfortranarray(array) if fortran else array)
+    found = flat(table_of(one, chunk_bytes=chunk_bytes), array.dtype)
+    assert found.tobytes() == array.astype(array.dtype.newbyteorder("=")).tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f8"])
+def test_odd_floats_keep_their_bits(tmp_path: Path, dtype: str) -> None:
+    kind = np.dtype(dtype)
+    info = np.finfo(kind)
+    array = np.array([np.nan, np.inf, -np.inf, -0.0, info.smallest_subnormal, info.max, np.nan], dtype=kind)
+    bits = array.view(f"{dtype[0]}u{kind.itemsize}")
+    bits[-1] |= 1  # a NaN with a payload
+    found = flat(table_of(source(tmp_path, array)), kind)
+    assert found.view(f"u{kind.itemsize}").tolist() == bits.tolist()
+
+
+def test_one_axis_is_steps_and_two_are_series(tmp_path: Path) -> None:
+    assert source(tmp_path, np.arange(3)).schema() == pa.schema([("value", pa.int64())])
+    two = source(tmp_path, np.arange(6, dtype="<f4").reshape(2, 3))
+    assert two.schema() == pa.schema([("value", pa.large_list(pa.float32()))])
+    assert table_of(two).column(0).to_pylist() == [[0, 1, 2], [3, 4, 5]]
+    assert two.num_rows == 2
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_wide_makes_columns(tmp_path: Path, order: Any) -> None:
+    one = source(tmp_path, np.array([[1, 2, 3], [4, 5, 6]], order=order), wide=True)
+    assert one.schema() == pa.schema([(f"c{i}", pa.int64()) for i in range(3)])
+    assert table_of(one, chunk_bytes=1).to_pylist() == [{"c0": 1, "c1": 2, "c2": 3}, {"c0": 4, "c1": 5, "c2": 6}]
+    some = pa.schema([("c2", pa.int64()), ("c0", pa.int64())])
+    assert chunks_of(one, some)[0].table.to_pylist() == [{"c2": 3, "c0": 1}, {"c2": 6, "c0": 4}]
+    assert_resumes(source(tmp_path, np.asarray(np.arange(60).reshape(20, 3), order=order), wide=True), chunk_bytes=100)
+
+
+def test_wide_leaves_one_axis_alone(tmp_path: Path) -> None:
+    assert source(tmp_path, np.arange(3), wide=True).schema().names == ["value"]
+
+
+def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numpy, "MAX_COLUMNS", 2)
+    with pytest.raises(SourceTooLarge, match="3 columns"):
+        source(tmp_path, np.zeros((1, 3)), wide=True).schema()
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(100.0), np.arange(100.0).reshape(20, 5), np.asfortranarray(np.arange(100.0).reshape(20, 5))]
+)
+def test_reading_goes_on_behind_every_chunk(tmp_path: Path, array: np.ndarray[Any, Any]) -> None:
+    one = source(tmp_path, array)
+    assert_resumes(one, chunk_bytes=100)
+    assert_threads_agree(one, chunk_bytes=100)
+    assert_projects(one)
+
+
+def test_times_are_times_and_nat_is_null(tmp_path: Path) -> None:
+    one = source(tmp_path, np.array(["2020-01-01", "NaT"], dtype=">M8[ms]"))
+    assert one.schema().field("value").type == pa.timestamp("ms")
+    assert table_of(one).column(0).null_count == 1
+    assert source(tmp_path, np.array([1], dtype="m8[us]")).schema().field("value").type == pa.duration("us")
+
+
+def test_an_array_without_rows_is_read(tmp_path: Path) -> None:
+    for array in (np.empty(0), np.empty((0, 3)), np.empty((0, 0))):
+        one = source(tmp_path, array)
+        assert one.schema().names == ["value"]
+        assert chunks_of(one, one.schema()) == []
+
+
+class _Trap:
+    """An object whose unpickling would show."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (Path(self.place),))
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+
+def test_object_arrays_are_refused_and_never_unpickled(tmp_path: Path) -> None:
+    trap = tmp_path / "sprung"
+    array = np.array([_Trap(str(trap))], dtype=object)
+    with pytest.raises(SourceInvalid, match="Python objects, which could run code"):
+        table_of(source(tmp_path, array))
+    assert not trap.exists()
+    np.load(tmp_path / "a.npy", allow_pickle=True)  # the trap does work: this is the control
+    assert trap.exists()
+
+
+def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
+    trap = tmp_path / "sprung"
+    with pytest.raises(SourceInvalid, match=r"is not a \.npy file"):
+        table_of(source(tmp_path, pickle.dumps(_Trap(str(trap)))))
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [
+        (np.array(["a"]), "texts"),
+        (np.array([b"a"]), "texts"),
+        (np.array([1j]), "complex"),
+        (np.zeros(1, dtype=[("a", "<f4")]), "records"),
+        (np.zeros(1, dtype="V3"), "records"),
+        (np.zeros(1, dtype=np.longdouble), "no plain numbers"),
+        (np.array(["2020"], dtype="M8[D]"), "s, ms, us or ns"),
+        (np.float64(1.5), "0 axes"),
+        (np.zeros((1, 1, 1)), "3 axes"),
+    ],
+)
+def test_other_arrays_are_refused(tmp_path: Path, array: Any, what: str) -> None:
+    with pytest.raises(SourceInvalid, match=what):
+        source(tmp_path, array).schema()
+
+
+def header(text: str, version: tuple[int, int] = (1, 0), length: int | None = None) -> bytes:
+    size = len(text) if length is None else length
+    return b"\x93NUMPY" + bytes(version) + size.to_bytes(2 if version == (1, 0) else 4, "little") + text.encode("latin1")
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        (b"", SourceEmpty, "is empty"),
+        (b"\x93NUMPY", SourceInvalid, "is not a"),
+        (b"a,b\n1,2\n", SourceInvalid, "it begins with b'a,b"),
+        (header("{}", (9, 0)), SourceInvalid, "version 9.0"),
+        (header("{}", length=60000)[:40], SourceInvalid, "ends inside its header"),
+        (header("{}", (2, 0), length=2**31), SourceInvalid, "declares a header of"),
+        (header("{}"), SourceInvalid, "damaged .npy header"),
+        (header("(" * 5000), SourceInvalid, "damaged .npy header"),
+        (header("__import__('os').getcwd()\n"), SourceInvalid, "damaged .npy header"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}\n"), SourceInvalid, "shape"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (True,)}\n") + bytes(8), SourceInvalid, "shape"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (2**70,)}\n"), SourceInvalid, "damaged"),
+        (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({2**70},)}}\n"), SourceInvalid, "cut off"),
+        (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({10**18}, 0)}}\n"), SourceEmpty, "holds no value"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), 'x': 1}\n"), SourceInvalid, "damaged"),
+        (header("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalid, "records"),
+        (header("{'descr': ('<f8', (2,)), 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalid, "a.npy"),
+        (saved(np.arange(4.0))[:-1], SourceInvalid, "is cut off: 159 bytes found, 160 expected"),
+        (saved(np.arange(4.0)) + b"x", SourceInvalid, "longer than it says: 161 bytes found, 160 expected"),
+        (saved(np.array([True]))[:-1] + b"\x02", BadValue, "neither 0 nor 1"),
+    ],
+)
+def test_odd_files_are_named(tmp_path: Path, content: bytes, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as raised:
+        table_of(source(tmp_path, content))
+    assert "a.npy" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
+    one = source(tmp_path, np.arange(100.0))
+    schema = one.schema()
+    (tmp_path / "a.npy").write_bytes(saved(np.arange(100.0))[:-100])
+    with pytest.raises(SourceChanged, match="changed while it was read"):
+        chunks_of(one, schema)
+
+
+def test_damaged_headers_never_crash(tmp_path: Path, rng: np.random.Generator) -> None:
+    good = saved(np.arange(4.0))
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(int(rng.integers(1, 4))):
+            data[int(rng.integers(len(data)))] = int(rng.integers(256))
+        with contextlib.suppress(SourceInvalid, SourceEmpty, BadValue):
+            assert table_of(source(tmp_path, bytes(data))).num_rows <= 32
+
+
+def test_positions_are_rows(tmp_path: Path) -> None:
+    one = source(tmp_path, np.arange(100.0))
+    assert one.num_positions == chunks_of(one, None)[-1].end.position == 100

@@ -1,0 +1,257 @@
+"""Parquet: every type that a store can hold, in any row groups, and damage that is found."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.store.shrink import shrunk
+
+from stoker.errors import BadValue, SourceEmpty, SourceError, SourceInvalid
+from stoker.store.formats.base import Chunk, Place
+from stoker.store.formats.parquet import ParquetSource
+from stoker.store.pack.api import pack
+from stoker.store.shards import MISSING_TIME
+from stoker.store.store import Store
+
+
+def source(folder: Path, table: pa.Table, **options: Any) -> ParquetSource:
+    pq.write_table(table, folder / "a.parquet", **options)
+    return ParquetSource(folder / "a.parquet", "a.parquet")
+
+
+def packed(folder: Path, table: dict[str, Any], **options: Any) -> Store:
+    pq.write_table(pa.table(table), folder / "a.parquet")
+    return pack(folder / "a.parquet", folder / "out", replace=True, **options)
+
+
+def chunks_of(source: ParquetSource, schema: pa.Schema | None = None, start: Place | None = None, size: int = 64) -> list[Chunk]:
+    return [task() for task in source.read(schema, start=start or Place(), chunk_bytes=size)]
+
+
+def rows_of(chunks: list[Chunk]) -> list[dict[str, Any]]:
+    return [row for chunk in chunks for row in chunk.table.to_pylist()]
+
+
+@pytest.fixture
+def table() -> pa.Table:
+    return pa.table(
+        {
+            "k": [f"key {i // 7}" for i in range(100)],
+            "x": pa.array([None if i % 5 == 0 else i / 3 for i in range(100)]),
+            "l": pa.array([list(range(i % 4)) if i % 6 else None for i in range(100)]),
+        }
+    )
+
+
+@pytest.mark.parametrize("group", [1, 7, 100, 1000])
+@pytest.mark.parametrize("size", [1, 64, 1 << 20])
+def test_rows_arrive_whatever_the_groups(tmp_path: Path, table: pa.Table, group: int, size: int) -> None:
+    made = source(tmp_path, table, row_group_size=group)
+    chunks = chunks_of(made, size=size)
+    assert rows_of(chunks) == table.to_pylist()
+    assert made.num_rows == made.num_positions == 100
+    places = [(chunk.begin.row, chunk.end.row, chunk.table.num_rows) for chunk in chunks]
+    assert all(end - begin == count for begin, end, count in places)
+    assert [begin for begin, _, _ in places] == [0, *(end for _, end, _ in places[:-1])]
+
+
+@pytest.mark.parametrize("group", [1, 13, 100])
+def test_reading_goes_on_from_every_chunk(tmp_path: Path, table: pa.Table, group: int) -> None:
+    made = source(tmp_path, table, row_group_size=group)
+    schema = pa.schema([table.schema.field("x"), table.schema.field("k")])
+    chunks = chunks_of(made, schema)
+    assert len(chunks) > 5
+    for i, chunk in enumerate(chunks):
+        rest = chunks_of(made, schema, chunk.end)
+        assert rows_of(rest) == rows_of(chunks[i + 1 :])
+        assert not rest or rest[0].begin == chunk.end
+    assert chunks[0].table.column_names == ["x", "k"]
+
+
+def test_reading_goes_on_from_any_row(tmp_path: Path, table: pa.Table) -> None:
+    made = source(tmp_path, table, row_group_size=9)
+    for row in range(0, 101, 7):
+        assert rows_of(chunks_of(made, start=Place(row, row))) == table.to_pylist()[row:]
+
+
+MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "label", "numbers"),
+    [
+        (pa.array([1, -1], pa.int8()), "int8", [1, -1]),
+        (pa.array([1, 2**64 - 1], pa.uint64()), "uint64", [1, 2**64 - 1]),
+        (pa.array([1.5, -0.0], pa.float16()), "float16", [1.5, -0.0]),
+        (pa.array([1.5, None], pa.float32()), "float32", [1.5, np.nan]),
+        (pa.array([True, False]), "bool", [True, False]),
+        (pa.array([True, None]), "float64", [1.0, np.nan]),
+        (pa.array([7, None], pa.uint16()), "float64", [7.0, np.nan]),
+        (pa.array([decimal.Decimal("1.25"), None]), "float64", [1.25, np.nan]),
+        (pa.array([MOMENT, None], pa.timestamp("ms")), "timestamp[ms]", [1577934245000, MISSING_TIME]),
+        (pa.array([MOMENT, None], pa.timestamp("us", "UTC")), "timestamp[us, UTC]", [1577934245000000, MISSING_TIME]),
+        (
+            pa.array([MOMENT, None], pa.timestamp("ns", "Asia/Tokyo")),
+            "timestamp[ns, Asia/Tokyo]",
+            [1577934245 * 10**9, MISSING_TIME],
+        ),
+        (pa.array([MOMENT.date(), None], pa.date32()), "timestamp[s]", [1577923200, MISSING_TIME]),
+        (pa.array([dt.time(1), None], pa.time64("us")), "duration[us]", [3_600_000_000, MISSING_TIME]),
+        (pa.array([dt.timedelta(seconds=1), None], pa.duration("ms")), "duration[ms]", [1000, MISSING_TIME]),
+        (pa.array(["b", None]), "category", [0, -1]),
+        (pa.array(["b", None]).dictionary_encode(), "category", [0, -1]),
+        (pa.array(["b", None], pa.large_string()), "category", [0, -1]),
+        (pa.array(["b", None], pa.string_view()), "category", [0, -1]),
+        (pa.nulls(2), "float64", [np.nan, np.nan]),
+    ],
+    ids=lambda value: str(value.type) if isinstance(value, pa.Array) else None,
+)
+def test_types(tmp_path: Path, values: pa.Array, label: str, numbers: list[Any]) -> None:
+    store = packed(tmp_path, {"v": values})
+    assert store.schema["v"].label == label
+    assert store.schema["v"].missing == values.null_count
+    wanted = np.array(numbers, dtype=store.schema["v"].dtype)
+    assert store.column("v").tobytes() == wanted.tobytes()
+
+
+WITH_A_GAP = {
+    "float16": pa.array([1, None, 0], pa.float16()),
+    "float32": pa.array([1, None, 0], pa.float32()),
+    "decimal": pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("2.5")]),
+    "bool": pa.array([True, None, False]),
+    "int8": pa.array([1, None, 0], pa.int8()),
+    "time": pa.array([1, None, 0], pa.timestamp("us")),
+    "date": pa.array([1, None, 0], pa.date32()),
+    "text": pa.array(["a", None, "b"]),
+    "dictionary": pa.array(["a", None, "b"]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop", "error", "ffill"])
+@pytest.mark.parametrize("kind", ["float16", "float32", "decimal", "bool", "int8", "time", "date", "text", "dictionary"])
+def test_policies_know_every_type(tmp_path: Path, policy: Any, kind: str) -> None:
+    values = WITH_A_GAP[kind]
+    if policy == "error":
+        with pytest.raises(BadValue, match=r"column 'v' is missing in row 2 of .*a.parquet"):
+            packed(tmp_path, {"v": values}, missing=policy)
+        return
+    store = packed(tmp_path, {"v": values}, missing=policy)
+    numbers = store.column("v").tolist()
+    assert len(numbers) == (2 if policy == "drop" else 3)
+    assert store.schema["v"].missing == 1
+    if policy == "ffill":
+        assert numbers[0] == numbers[1]
+
+
+def test_decimals_are_noted(tmp_path: Path) -> None:
+    store = packed(tmp_path, {"price": pa.array([decimal.Decimal("1.10")])})
+    assert store.manifest is not None
+    assert store.manifest.notes == ["column 'price' was decimal and is stored as float64"]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float32(), 2), pa.list_(pa.field("x", pa.float32()))]
+)
+def test_lists_are_series(tmp_path: Path, kind: pa.DataType) -> None:
+    rows = [[1.0, 2.0], [3.0, None], None, [5.0, 6.0]]
+    columns = {"x": pa.array(rows, kind), "name": ["a", "b", "c", None], "label": pa.array([1, 2, 3, 4], pa.int8())}
+    store = packed(tmp_path, columns)
+    assert store.lengths.tolist() == [2, 2, 0, 2]
+    assert store.column("x").tobytes() == np.array([1, 2, 3, np.nan, 5, 6], dtype="<f4").tobytes()
+    assert list(store.texts("name")) == ["a", "b", "c", ""]
+    assert store.column("label").tolist() == [1, 2, 3, 4]
+    assert (store.schema["x"].missing, store.schema["name"].missing) == (1, 1)
+
+
+def test_lists_of_one_row_must_be_equally_long(tmp_path: Path) -> None:
+    columns = {"x": pa.array([[1.0], [2.0, 3.0]]), "y": pa.array([[1.0], [2.0]])}
+    with pytest.raises(SourceInvalid, match=r"row 2 of .*a.parquet has 1 values in 'y' but 2 in 'x'"):
+        packed(tmp_path, columns)
+
+
+def test_lists_of_categories_and_times(tmp_path: Path) -> None:
+    moments = pa.array([[1, 2], [3]], pa.list_(pa.timestamp("us")))
+    store = packed(tmp_path, {"w": pa.array([["a", "b"], ["a"]]), "t": moments, "n": pa.array([[1, None], [2]])}, time="t")
+    assert store.column("w").tolist() == [0, 1, 0]
+    assert store.time == "t"
+    assert store.schema["n"].label == "float64"
+
+
+def test_a_file_without_rows(tmp_path: Path) -> None:
+    schema = pa.schema({"x": pa.float64()})
+    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
+    with pytest.raises(SourceEmpty, match=r"a.parquet holds no rows, so there is nothing to pack"):
+        pack(tmp_path / "a.parquet", tmp_path / "out")
+    pq.write_table(pa.table({"x": [1.0]}), tmp_path / "b.parquet")
+    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out")
+    assert store.lengths.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["a.b", "a", "a.b.c", "..", "list", "x.list.element", "", "ü"])
+def test_names_with_dots_are_names(tmp_path: Path, name: str) -> None:
+    columns = {name: [1, 2], name + ".b": [3, 4], "z": [5, 6]}
+    store = packed(tmp_path, columns, columns=[name])
+    assert store.column(name).tolist() == [1, 2]
+    with shrunk():
+        assert packed(tmp_path, columns).column(name + ".b").tolist() == [3, 4]
+
+
+def rows_or_error(made: ParquetSource) -> tuple[list[dict[str, Any]], SourceError | None]:
+    try:
+        made.schema()
+        return rows_of(chunks_of(made, size=1 << 20)), None
+    except SourceError as error:
+        return [], error
+
+
+def test_every_changed_byte_is_found_or_harmless(tmp_path: Path) -> None:
+    """With page checksums a flipped byte is an error, or it lies where it changes no value."""
+    table = pa.table({"k": [f"key{i % 5}" for i in range(200)], "x": np.arange(200) / 3})
+    pq.write_table(table, tmp_path / "a.parquet", write_page_checksum=True, compression="none", use_dictionary=["k"])
+    whole = (tmp_path / "a.parquet").read_bytes()
+    expected = table.to_pylist()
+    found = 0
+    for at in range(4, len(whole), 23):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        (tmp_path / "a.parquet").write_bytes(damaged)
+        rows, error = rows_or_error(ParquetSource(tmp_path / "a.parquet", "a.parquet"))
+        if error is not None:
+            assert "a.parquet" in str(error)
+            assert "\n" not in str(error)
+            found += 1
+        else:
+            assert [list(row.values()) for row in rows] == [list(row.values()) for row in expected], f"byte {at}"
+    assert found > 50
+
+
+def test_without_the_checksums_damage_would_pass(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(200) / 3}), tmp_path / "a.parquet", compression="none", use_dictionary=False)
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    data[800] ^= 0x55
+    (tmp_path / "a.parquet").write_bytes(data)
+    made = ParquetSource(tmp_path / "a.parquet", "a.parquet")
+    assert rows_of(chunks_of(made)) != [{"x": i / 3} for i in range(200)]
+
+
+@pytest.mark.parametrize("content", [b"PAR1", b"not parquet at all", b"PAR1" + bytes(100) + b"PAR1", b"\x00" * 12])
+def test_what_is_not_parquet_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.parquet").write_bytes(content)
+    with pytest.raises(SourceInvalid, match=r"a.parquet is damaged or not Parquet"):
+        pack(tmp_path / "a.parquet", tmp_path / "out")
+
+
+def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": np.arange(1000)}), tmp_path / "a.parquet")
+    whole = (tmp_path / "a.parquet").read_bytes()
+    for length in (1, 8, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "a.parquet").write_bytes(whole[:length])
+        with pytest.raises(SourceInvalid, match=r"a.parquet is damaged or not Parquet"):
+            pack(tmp_path / "a.parquet", tmp_path / "out")

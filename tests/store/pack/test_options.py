@@ -1,0 +1,113 @@
+"""Options: what cannot be meant is refused before anything is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stoker.errors import OptionError
+from stoker.store.pack.options import DTYPE_NAMES, Options, default_threads, parse_bytes, parse_dtypes, parse_names
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wide": True, "series": "k"}, "--wide .* cannot be combined with --series"),
+        ({"sort": True}, "--sort orders rows by time, so it needs --time"),
+        ({"segment": 0}, "--segment is 0, but a segment has at least 1 step"),
+        ({"segment": -3}, "--segment is -3"),
+        ({"missing": "fill"}, "--missing is 'fill'; expected one of keep, error, ffill, drop"),
+        ({"columns": ()}, "--columns names no column"),
+        ({"memory_bytes": 1 << 20}, r"--memory is 1 MB, but a pack needs at least \d+ MB"),
+        ({"threads": 0}, "threads is 0, but at least 1 is needed"),
+        ({"threads": 10**6}, "threads is 1,000,000, but at most 1,024 can be used"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Options(**options)
+
+
+@pytest.mark.parametrize("memory", [1 << 28, 1 << 30, 1 << 34])
+@pytest.mark.parametrize("threads", [1, 2, 64])
+def test_the_parts_of_a_pack_fit_into_its_memory(memory: int, threads: int) -> None:
+    options = Options(memory_bytes=memory, threads=threads)
+    assert 0 < options.chunk_bytes * (threads + 1) < options.working_bytes < memory
+    assert options.run_bytes * 3 <= options.working_bytes
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (12345, 12345),
+        ("12345", 12345),
+        ("1k", 1024),
+        ("256MB", 256 << 20),
+        ("256 MiB", 256 << 20),
+        ("2g", 2 << 30),
+        ("1.5GB", 3 << 29),
+        (" 1TB ", 1 << 40),
+    ],
+)
+def test_sizes(given: str | int, expected: int) -> None:
+    assert parse_bytes(given) == expected
+
+
+@pytest.mark.parametrize("given", ["", "much", "-1GB", "1 PB", "1e9", "GB", "1,5GB"])
+def test_what_is_no_size_is_refused(given: str) -> None:
+    with pytest.raises(OptionError, match="is not a size; write it like 256MB or 2GB"):
+        parse_bytes(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, (None, {})),
+        ("float32", ("float32", {})),
+        ("a=int8", (None, {"a": "int8"})),
+        ("float32,a=int8, b = text", ("float32", {"a": "int8", "b": "text"})),
+        ("a=b=int8", (None, {"a=b": "int8"})),
+        ({"a": "int8", "b": np.float32}, (None, {"a": "int8", "b": "float32"})),
+        (np.float32, ("float32", {})),
+        (np.dtype("<i2"), ("int16", {})),
+        (float, ("float64", {})),
+    ],
+)
+def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
+    assert parse_dtypes(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("float33", "'float33' is not a type of a column; expected one of bool int8"),
+        ("a=complex64", "'complex64' is not a type"),
+        ("float32,int8", "names two types for all columns"),
+        ("text", "--dtype text for all columns makes no sense"),
+        ("category", "--dtype category for all columns makes no sense"),
+        ("", "'' is not a type"),
+        (object, "'object' is not a type"),
+        ("O", "'O' is not a type"),
+        ({"a": "wide"}, "'wide' is not a type"),
+        ({"a": "words"}, "'words' is not a type"),
+    ],
+)
+def test_what_is_no_type_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_dtypes(given)
+
+
+def test_all_types_are_known() -> None:
+    assert all(parse_dtypes(f"a={name}") == (None, {"a": name}) for name in DTYPE_NAMES)
+
+
+def test_names() -> None:
+    assert parse_names(None) is None
+    assert parse_names("a, b,c d") == ("a", "b", "c d")
+    assert parse_names(["a, b", "c"]) == ("a, b", "c")
+
+
+def test_there_is_a_thread() -> None:
+    assert default_threads() >= 1

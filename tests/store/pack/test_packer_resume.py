@@ -1,0 +1,254 @@
+"""Going on: a pack that was stopped anywhere ends in the same bytes, and does not begin anew."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.store.shrink import shrunk
+
+from stoker.errors import StoreNotFound
+from stoker.store.pack.api import pack
+from stoker.store.store import Store, open_store
+
+LIMITS = {"chunk_bytes": 600, "run_bytes": 1500, "line_bytes": 500, "journal_bytes": 900, "fan_in": 2}
+
+
+def scattered(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        keys = rng.integers(0, 9, 150)
+        columns = {
+            "k": [f"key {key}" for key in keys.tolist()],
+            "t": rng.permutation(150),
+            "x": pa.array(rng.normal(size=150), mask=rng.random(150) < 0.2),
+            "w": [f"word {word}" for word in rng.integers(0, 40, 150).tolist()],
+        }
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=31)
+
+
+def text(folder: Path) -> None:
+    rng = np.random.default_rng(1)
+    for i, name in enumerate("ab"):
+        rows = [f'{t},{a},"{b}\n",{t % 7}' for t, (a, b) in enumerate(rng.integers(0, 99, (120, 2)).tolist())]
+        (folder / f"{name}.csv").write_text("t,left,right,k\n" + "\n".join(rows) + ("\n120.5,1,2,3\n" if i else "\n"))
+
+
+def various(folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    for name, columns in (("a", "xyz"), ("b", "y"), ("c", "wx")):
+        lines = [",".join(map(str, [t, *row])) for t, row in enumerate(rng.integers(0, 99, (80, len(columns))).tolist())]
+        (folder / f"{name}.csv").write_text("\n".join([",".join(["t", *columns]), *lines, f"80.5{',' * len(columns)}"]) + "\n")
+
+
+def lists(folder: Path) -> None:
+    rng = np.random.default_rng(2)
+    rows = [rng.normal(size=size).tolist() for size in rng.integers(0, 25, 60).tolist()]
+    table = pa.table({"k": rng.permutation(60), "x": rows, "name": [f"series {i % 5}" for i in range(60)]})
+    pq.write_table(table, folder / "a.parquet", row_group_size=13)
+
+
+SHAPES: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
+    "series": (scattered, {"series": "k"}),
+    "sorted and filled": (scattered, {"series": "k", "time": "t", "sort": True, "missing": "ffill"}),
+    "one series a file": (scattered, {"missing": "ffill"}),
+    "text that settles": (text, {"series": "k", "columns": "k,t,right"}),
+    "wide": (text, {"wide": True, "columns": "left,k"}),
+    "wide, each file its own": (various, {"wide": True, "time": "t"}),
+    "wide with a time": (text, {"wide": True, "time": "t", "columns": "t,left"}),
+    "lists": (lists, {"series": "k", "dtype": "name=category"}),
+    "segments": (lists, {"segment": 5}),
+}
+
+
+class Stopped(KeyboardInterrupt):
+    """As Ctrl-C is: not an Exception, so that the work stays."""
+
+
+class Reports:
+    """Counts reports of progress, and stops at one of them."""
+
+    def __init__(self, stop_at: int = -1) -> None:
+        self.stop_at = stop_at
+        self.seen: list[tuple[str, float, int]] = []
+
+    def __call__(self, phase: str, share: float, rows: int) -> None:
+        self.seen.append((phase, share, rows))
+        if len(self.seen) - 1 == self.stop_at:
+            raise Stopped
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    assert store.path is not None
+    return {path.name: path.read_bytes() for path in store.path.iterdir() if path.name != ".lock"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_stopped_pack_ends_in_the_same_bytes(tmp_path: Path, shape: str) -> None:
+    make, options = SHAPES[shape]
+    (tmp_path / "in").mkdir()
+    make(tmp_path / "in")
+    with shrunk(**LIMITS):
+        whole = Reports()
+        expected = contents(pack(tmp_path / "in", tmp_path / "whole", progress=whole, **options))
+        count = len(whole.seen)
+        assert count > 10
+        for stop in range(0, count, max(1, count // 12)):
+            out = tmp_path / f"stopped {stop}"
+            with pytest.raises(Stopped):
+                pack(tmp_path / "in", out, progress=Reports(stop), **options)
+            again = Reports()
+            assert contents(pack(tmp_path / "in", out, progress=again, **options)) == expected
+
+
+def phases(reports: Reports) -> list[str]:
+    return [phase for phase, _ in itertools.groupby(phase for phase, _, _ in reports.seen)]
+
+
+def test_what_was_read_is_not_read_again(tmp_path: Path) -> None:
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    with shrunk(**LIMITS):
+        whole = Reports()
+        pack(str(tmp_path / "*.parquet"), tmp_path / "whole", progress=whole, **options)
+        assert phases(whole) == ["reading", "merging", "sealing"]
+        last_read = max(i for i, (phase, _, _) in enumerate(whole.seen) if phase == "reading")
+        with pytest.raises(Stopped):
+            pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=Reports(last_read), **options)
+        again = Reports()
+        pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=again, **options)
+        assert again.seen[0][0] == "reading"
+        assert again.seen[0][2] > 200, "most of the 300 rows were read before"
+        with pytest.raises(Stopped):
+            pack(str(tmp_path / "*.parquet"), tmp_path / "merging", progress=Reports(last_read + 12), **options)
+        again = Reports()
+        pack(str(tmp_path / "*.parquet"), tmp_path / "merging", progress=again, **options)
+        assert phases(again) == ["merging", "sealing"]
+        with pytest.raises(Stopped):
+            pack(str(tmp_path / "*.parquet"), tmp_path / "sealing", progress=Reports(len(whole.seen) - 1), **options)
+        again = Reports()
+        pack(str(tmp_path / "*.parquet"), tmp_path / "sealing", progress=again, **options)
+        assert phases(again) == ["sealing"]
+
+
+def test_a_pack_may_be_stopped_again_and_again(tmp_path: Path) -> None:
+    make, options = SHAPES["sorted and filled"]
+    make(tmp_path)
+    source = str(tmp_path / "*.parquet")
+    with shrunk(**LIMITS):
+        expected = contents(pack(source, tmp_path / "whole", **options))
+        for _ in range(200):
+            try:
+                store = pack(source, tmp_path / "out", progress=Reports(4), **options)
+                break
+            except Stopped:
+                continue
+        else:
+            pytest.fail("a pack that is stopped every few steps never ends")
+    assert contents(store) == expected
+
+
+@pytest.mark.parametrize("change", ["options", "source", "fewer sources"])
+def test_a_pack_of_something_else_begins_anew(tmp_path: Path, change: str) -> None:
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    source = str(tmp_path / "*.parquet")
+    with shrunk(**LIMITS):
+        with pytest.raises(Stopped):
+            pack(source, tmp_path / "out", progress=Reports(12), **options)
+        if change == "options":
+            options = {**options, "missing": "drop"}
+        elif change == "source":
+            (tmp_path / "a.parquet").write_bytes((tmp_path / "b.parquet").read_bytes())
+        else:
+            (tmp_path / "b.parquet").unlink()
+        again = Reports()
+        store = pack(source, tmp_path / "out", progress=again, **options)
+        assert again.seen[0][2] < 60
+        assert contents(store) == contents(pack(source, tmp_path / "fresh", **options))
+
+
+def test_memory_and_threads_may_change_in_between(tmp_path: Path) -> None:
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    source = str(tmp_path / "*.parquet")
+    with shrunk(**LIMITS):
+        expected = contents(pack(source, tmp_path / "whole", threads=1, **options))
+        with pytest.raises(Stopped):
+            pack(source, tmp_path / "out", progress=Reports(14), threads=1, **options)
+    with shrunk(**{**LIMITS, "chunk_bytes": 233, "run_bytes": 4000, "fan_in": 5}):
+        again = Reports()
+        store = pack(source, tmp_path / "out", progress=again, threads=3, memory="300MB", **options)
+    assert again.seen[0][2] > 60
+    assert contents(store) == expected
+
+
+def test_the_store_that_was_there_stays_until_the_end(tmp_path: Path) -> None:
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    old = pack({"x": [1.0, 2.0]}, tmp_path / "out")
+    with shrunk(**LIMITS):
+        for stop in (3, 20, 30):
+            with pytest.raises(Stopped):
+                pack(str(tmp_path / "*.parquet"), tmp_path / "out", replace=True, progress=Reports(stop), **options)
+            assert open_store(tmp_path / "out").digest == old.digest
+            assert open_store(tmp_path / "out").column("x").tolist() == [1.0, 2.0]
+        new = pack(str(tmp_path / "*.parquet"), tmp_path / "out", **options)  # the same pack, once allowed to replace
+        assert contents(new) == contents(pack(str(tmp_path / "*.parquet"), tmp_path / "fresh", **options))
+
+
+def test_a_stopped_pack_is_no_store_and_says_so(tmp_path: Path) -> None:
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    with shrunk(**LIMITS), pytest.raises(Stopped):
+        pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=Reports(12), **options)
+    with pytest.raises(StoreNotFound, match="holds a pack that was interrupted: run the same `stoker pack` again and it goes on"):
+        open_store(tmp_path / "out")
+
+
+def test_a_stopped_pack_beside_its_files_is_no_source(tmp_path: Path) -> None:
+    """Shards that already have their names are files that a reader knows."""
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    with shrunk(**LIMITS):
+        whole = Reports()
+        expected = contents(pack(tmp_path, tmp_path / "whole", progress=whole, **options))
+        for stop in (5, len(whole.seen) - 2, len(whole.seen) - 1):
+            out = tmp_path / f"out {stop}"
+            with pytest.raises(Stopped):
+                pack(tmp_path, out, progress=Reports(stop), **options)
+            with pytest.raises(StoreNotFound, match="interrupted"):
+                pack(out, tmp_path / "other")
+            assert contents(pack(tmp_path, out, **options)) == expected
+
+
+@pytest.mark.parametrize("damage", ["journal", "run", "categories"])
+def test_work_that_was_damaged_is_done_again(tmp_path: Path, damage: str) -> None:
+    make, options = SHAPES["series"]
+    make(tmp_path)
+    source = str(tmp_path / "*.parquet")
+    with shrunk(**LIMITS):
+        expected = contents(pack(source, tmp_path / "whole", **options))
+        with pytest.raises(Stopped):
+            pack(source, tmp_path / "out", progress=Reports(14), **options)
+        paths = sorted((tmp_path / "out" / "work").glob(f"{damage}*"))
+        assert paths
+        for path in paths:
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+        assert contents(pack(source, tmp_path / "out", **options)) == expected
+
+
+def test_tables_in_memory_begin_anew(tmp_path: Path) -> None:
+    table = pa.table({"k": np.random.default_rng(0).integers(0, 5, 300), "x": np.arange(300)})
+    with shrunk(**LIMITS):
+        with pytest.raises(Stopped):
+            pack(table, tmp_path / "out", series="k", progress=Reports(5))
+        assert contents(pack(table, tmp_path / "out", series="k")) == contents(pack(table, tmp_path / "fresh", series="k"))

@@ -1,0 +1,187 @@
+"""The plan: files that disagree are found before anything is written, with all differences in one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid
+from stoker.store.formats.tables import table_source
+from stoker.store.pack.api import pack
+from stoker.store.pack.options import Options
+from stoker.store.pack.plan import Plan, make_plan
+
+FIRST = {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us", "UTC")), "x": pa.array([1.5]), "n": pa.array([1])}
+
+
+def drifted(**changes: Any) -> dict[str, pa.Array]:
+    """The first table with some columns changed; None takes one away."""
+    changed = {**FIRST, **changes}
+    return {name: values for name, values in changed.items() if values is not None}
+
+
+DRIFTS = {
+    "float for int": (drifted(n=pa.array([1.0])), "column 'n' of .*b.parquet is double, not int64"),
+    "int for float": (drifted(x=pa.array([1])), "column 'x' of .*b.parquet is int64, not double"),
+    "narrower float": (drifted(x=pa.array([1], pa.float32())), "column 'x' of .*b.parquet is float, not double"),
+    "narrower int": (drifted(n=pa.array([1], pa.int32())), "column 'n' of .*b.parquet is int32, not int64"),
+    "unsigned": (drifted(n=pa.array([1], pa.uint64())), "column 'n' of .*b.parquet is uint64, not int64"),
+    "text for number": (drifted(x=pa.array(["1.5"])), "column 'x' of .*b.parquet is text, not double"),
+    "number for text": (drifted(k=pa.array([7])), "column 'k' of .*b.parquet is int64, not text"),
+    "bool": (drifted(n=pa.array([True])), "column 'n' of .*b.parquet is bool, not int64"),
+    "unit of time": (
+        drifted(t=pa.array([1], pa.timestamp("ns", "UTC"))),
+        r"column 't' of .*b.parquet is timestamp\[ns, tz=UTC\], not timestamp\[us, tz=UTC\]",
+    ),
+    "time zone": (
+        drifted(t=pa.array([1], pa.timestamp("us", "Europe/Berlin"))),
+        r"column 't' of .*b.parquet is timestamp\[us, tz=Europe/Berlin\], not timestamp\[us, tz=UTC\]",
+    ),
+    "no time zone": (
+        drifted(t=pa.array([1], pa.timestamp("us"))),
+        r"column 't' of .*b.parquet is timestamp\[us\], not timestamp\[us, tz=UTC\]",
+    ),
+    "date for time": (drifted(t=pa.array([1], pa.date32())), r"column 't' of .*b.parquet is date32\[day\], not timestamp"),
+    "list for number": (drifted(x=pa.array([[1.5]])), "column 'x' of .*b.parquet is large_list<item: double>, not double"),
+    "missing column": (drifted(x=None), "b.parquet has no column 'x'"),
+    "extra column": (drifted(y=pa.array([1])), "b.parquet has a column 'y' more"),
+    "other name": (drifted(x=None, X=pa.array([1.5])), "b.parquet has no column 'x'; .*b.parquet has a column 'X' more"),
+    "order": (
+        {name: FIRST[name] for name in ("t", "k", "x", "n")},
+        r"b.parquet has its columns in another order \(t, k, x, n\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DRIFTS)
+def test_drift_is_found_before_anything_is_written(tmp_path: Path, kind: str) -> None:
+    other, message = DRIFTS[kind]
+    pq.write_table(pa.table(FIRST), tmp_path / "a.parquet")
+    pq.write_table(pa.table(other), tmp_path / "b.parquet")
+    with pytest.raises(SchemaDrift, match=message) as caught:
+        pack(str(tmp_path / "*.parquet"), tmp_path / "out", series="k")
+    assert "\n" not in str(caught.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.parquet", "b.parquet"]
+
+
+def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
+    pq.write_table(pa.table(FIRST), tmp_path / "a.parquet")
+    pq.write_table(pa.table(drifted(x=pa.array(["1"]), n=None)), tmp_path / "b.parquet")
+    pq.write_table(pa.table(FIRST), tmp_path / "c.parquet")
+    pq.write_table(pa.table(drifted(n=pa.array([0.5]), z=pa.array([1]))), tmp_path / "d.parquet")
+    with pytest.raises(SchemaDrift) as caught:
+        pack(str(tmp_path / "*.parquet"), tmp_path / "out")
+    folder = tmp_path
+    assert str(caught.value) == (
+        f"4 differences from {folder}/a.parquet: {folder}/b.parquet has no column 'n'; "
+        f"column 'x' of {folder}/b.parquet is text, not double; {folder}/d.parquet has a column 'z' more; "
+        f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or name common columns with --columns."
+    )
+
+
+def test_many_differences_are_counted(tmp_path: Path) -> None:
+    pq.write_table(pa.table({f"c{i}": [1] for i in range(20)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({f"d{i}": [1] for i in range(20)}), tmp_path / "b.parquet")
+    with pytest.raises(SchemaDrift, match=r"^40 differences from .*; and 32 more\. Fix the files"):
+        pack(str(tmp_path / "*.parquet"), tmp_path / "out")
+
+
+def test_named_columns_need_only_those_to_agree(tmp_path: Path) -> None:
+    pq.write_table(pa.table(FIRST), tmp_path / "a.parquet")
+    pq.write_table(pa.table({name: FIRST[name] for name in ("n", "x")} | {"z": pa.array([1])}), tmp_path / "b.parquet")
+    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out", columns="x,n")
+    assert list(store.schema) == ["series", "x", "n"]
+
+
+def test_a_named_type_settles_what_would_be_drift(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"n": [0.5]}), tmp_path / "b.parquet")
+    with pytest.raises(SchemaDrift):
+        pack(str(tmp_path / "*.parquet"), tmp_path / "out")
+    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out", dtype="n=float64")
+    assert store.column("n").tolist() == [1.0, 2.0, 0.5]
+
+
+def test_a_named_type_holds_where_other_columns_have_gaps(tmp_path: Path) -> None:
+    store = pack(pa.table({"n": [1, 2], "m": [1, None]}), tmp_path / "out", dtype="n=float64")
+    assert [store.schema[name].label for name in ("n", "m")] == ["float64", "float64"]
+
+
+def test_the_same_type_stored_in_another_way_is_no_drift(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": pa.array(["a", "b"]), "x": pa.array([[1.0], [2.0]])}), tmp_path / "a.parquet")
+    other = {
+        "k": pa.array(["c"], pa.large_string()).dictionary_encode(),
+        "x": pa.array([[3.0, 4.0]], pa.list_(pa.float64(), 2)),
+    }
+    pq.write_table(pa.table(other), tmp_path / "b.parquet")
+    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out")
+    assert store.lengths.tolist() == [1, 1, 2]
+    assert store.column("x").tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_column_that_is_missing_in_one_file_takes_the_type_of_the_others(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": pa.nulls(2)}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"x": [0.5]}), tmp_path / "b.parquet")
+    store = pack(str(tmp_path / "*.parquet"), tmp_path / "out")
+    assert store.schema["x"].missing == 2
+    assert store.column("x").tolist()[2:] == [0.5]
+
+
+def plan(table: dict[str, Any], **options: Any) -> Plan:
+    return make_plan([table_source(table)], Options(**options))
+
+
+def test_how_rows_are_grouped() -> None:
+    assert plan({"x": [1]}).grouping == "file"
+    assert plan({"k": [1], "x": [1]}, series="k").grouping == "key"
+    assert plan({"x": [[1.0]]}).grouping == "row"
+    assert plan({"k": ["a"], "x": [[1.0]]}, series="k").grouping == "key"
+    assert plan({"x": [1]}, wide=True).grouping == "wide"
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "error", "message"),
+    [
+        ({"x": [1]}, {"series": "k"}, OptionError, "--series names 'k', but <dict> has the columns x"),
+        ({"x": [1]}, {"time": "t"}, OptionError, "--time names 't'"),
+        ({"x": [1]}, {"columns": ("y",)}, OptionError, "--columns names 'y'"),
+        ({"x": [1]}, {"dtypes": {"y": "int8"}}, OptionError, "--dtype names 'y'"),
+        ({"k": [1]}, {"series": "k"}, OptionError, "has no column left to pack beside k"),
+        ({"k": [1.5], "x": [1]}, {"series": "k"}, BadValue, "--series 'k' is double in <dict>; a key is text, a whole number, or"),
+        ({"k": [True], "x": [1]}, {"series": "k"}, BadValue, "--series 'k' is bool"),
+        ({"k": [1], "x": [1]}, {"series": "k", "time": "k"}, OptionError, "--time names 'k'"),
+        ({"t": ["noon"], "x": [1]}, {"time": "t"}, BadValue, "the time column 't' of <dict> is text that is not ISO 8601"),
+        ({"t": [1], "x": [[1.0]]}, {"time": "t"}, OptionError, "--time names 't', which has one value a series"),
+        ({"w": ["a"], "x": [1]}, {"dtypes": {"w": "int8"}}, BadValue, "column 'w' of <dict> is text, so it cannot become int8"),
+        ({"x": [[1.0]]}, {"wide": True}, OptionError, "--wide is for tables with a number a cell"),
+        ({"w": ["a"]}, {"wide": True}, OptionError, "--wide found no numeric column in <dict>, only w"),
+        ({"x": pa.array([{"a": 1}])}, {}, SourceInvalid, "column 'x' of <dict> is struct<a: int64>, which a store cannot hold"),
+        ({"x": pa.array([[[1]]])}, {}, SourceInvalid, "column 'x' of <dict> is .*list"),
+        ({"x": pa.array([b"1"])}, {}, SourceInvalid, "column 'x' of <dict> is binary"),
+        ({"x": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}, {}, SourceInvalid, "which a store cannot hold"),
+        ({"caf\u00e9": [1], "cafe\u0301": [2]}, {}, SourceInvalid, "has two columns named"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(
+    columns: dict[str, Any], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        plan(columns, **options)
+
+
+def test_columns_keep_the_order_that_was_asked_for() -> None:
+    made = plan({"a": [1], "k": [1], "b": [1], "t": [1]}, series="k", time="t", columns=("b", "a", "b"))
+    assert made.schema.names == ["b", "a", "k", "t"]
+    assert [field.name for field in made.step] == ["b", "a", "t"]
+    assert made.time_index == 2
+
+
+def test_a_type_for_all_is_for_numbers_alone() -> None:
+    made = plan(
+        {"t": [1], "x": [1.5], "n": [1], "w": ["a"], "b": [True], "s": pa.array([1], pa.timestamp("s"))}, time="t", dtype="float32"
+    )
+    assert [str(field.dtype) for field in made.step] == ["int64", "float32", "float32", "int32", "bool", "int64"]

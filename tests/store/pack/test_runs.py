@@ -1,0 +1,206 @@
+"""Runs: what is added arrives, times are checked over every border, and a run is taken up only as it was left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.store.pack.runs import Segment, block, layout, read
+
+from stoker.store.pack.blocks import Block
+from stoker.store.pack.runs import Disorder, Layout, RepeatedKey, Run, RunMark, Writer
+from stoker.store.pack.values import to_bfloat16
+
+
+@pytest.fixture
+def writer() -> Iterator[Writer]:
+    with Writer(1 << 20) as writer:
+        yield writer
+
+
+def run_of(folder: Path, writer: Writer, parts: list[list[Segment]], shape: Layout | None = None, kind: str = "int64") -> Run:
+    run = Run.create(folder, 0, shape or layout(kind, time_index=0), writer)
+    for part in parts:
+        run.add(block(part, kind))
+    run.finish()
+    return run
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"), [("int64", [-5, 0, 7]), ("uint64", [0, 2**63, 2**64 - 1]), ("text", ["", "a", "\U0001f600"])]
+)
+def test_series_go_on_over_blocks(tmp_path: Path, writer: Writer, kind: str, keys: list[Any]) -> None:
+    a, b, c = keys
+    parts: list[list[Segment]] = [
+        [(a, [(1, 0.5)]), (b, [(5, 1.5)])],
+        [(b, [(6, 2.5)])],
+        [(b, [(7, 3.5)]), (c, [])],
+        [(c, [(1, 4.5)])],
+    ]
+    run = run_of(tmp_path, writer, parts, kind=kind)
+    assert read(run) == [(a, [(1, 0.5)]), (b, [(5, 1.5), (6, 2.5), (7, 3.5)]), (c, [(1, 4.5)])]
+    assert (run.num_series, run.num_steps, run.shortest, run.longest) == (3, 5, 1, 3)
+    assert run.last_key == c
+
+
+def test_equal_neighbours_within_a_block_are_joined(tmp_path: Path, writer: Writer) -> None:
+    assert read(run_of(tmp_path, writer, [[(1, [(1, 0.0)]), (1, [(2, 0.0)]), (2, [])]])) == [
+        (1, [(1, 0.0), (2, 0.0)]),
+        (2, []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parts", "before", "behind"),
+    [
+        ([[(1, [(5, 0.0), (5, 0.0)])]], 5, 5),
+        ([[(1, [(5, 0.0), (4, 0.0)])]], 5, 4),
+        ([[(1, [(5, 0.0)])], [(1, [(4, 0.0)])]], 5, 4),
+        ([[(0, [(9, 0.0)]), (1, [(1, 0.0)])], [(1, [(2, 0.0)]), (2, [(3, 0.0), (3, 0.0)])]], 3, 3),
+    ],
+)
+def test_times_that_do_not_rise_are_found(
+    tmp_path: Path, writer: Writer, parts: list[list[Segment]], before: int, behind: int
+) -> None:
+    with pytest.raises(Disorder) as caught:
+        run_of(tmp_path, writer, parts)
+    assert (caught.value.key, caught.value.before, caught.value.behind) == (parts[-1][-1][0], before, behind)
+
+
+def test_a_new_series_may_begin_before_the_last_one_ended(tmp_path: Path, writer: Writer) -> None:
+    run = run_of(tmp_path, writer, [[(1, [(9, 0.0)]), (2, [(1, 0.0)])], [(3, [(0, 0.0)])]])
+    assert run.num_series == 3
+
+
+def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, writer: Writer) -> None:
+    """The last row there is belongs to another series."""
+    filled = layout(time_index=0, fill=frozenset({1}))
+    run = run_of(tmp_path, writer, [[(0, [(9, 5.0)])], [(1, [])], [(1, [(2, math.nan), (3, 1.0)])]], filled)
+    (_, first), (_, second) = read(run)
+    assert first == [(9, 5.0)]
+    assert math.isnan(second[0][1])
+    assert second[1] == (3, 1.0)
+
+
+def test_equal_times_are_counted_where_they_are_allowed(tmp_path: Path, writer: Writer) -> None:
+    shape = layout(time_index=0, strict_time=False)
+    run = run_of(tmp_path, writer, [[(1, [(1, 0.0), (1, 0.0)])], [(1, [(1, 0.0), (2, 0.0)]), (2, [(2, 0.0)])]], shape)
+    assert run.equal_times == 2
+    falling = Run.create(tmp_path, 1, shape, writer)
+    with pytest.raises(Disorder):
+        falling.add(block([(1, [(2, 0.0), (1, 0.0)])]))
+
+
+def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: Writer) -> None:
+    for i, parts in enumerate(([[(1, []), (1, [])]], [[(0, []), (1, [])], [(1, [])]], [[(0, []), (2, []), (2, [])]])):
+        (tmp_path / str(i)).mkdir()
+        with pytest.raises(RepeatedKey) as caught:
+            run_of(tmp_path / str(i), writer, parts, layout(unique_keys=True))  # type: ignore[arg-type]
+        assert caught.value.key == parts[-1][-1][0]
+
+
+def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, writer: Writer) -> None:
+    nan = math.nan
+    shape = layout(fill=frozenset({1}))
+    run = run_of(
+        tmp_path, writer, [[(1, [(0, 1.0), (0, nan)]), (2, [(0, nan)])], [(2, [(0, nan), (0, 4.0)])], [(2, [(0, nan)])]], shape
+    )
+    values = [number for _, rows in read(run) for _, number in rows]
+    assert [None if math.isnan(v) else v for v in values] == [1.0, 1.0, None, None, 4.0, 4.0]
+    assert (run.tallies[1].nan, run.tallies[1].first_step) == (2, 2)
+
+
+def test_values_that_are_not_finite_are_counted(tmp_path: Path, writer: Writer) -> None:
+    rows = [(0, 1.0), (0, math.inf), (0, math.nan), (0, -math.inf)]
+    run = run_of(tmp_path, writer, [[(1, rows[:1])], [(1, rows[1:]), (2, rows)]], layout())
+    tally = run.tallies[1]
+    assert (tally.nan, tally.inf, tally.first_step) == (2, 4, 1)
+
+
+def test_halves_that_are_not_finite_are_counted(tmp_path: Path, writer: Writer) -> None:
+    shape = Layout(key=np.dtype("<i8"), step=[np.dtype("<u2"), np.dtype("<u2")], series=[], bfloat16=frozenset({0}))
+    halves = to_bfloat16(np.array([1.0, np.inf, np.nan, 2.0], dtype="<f4"))
+    run = Run.create(tmp_path, 0, shape, writer)
+    run.add(Block(pa.array([1]), np.array([4]), [halves, halves], []))
+    run.finish()
+    assert [(tally.nan, tally.inf, tally.first_step) for tally in run.tallies] == [(1, 1, 1), (0, 0, None)]
+
+
+# Taking up a run of an earlier process
+
+
+def marked(folder: Path, writer: Writer, parts: list[list[Segment]], shape: Layout, kind: str) -> RunMark:
+    run = Run.create(folder, 3, shape, writer)
+    for part in parts:
+        run.add(block(part, kind, series=True))
+    mark = run.mark()
+    writer.drain()
+    made = mark()
+    run.add(block([("zz" if kind == "text" else 99, [(1, 1.0)])], kind, series=True))  # what the journal does not know of
+    writer.drain()
+    run.close()
+    return made
+
+
+@pytest.mark.parametrize("kind", ["int64", "text"])
+@pytest.mark.parametrize("cut", range(4))
+def test_a_run_goes_on_from_its_mark(tmp_path: Path, writer: Writer, kind: str, cut: int) -> None:
+    keys = ["a", "b", "c"] if kind == "text" else [1, 2, 3]
+    parts: list[list[Segment]] = [
+        [(keys[0], [(1, 0.5), (2, math.inf)])],
+        [(keys[0], [(3, 0.5)]), (keys[1], [(1, 1.5)])],
+        [(keys[2], [(7, 0.0), (8, math.nan)])],
+    ]
+    shape = layout(kind, series=True, time_index=0)
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole = Run.create(tmp_path / "whole", 3, shape, writer)
+    for part in parts:
+        whole.add(block(part, kind, series=True))
+    whole.finish()
+    mark = marked(tmp_path / "cut", writer, parts[:cut], shape, kind)
+    again = Run.reopen(tmp_path / "cut", mark, shape, writer)
+    assert again is not None
+    for part in parts[cut:]:
+        again.add(block(part, kind, series=True))
+    again.finish()
+    assert str(read(again)) == str(read(whole))
+    assert [str(values) for values in again.read_series(0, 3)] == [str(values) for values in whole.read_series(0, 3)]
+    assert (again.shortest, again.longest, again.equal_times) == (whole.shortest, whole.longest, whole.equal_times)
+    assert [vars_of(t) for t in again.tallies] == [vars_of(t) for t in whole.tallies]
+
+
+def vars_of(tally: Any) -> tuple[int, int, int | None]:
+    return tally.nan, tally.inf, tally.first_step
+
+
+@pytest.mark.parametrize("name", ["run3.k", "run3.ko", "run3.n", "run3.c0", "run3.c1", "run3.s0", "run3.s1", "run3.s1o"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "link"])
+def test_a_run_that_is_not_as_it_was_is_not_taken_up(tmp_path: Path, writer: Writer, name: str, damage: str) -> None:
+    shape = layout("text", series=True, time_index=0)
+    mark = marked(tmp_path, writer, [[("a", [(1, 0.5)]), ("b", [(1, 0.5)])]], shape, "text")
+    path = tmp_path / name
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[128] ^= 1  # the first byte behind the header
+        path.write_bytes(data)
+    elif damage == "cut":
+        path.write_bytes(data[:129])
+    else:
+        path.unlink()
+        if damage == "link":
+            (tmp_path / "elsewhere").write_bytes(data)
+            path.symlink_to(tmp_path / "elsewhere")
+    assert Run.reopen(tmp_path, mark, shape, writer) is None
+
+
+def test_the_files_of_a_run_are_its_own(tmp_path: Path, writer: Writer) -> None:
+    one, ten = (Run.create(tmp_path, number, layout("text"), writer) for number in (1, 10))
+    names = {path.name for path in one.paths()}
+    assert names == {"run1.k", "run1.ko", "run1.n", "run1.c0", "run1.c1"}
+    assert names.isdisjoint(path.name for path in ten.paths())

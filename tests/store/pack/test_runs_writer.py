@@ -1,0 +1,115 @@
+"""The background writer: in order, bounded, and its errors reach whoever gives it work."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from stoker.store.pack.runs import Writer
+
+
+def test_tasks_are_done_in_order_on_one_thread() -> None:
+    done: list[tuple[int, str]] = []
+    with Writer(100) as writer:
+        for i in range(200):
+            writer.submit(lambda i=i: done.append((i, threading.current_thread().name)), 10)  # type: ignore[misc]
+        writer.drain()
+        assert [i for i, _ in done] == list(range(200))
+    assert {name for _, name in done} == {"stoker-writer"}
+
+
+def test_leaving_in_peace_finishes_what_is_queued() -> None:
+    done: list[int] = []
+    with Writer(1000) as writer:
+        for i in range(50):
+            writer.submit(lambda i=i: done.append(i))  # type: ignore[misc]
+    assert done == list(range(50))
+
+
+def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise OSError("no space")
+
+    def work() -> None:
+        with Writer(1000) as writer:
+            writer.submit(fail)
+            writer.submit(lambda: done.append("behind the error"))
+            writer.drain()
+
+    with pytest.raises(OSError, match="no space"):
+        work()
+    assert done == []
+
+
+def test_a_submit_that_waits_gets_the_error() -> None:
+    hold = threading.Event()
+
+    def fail() -> None:
+        hold.wait(10)
+        raise OSError("no space")
+
+    def work() -> None:
+        with Writer(10) as writer:
+            writer.submit(fail, 10)
+            threading.Timer(0.05, hold.set).start()
+            for _ in range(3):
+                writer.submit(lambda: None, 10)
+
+    with pytest.raises(OSError, match="no space"):
+        work()
+
+
+def test_after_an_error_outside_what_is_queued_is_dropped() -> None:
+    hold = threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        hold.wait(10)
+
+    def work() -> None:
+        with Writer(1000) as writer:
+            writer.submit(wait)
+            writer.submit(lambda: done.append("dropped"))
+            threading.Timer(0.05, hold.set).start()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == []
+
+
+def test_waiting_data_is_bounded() -> None:
+    """One more may be on its way than the limit holds, however many come."""
+    alive = most = 0
+    lock = threading.Lock()
+
+    def task() -> None:
+        nonlocal alive
+        with lock:
+            alive -= 10
+
+    with Writer(50) as writer:
+        for _ in range(300):
+            with lock:
+                alive += 10
+            writer.submit(task, 10)
+            with lock:
+                most = max(most, alive)
+    assert most <= 70
+
+
+def test_a_task_larger_than_the_limit_is_taken_when_alone() -> None:
+    done: list[int] = []
+    with Writer(10) as writer:
+        writer.submit(lambda: done.append(1), 1000)
+        writer.submit(lambda: done.append(2), 1000)
+    assert done == [1, 2]
+
+
+def test_no_thread_is_left() -> None:
+    with Writer(10):
+        pass
+    assert not [thread for thread in threading.enumerate() if thread.name == "stoker-writer"]

@@ -1,0 +1,200 @@
+"""Values: every cast against a slow twin in exact arithmetic; what cannot be held is refused by row, never changed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from stoker.errors import BadValue
+from stoker.store.pack.plan import Field, make_field
+from stoker.store.pack.values import Gaps, from_bfloat16, missing_mask, one_array, to_bfloat16, to_numbers
+from stoker.store.shards import MISSING_TIME
+
+NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+TARGETS = [*NUMBERS, "bfloat16"]
+EDGES = [2**k + d for k in (0, 7, 8, 11, 15, 16, 24, 31, 32, 53, 63, 64) for d in (-1, 0, 1)]
+FLOATS = [0.5, -0.0, 0.1, 65504.0, 65520.0, 3.3e38, 3.4028234e38, 3.5e38, 1e300, 5e-324, 1e-45, 6e-8, 1.5e19]
+CANDIDATES = sorted({*EDGES, *(-n for n in EDGES)}) + FLOATS + [-x for x in FLOATS] + [math.inf, -math.inf, math.nan]
+
+
+def locate(i: int) -> str:
+    return f"row {i + 1} of table.csv"
+
+
+def field(kind: pa.DataType, asked: str | None) -> Field:
+    return make_field("v", kind, level="step", asked=asked, where="table.csv")
+
+
+def candidates(dtype: str) -> list[Any]:
+    """Numbers that a type holds exactly."""
+    found = []
+    for value in CANDIDATES:
+        with np.errstate(all="ignore"):
+            if dtype == "bool":
+                fits = value in (0, 1)
+            elif dtype.startswith("float"):
+                fits = isinstance(value, float) or same(float(np.dtype(dtype).type(value)), value)
+            else:
+                fits = isinstance(value, int) and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
+        found += [value] if fits else []
+    return found
+
+
+def same(a: float, b: float) -> bool:
+    return math.isfinite(a) and Fraction(a) == Fraction(b)
+
+
+def slow_cast(value: Any, source: str, target: str) -> Any:
+    """The number as the target holds it, or None where it must be refused."""
+    if target == "bool":
+        return bool(value) if value in (0, 1) else None
+    whole = not source.startswith("float")
+    if target in NUMBERS and not target.startswith("float"):
+        if not math.isfinite(value) or value != int(value):
+            return None
+        return int(value) if np.iinfo(target).min <= value <= np.iinfo(target).max else None
+    if not math.isfinite(value):
+        return float(value)
+    with np.errstate(all="ignore"):
+        result = slow_bfloat16(value) if target == "bfloat16" else float(np.dtype(target).type(value))
+    if not math.isfinite(result) or (whole and not same(result, value)):
+        return None
+    return result
+
+
+def slow_bfloat16(value: float) -> float:
+    """The nearest of all bfloat16 to the float32, the even one of two, by exact arithmetic over the neighbours."""
+    with np.errstate(all="ignore"):
+        single = float(np.float32(value))
+    if not math.isfinite(single):
+        return single
+    upper = int(np.array([single], "<f4").view("<u4")[0]) >> 16
+    choices = [half for half in (upper, upper + 1) if half & 0x7FFF <= 0x7F80]
+
+    def distance(half: int) -> tuple[Fraction, int]:
+        exact = float(np.array([half << 16], "<u4").view("<f4")[0])
+        limit = Fraction(exact) if math.isfinite(exact) else Fraction(2) ** 128 * (1 if exact > 0 else -1)
+        return abs(limit - Fraction(single)), half & 1
+
+    best = min(choices, key=distance)
+    return float(np.array([best << 16], "<u4").view("<f4")[0])
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(NUMBERS, TARGETS)))
+def test_every_cast_keeps_the_number_or_refuses_it(source: str, target: str) -> None:
+    with np.errstate(all="ignore"):
+        values = np.array(candidates(source), dtype=source)
+    wanted = field(pa.from_numpy_dtype(values.dtype), target)
+    for i, value in enumerate(values.tolist()):
+        array = pa.array(values)[i : i + 1]
+        expected = slow_cast(value, source, target)
+        if expected is None:
+            with pytest.raises(BadValue, match=r"column 'v' holds .* in row 1 of table.csv, which \w+ cannot hold exactly"):
+                to_numbers(array, wanted, locate)
+            continue
+        result = to_numbers(array, wanted, locate)
+        assert result.dtype == wanted.dtype
+        found = from_bfloat16(result) if target == "bfloat16" else result
+        assert found.tobytes() == np.array([expected], dtype=found.dtype).tobytes() or (math.isnan(found[0]) and math.isnan(value))
+
+
+def test_the_first_bad_row_is_named() -> None:
+    with pytest.raises(BadValue, match=r"holds 300 in row 3 of table.csv, which int8 cannot hold"):
+        to_numbers(pa.array([1, -128, 300, 400]), field(pa.int64(), "int8"), locate)
+
+
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=50))
+def test_bfloat16_rounds_to_the_nearest_even(bits: list[int]) -> None:
+    singles = np.array(bits, dtype="<u4").view("<f4")
+    found = from_bfloat16(to_bfloat16(singles))
+    for single, half in zip(singles.tolist(), found.tolist(), strict=True):
+        if math.isnan(single):
+            assert math.isnan(half)
+        else:
+            assert np.float32(half).tobytes() == np.float32(slow_bfloat16(single)).tobytes()
+
+
+def test_bfloat16_keeps_every_bfloat16() -> None:
+    halves = np.arange(2**16, dtype="<u2")
+    back = to_bfloat16(from_bfloat16(halves))
+    numbers = ~np.isnan(from_bfloat16(halves))
+    assert (back[numbers] == halves[numbers]).all()
+    assert np.isnan(from_bfloat16(back[~numbers])).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floats_of_their_own_type_keep_every_bit(dtype: str) -> None:
+    bits = np.array([0, 1, 0x7E01, 0x7C00, 0xFC00, 0x8000, 0x0001, 0xFE55], dtype="<u2")
+    patterns = {"float16": bits, "float32": bits.astype("<u4") << 16 | 0x1234, "float64": bits.astype("<u8") << 48 | 0x1234}
+    values = patterns[dtype].view(dtype)
+    result = to_numbers(pa.array(values, from_pandas=False), field(pa.from_numpy_dtype(values.dtype), None), locate)
+    assert result.tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64(), pa.decimal128(9, 2), pa.null()])
+@pytest.mark.parametrize("asked", [None, "float32", "bfloat16"])
+def test_missing_floats_are_nan(kind: pa.DataType, asked: str | None) -> None:
+    values = pa.nulls(2, kind) if pa.types.is_null(kind) else pa.array([None, 1], pa.float64()).cast(kind)
+    wanted = field(kind, asked)
+    result = to_numbers(values, wanted, locate)
+    numbers = from_bfloat16(result) if asked == "bfloat16" else result
+    assert np.isnan(numbers[0])
+    assert pa.types.is_null(kind) or numbers[1] == 1
+    assert missing_mask(values).tolist() == [True, pa.types.is_null(kind)]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.bool_()])
+def test_integers_with_gaps_ask_for_a_wider_type(kind: pa.DataType) -> None:
+    values = pa.array([1, None], pa.int64()).cast(kind)
+    with pytest.raises(Gaps, match=r"column 'v' is missing in row 2 of table.csv, which \w+ cannot say"):
+        to_numbers(values, field(kind, None), locate)
+    assert to_numbers(values, field(pa.float64(), None), locate).tolist()[0] == 1.0
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
+def test_integers_with_gaps_are_never_rounded(number: int) -> None:
+    with pytest.raises(BadValue, match=rf"holds {number} in row 1 of table.csv, which float64 cannot hold exactly"):
+        to_numbers(pa.array([number, None]), field(pa.float64(), None), locate)
+    with pytest.raises(BadValue, match="18446744073709551615 in row 2"):
+        to_numbers(pa.array([None, 2**64 - 1], pa.uint64()), field(pa.float64(), None), locate)
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers", "unit"),
+    [
+        (pa.array([1, None, -5], pa.timestamp("ns", "UTC")), [1, MISSING_TIME, -5], "ns, UTC"),
+        (pa.array([1, None], pa.timestamp("s")), [1, MISSING_TIME], "s"),
+        (pa.array([1, None], pa.date32()), [86_400, MISSING_TIME], "s"),
+        (pa.array([86_400_000, None], pa.date64()), [86_400_000, MISSING_TIME], "ms"),
+        (pa.array([7, None], pa.duration("us")), [7, MISSING_TIME], "us"),
+        (pa.array([7, None], pa.time32("ms")), [7, MISSING_TIME], "ms"),
+        (pa.array([7, None], pa.time64("ns")), [7, MISSING_TIME], "ns"),
+    ],
+)
+def test_times_keep_their_unit(values: pa.Array, numbers: list[int], unit: str) -> None:
+    wanted = field(values.type, None)
+    assert wanted.unit == unit
+    assert to_numbers(values, wanted, locate).tolist() == numbers
+
+
+def test_times_are_brought_to_a_finer_unit() -> None:
+    wanted = field(pa.timestamp("ns"), None)
+    assert to_numbers(pa.array([1], pa.timestamp("s")), wanted, locate).tolist() == [10**9]
+    assert to_numbers(pa.array([1], pa.date32()), wanted, locate).tolist() == [86_400 * 10**9]
+    with pytest.raises(BadValue, match=r"column 'v' near row 1 of table.csv holds a time that ns cannot hold"):
+        to_numbers(pa.array([10**12], pa.timestamp("s")), wanted, locate)
+
+
+def test_dictionaries_and_chunks_are_looked_through() -> None:
+    chunks = pa.chunked_array([[1, 2], [3]])
+    assert to_numbers(one_array(chunks), field(pa.int64(), None), locate).tolist() == [1, 2, 3]
+    coded = pa.DictionaryArray.from_arrays(pa.array([1, 0, 1]), pa.array([5, 7]))
+    assert to_numbers(coded, field(coded.type, None), locate).tolist() == [7, 5, 7]

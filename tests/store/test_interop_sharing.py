@@ -1,0 +1,66 @@
+"""NumPy and Arrow share values, bit for bit what pyarrow's own conversions give, and without importing pandas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from stoker.store.interop import from_numpy, from_texts, to_numpy
+
+DTYPES = ["?", "i1", "u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(data=st.data())
+def test_values_are_those_of_pyarrow(dtype: str, data: st.DataObject) -> None:
+    values = data.draw(hnp.arrays(dtype, st.integers(0, 70)))
+    shared = from_numpy(values)
+    shared.validate(full=True)
+    assert shared.type == pa.array(values).type
+    assert to_numpy(shared).tobytes() == values.tobytes()
+    start = data.draw(st.integers(0, len(values)))
+    assert to_numpy(shared[start:]).tobytes() == values[start:].tobytes()
+    assert to_numpy(pa.array(values)[start:]).tobytes() == values[start:].tobytes()
+
+
+def test_numbers_are_shared() -> None:
+    values = np.arange(10)
+    assert np.shares_memory(to_numpy(from_numpy(values)), values)
+
+
+@given(st.lists(st.text()))
+def test_texts_are_those_of_pyarrow(texts: list[str]) -> None:
+    shared = from_texts(texts)
+    shared.validate(full=True)
+    assert shared.equals(pa.array(texts, pa.large_string()))
+
+
+PACK = """
+import sys
+import stoker
+stoker.pack("{path}", "{path}.stoker", series="key", time="order")
+print("pandas" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_pack_of_numbers_does_not_import_pandas(tmp_path: Any, run_python: Any, suffix: str) -> None:
+    import pyarrow.csv as pa_csv
+    import pyarrow.parquet as pq
+
+    table = pa.table({"key": [1, 1, 2], "order": [1, 2, 1], "x": [1.0, 1.5, 2.0], "on": [True, False, True]})
+    path = tmp_path / f"table.{suffix}"
+    (pa_csv.write_csv if suffix == "csv" else pq.write_table)(table, path)
+    assert run_python(PACK.format(path=path)).strip() == "False"
+
+
+def test_pyarrow_itself_would_import_pandas(run_python: Any) -> None:
+    assert (
+        run_python("import sys, numpy, pyarrow; pyarrow.array(numpy.arange(3)); print('pandas' in sys.modules)").strip() == "True"
+    )

@@ -1,0 +1,259 @@
+"""Where a store may go: nothing is replaced unasked, and nothing is committed that a reader would refuse."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from stoker import _disk
+from stoker.encode.indicators.engine import write_features
+from stoker.encode.sequences.store import pack_sequences
+from stoker.errors import ManifestInvalid, OptionError, SourceTooLarge, StoreDamaged, StoreError, StoreExists
+from stoker.store import manifest as manifests
+from stoker.store import writer as target
+from stoker.store.inspect import verify
+from stoker.store.manifest import Manifest
+from stoker.store.pack import plan as plans
+from stoker.store.pack.api import pack
+from stoker.store.store import Store, open_store
+from stoker.store.writer import make_work
+
+TABLE = {"k": ["a", "a", "b"], "x": [1.0, 2.0, 3.0]}
+SPEC = {"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def without_lock(found: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in found.items() if name != ".lock"}
+
+
+# ---- replacing is asked for ----
+
+WRITERS: dict[str, Callable[..., Store]] = {
+    "pack": lambda out, **options: pack(TABLE, out, **options),
+    "save": lambda out, **options: Store.from_arrays(x=np.arange(4.0)).save(out, **options),
+    "sequences": lambda out, **options: pack_sequences(TABLE, out, key="k", **options),
+    "contexts": lambda out, **options: pack_sequences(TABLE, out, key="k", contexts=["b"], **options),
+    "features": lambda out, **options: write_features(out.with_name("bars"), SPEC, out, **options),
+}
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    pack({"close": np.arange(5.0)}, tmp_path / "bars")
+    pack({"mine": [1.0, 2.0]}, tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_store_is_replaced_only_where_that_is_asked_for(out: Path, writer: str) -> None:
+    before = contents(out.parent)
+    message = r"out holds a store already\. Choose another folder, or pass replace=True to replace that store\."
+    with pytest.raises(StoreExists, match=message) as caught:
+        WRITERS[writer](out)
+    assert isinstance(caught.value, FileExistsError)
+    assert contents(out.parent) == before
+    assert "mine" not in WRITERS[writer](out, replace=True).schema
+    assert "mine" not in open_store(out).schema
+    assert {path.name for path in out.parent.iterdir()} == {"bars", "out"}
+
+
+def test_a_damaged_store_is_replaced_only_where_that_is_asked_for(out: Path) -> None:
+    manifest = out / "manifest.json"
+    data = manifest.read_bytes()
+    _disk.remove_file(manifest)
+    manifest.write_bytes(data.replace(b"mine", b"mime"))
+    with pytest.raises(StoreExists):
+        pack(TABLE, out)
+    assert len(pack(TABLE, out, series="k", replace=True)) == 2
+
+
+def test_a_store_that_another_made_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the first look and the lock another pack may come to its end."""
+    enter = _disk.Lock.__enter__
+    others = iter([True])
+
+    def late(self: _disk.Lock) -> _disk.Lock:
+        if next(others, False):
+            pack({"theirs": [1.0]}, tmp_path / "out")
+        return enter(self)
+
+    monkeypatch.setattr(_disk.Lock, "__enter__", late)
+    with pytest.raises(StoreExists):
+        pack(TABLE, tmp_path / "out")
+    assert "theirs" in open_store(tmp_path / "out").schema
+
+
+def test_of_two_packs_at_once_one_makes_the_store(tmp_path: Path) -> None:
+    outcomes: list[str] = []
+    start = threading.Barrier(2)
+
+    def race(name: str) -> None:
+        start.wait()
+        try:
+            pack({name: [1.0]}, tmp_path / "out")
+            outcomes.append(name)
+        except StoreError as error:
+            outcomes.append(type(error).__name__)
+
+    threads = [threading.Thread(target=race, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made = [name for name in outcomes if name in ("one", "two")]
+    assert len(made) == 1
+    assert made[0] in open_store(tmp_path / "out").schema
+
+
+def test_negative_control_without_the_check_a_store_is_replaced_unasked(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "_refuse_store", lambda folder, *, replace: None)
+    pack(TABLE, out)
+    assert "mine" not in open_store(out).schema
+
+
+# ---- what a reader refuses is not committed ----
+
+
+def wide_rows(path: Path, num_columns: int) -> Path:
+    pq.write_table(pa.table({f"c{i}": [1.0] for i in range(num_columns)}), path)
+    return path
+
+
+def test_the_names_of_the_series_count_among_the_columns(out: Path, tmp_path: Path) -> None:
+    """4,096 columns and the name of the file are one too many: found before anything is read, and the old store stays."""
+    before = contents(out)
+    source = wide_rows(tmp_path / "wide.parquet", manifests.MAX_COLUMNS)
+    with pytest.raises(SourceTooLarge, match=r"has 4,096 columns, which make 4,097 with the names of the series"):
+        pack(source, out, memory="1GB", replace=True)
+    assert contents(out) == before
+    table = pa.table({"k": ["a"], **{f"c{i}": [1.0] for i in range(manifests.MAX_COLUMNS)}})
+    with pytest.raises(SourceTooLarge, match=r"which make 4,097 with the names of the series"):
+        pack(table, out, series="k", replace=True)
+    assert contents(out) == before
+
+
+def test_as_many_columns_as_a_store_may_have_can_be_opened(tmp_path: Path) -> None:
+    table = pa.table({f"c{i}": [1.0] for i in range(manifests.MAX_COLUMNS)})
+    assert len(pack(table, tmp_path / "out").schema) == manifests.MAX_COLUMNS
+
+
+def test_too_many_sources_are_refused_before_they_are_read(out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MAX_BYTES", 2000)
+    before = contents(out)
+    (tmp_path / "in").mkdir()
+    for i in range(30):
+        (tmp_path / "in" / f"{i}.csv").write_text("x\n1\n")
+    with pytest.raises(SourceTooLarge, match=r"30 sources need a manifest of [\d,]+ bytes, but a store has at most 2,000"):
+        pack(tmp_path / "in", out, replace=True)
+    assert contents(out) == before
+
+
+def break_commit(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Have every writer come to its commit with something that only a reader refuses."""
+    commit = target._commit
+
+    def broken(folder: Path, manifest: Manifest) -> None:
+        if how == "short shard":
+            shard = folder / next(manifests.shards(manifest)).file
+            shard.chmod(0o644)
+            os.truncate(shard, shard.stat().st_size - 1)
+        changed: dict[str, Any] = {
+            "large": {"notes": ["a note " * (manifests.MAX_BYTES // 7)]},
+            "columns": {"columns": [*manifest.columns] * (manifests.MAX_COLUMNS + 1)},
+            "key": {"key": "no such column"},
+            "steps": {"num_steps": 10**6},
+            "time": {"time": "no such column"},
+        }.get(how, {})
+        commit(folder, msgspec.structs.replace(manifest, **changed))
+
+    monkeypatch.setattr(target, "_commit", broken)
+
+
+BROKEN = ["large", "columns", "short shard", "key", "steps", "time"]
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("writer", WRITERS)
+def test_what_a_reader_refuses_is_never_committed(out: Path, monkeypatch: pytest.MonkeyPatch, writer: str, how: str) -> None:
+    before = contents(out)
+    with monkeypatch.context() as patch:
+        break_commit(patch, how)
+        with pytest.raises((ManifestInvalid, StoreDamaged), match="would be a store that cannot be opened, so it was not written"):
+            WRITERS[writer](out, replace=True)
+    assert without_lock(contents(out)) == without_lock(before)
+    verify(out)
+    assert {path.name for path in out.parent.iterdir()} == {"bars", "out"}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_negative_control_without_the_check_the_older_store_is_lost(out: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "check_staged", lambda folder, data: None)
+        break_commit(patch, how)
+        with pytest.raises((ManifestInvalid, StoreDamaged)):  # of the reader, when it is too late
+            WRITERS["save"](out, replace=True)
+        with pytest.raises((ManifestInvalid, StoreDamaged)):
+            open_store(out)
+
+
+# ---- only what Stoker made ----
+
+MINE = ["0123456789abcdef.npy", "manifest.json.tmp", "work/journal", "work/run0.c0"]
+
+
+def make_foreign(folder: Path, lock: bytes | None = None, *, marked: bool = False) -> None:
+    if marked:
+        make_work(folder)
+    for name in MINE:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"years of work")
+    if lock is not None:
+        (folder / ".lock").write_bytes(lock)
+
+
+@pytest.mark.parametrize("lock", [None, b"", b"12345"])
+@pytest.mark.parametrize("replace", [False, True])
+def test_files_with_names_like_ours_are_not_ours_without_the_mark(tmp_path: Path, lock: bytes | None, replace: bool) -> None:
+    make_foreign(tmp_path / "out", lock)
+    before = contents(tmp_path)
+    with pytest.raises(OptionError, match="is no store and not empty"):
+        pack(TABLE, tmp_path / "out", replace=replace)
+    assert contents(tmp_path) == before
+
+
+def test_negative_control_with_the_mark_they_are_removed(tmp_path: Path) -> None:
+    make_foreign(tmp_path / "out", marked=True)
+    pack(TABLE, tmp_path / "out")
+    assert "years of work" not in str(contents(tmp_path / "out"))
+
+
+def test_a_manifest_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "manifest.json").write_text('{"name": "web app"}')
+    (tmp_path / "out" / "0123456789abcdef.npy").write_bytes(b"cached")
+    before = contents(tmp_path)
+    for replace in (False, True):
+        with pytest.raises(OptionError, match="is no store and not empty"):
+            pack(TABLE, tmp_path / "out", replace=replace)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("left", [[".lock"], [".lock", "work/"], [".lock", "work/", "work/mark.tmp"]])
+def test_what_a_process_leaves_that_is_killed_at_its_begin_is_in_nobodys_way(tmp_path: Path, left: list[str]) -> None:
+    (tmp_path / "out").mkdir()
+    for name in left:
+        (tmp_path / "out" / name).mkdir() if name.endswith("/") else (tmp_path / "out" / name).touch()
+    assert len(pack(TABLE, tmp_path / "out", series="k")) == 2

@@ -1,0 +1,223 @@
+"""The guards of a folder: one writer at a time, and no name that leads out of it."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.harness import Zygote
+
+from stoker import _disk
+from stoker._disk import Lock
+from stoker.errors import DiskError, DiskFull, StoreDamaged, StoreLocked
+
+OLD = b"old" * 1000
+
+
+# ---- the lock ----
+
+
+def take_lock(folder: str) -> None:
+    with Lock(Path(folder)):
+        pass
+
+
+def take_lock_and_die(folder: str) -> None:
+    with Lock(Path(folder)):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def take_lock_and_wait(folder: str) -> None:
+    with Lock(Path(folder)):
+        Path(folder, "locked").touch()
+        signal.pause()
+
+
+def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path, zygote: Zygote) -> None:
+    with Lock(tmp_path):
+        refused = zygote.run(take_lock, folder=tmp_path)
+        assert refused.error is not None
+        assert refused.error.startswith("StoreLocked")
+        assert f"process {os.getpid()}." in refused.error
+    zygote.run(take_lock, folder=tmp_path).check()
+
+
+def test_a_second_lock_of_the_same_process_is_refused_too(tmp_path: Path) -> None:
+    with Lock(tmp_path), pytest.raises(StoreLocked, match=str(os.getpid())), Lock(tmp_path):
+        pass
+
+
+def test_the_lock_is_free_after_kill_9(tmp_path: Path, zygote: Zygote) -> None:
+    assert zygote.run(take_lock_and_die, folder=tmp_path).signal == signal.SIGKILL
+    assert (tmp_path / ".lock").exists()
+    with Lock(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+def test_the_lock_is_held_until_its_holder_is_killed(tmp_path: Path, zygote: Zygote) -> None:
+    holder = zygote.start(take_lock_and_wait, folder=tmp_path)
+    while not (tmp_path / "locked").exists():
+        os.sched_yield()
+    with pytest.raises(StoreLocked, match=f"process {holder.pid}"), Lock(tmp_path):
+        pass
+    holder.kill(signal.SIGKILL)
+    assert holder.wait().signal == signal.SIGKILL
+    with Lock(tmp_path):
+        pass
+
+
+def remove_lock_file_before_flock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process, which holds the lock, removes its file between our open and our flock, and yet another makes a new one."""
+    flock = fcntl.flock
+    removals = iter([True])
+
+    def removing(fd: int, operation: int) -> None:
+        if next(removals, False):
+            (folder / ".lock").unlink()
+            (folder / ".lock").touch()
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", removing)
+
+
+def test_a_lock_file_that_was_replaced_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_lock_file_before_flock(tmp_path, monkeypatch)
+    with Lock(tmp_path), pytest.raises(StoreLocked), Lock(tmp_path):
+        pass
+
+
+def test_negative_control_without_the_second_look_two_hold_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_lock_file_before_flock(tmp_path, monkeypatch)
+    monkeypatch.setattr(os.path, "samestat", lambda a, b: True)
+    with Lock(tmp_path), Lock(tmp_path):
+        pass
+
+
+def test_a_lock_that_could_not_be_signed_is_free_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    lock = Lock(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(DiskFull), lock:
+            pass
+    with Lock(tmp_path):
+        pass
+
+
+def test_a_link_as_lock_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(OLD)
+    (tmp_path / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(DiskError, match="ELOOP"), Lock(tmp_path):
+        pass
+    assert (tmp_path / "precious").read_bytes() == OLD
+
+
+# ---- the path check ----
+
+
+HOSTILE_NAMES = [
+    "",
+    ".",
+    "..",
+    "/",
+    "/etc/passwd",
+    "../../etc/passwd",
+    "../0123456789abcdef.npy",
+    "./0123456789abcdef.npy",
+    "/0123456789abcdef.npy",
+    "a/0123456789abcdef.npy",
+    "0123456789abcdef.npy/..",
+    "0123456789abcdef.npy/",
+    "0123456789abcdef.npy\n",
+    "0123456789abcdef.npy\0",
+    "0123456789abcdef.npy ",
+    " 0123456789abcdef.npy",
+    "0123456789ABCDEF.npy",
+    "0123456789abcdeg.npy",
+    "0123456789abcde.npy",
+    "0123456789abcdef0.npy",
+    "0123456789abcdef.NPY",
+    "0123456789abcdef_npy",
+    "0123456789abcdef.npz",
+    "0123456789abcdef",
+    "0123456789abcdef.npy.tmp",
+    "\u0660\u0661\u066223456789abcdef.npy",
+    "\uff10123456789abcdef.npy",
+    "..\\0123456789abcdef.npy",
+    "file:0123456789abcdef.npy",
+    "manifest.json",
+    "C:0123456789abcdef.npy",
+    "\ud800123456789abcdef.npy",
+]
+SHARD = "0123456789abcdef.npy"
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_hostile_name_is_refused_before_it_is_opened(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("opened"))
+    with pytest.raises(StoreDamaged, match="shard name"):
+        _disk.open_inside(tmp_path, name)
+
+
+def test_negative_control_without_the_name_check_a_name_leads_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (tmp_path / "store").mkdir()
+    monkeypatch.setattr(_disk, "SHARD_NAME", re.compile(".*"))
+    fd = _disk.open_inside(tmp_path / "store", "../secret")
+    assert os.read(fd, 9) == b"secret"
+    os.close(fd)
+
+
+def put_link(path: Path) -> None:
+    (path.parent / "target").write_bytes(OLD)
+    path.symlink_to(path.parent / "target")
+
+
+def put_device_link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def put_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def put_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+@pytest.mark.parametrize("put", [put_link, put_device_link, put_fifo, put_folder, put_socket])
+def test_what_is_not_a_plain_file_is_refused(tmp_path_factory: pytest.TempPathFactory, put: Any) -> None:
+    folder = tmp_path_factory.mktemp("s")  # short: the name of a socket has at most 107 bytes
+    put(folder / SHARD)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(StoreDamaged, match="plain file"):
+        _disk.open_inside(folder, SHARD)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_plain_file_is_opened_for_reading_only(tmp_path: Path) -> None:
+    (tmp_path / SHARD).write_bytes(OLD)
+    fd = _disk.open_inside(tmp_path, SHARD)
+    assert os.read(fd, 3) == b"old"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.write(fd, b"x")
+    os.close(fd)
+
+
+def test_an_absent_file_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        _disk.open_inside(tmp_path, SHARD)

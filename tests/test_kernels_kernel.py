@@ -1,0 +1,418 @@
+"""Compiling is announced once, on a terminal, when it really happens; a kernel from the cache says nothing.
+
+The cache: whatever became of its files or folders, a kernel computes what it should, and nothing of somebody else is unpickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import pty
+import pwd
+import runpy
+import stat
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+
+import stoker
+from stoker import _disk
+from stoker import _kernels as kernels
+
+LINE = "stoker: compiling kernels for this machine"
+
+TWO_KERNELS = """
+from threading import Thread
+from stoker._kernels import kernel
+
+@kernel
+def double(x):
+    return 2 * x
+
+@kernel
+def triple(x):
+    return 3 * x
+
+threads = [Thread(target=double, args=(1,)), Thread(target=triple, args=(1,))]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(double(2), triple(2), double(0.5))
+"""
+
+COMMAND = """
+from stoker.cli.main import main
+main()
+"""
+
+FOREIGN = """
+import stoker._kernels
+from numba import njit
+print(njit(lambda x: 2 * x)(1))
+"""
+
+Run = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a script with a cache of its own; returns what it printed, and what it wrote to standard error."""
+
+    def run_script(text: str, *words: str, terminal: bool = True, **environment: str) -> tuple[str, str]:
+        script = tmp_path / "script.py"
+        script.write_text(text)  # in a file, as numba keeps no kernel without one
+        os.utime(script, (1_000_000_000, 1_000_000_000))  # which makes the cache valid for the next run
+        ours, theirs = pty.openpty()
+        inherited = {name: value for name, value in os.environ.items() if name != kernels.ANNOUNCE}
+        child = subprocess.Popen(
+            [sys.executable, str(script), *words],
+            cwd=tmp_path,
+            env={**inherited, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), **environment},
+            stdout=subprocess.PIPE,
+            stderr=theirs if terminal else subprocess.PIPE,
+            text=True,
+        )
+        os.close(theirs)
+        seen = _read_all(ours)
+        os.close(ours)
+        printed, written = child.communicate(timeout=120)
+        assert child.returncode == 0, written or seen
+        return printed, seen if terminal else written
+
+    return run_script
+
+
+def _read_all(terminal: int) -> str:
+    parts = []
+    try:
+        while part := os.read(terminal, 4096):
+            parts.append(part)
+    except OSError:  # a terminal that nobody writes to any more is an error on Linux
+        pass
+    return b"".join(parts).decode()
+
+
+def test_compiling_is_announced_once_on_a_terminal_and_not_again_from_the_cache(run: Run) -> None:
+    printed, written = run(TWO_KERNELS)
+    assert printed == "4 6 1.0\n"
+    assert written.count(LINE) == 1
+    assert written.startswith(LINE)
+    assert written.count("\n") == 1
+    assert run(TWO_KERNELS) == (printed, "")
+
+
+def test_negative_control_without_its_cache_a_kernel_is_announced_again(run: Run, tmp_path: Path) -> None:
+    assert LINE in run(TWO_KERNELS)[1]
+    assert LINE in run(TWO_KERNELS, NUMBA_CACHE_DIR=str(tmp_path / "another"))[1]
+
+
+@pytest.mark.parametrize(("asked", "terminal", "announced"), [("", False, False), ("1", False, True), ("0", True, False)])
+def test_what_is_no_terminal_is_told_only_where_it_asks(run: Run, asked: str, terminal: bool, announced: bool) -> None:
+    _, written = run(TWO_KERNELS, terminal=terminal, STOKER_ANNOUNCE=asked)
+    assert (LINE in written) == announced
+
+
+def test_a_closed_standard_error_is_no_reason_not_to_compile(run: Run) -> None:
+    closed = "import sys\nsys.stderr.close()" + TWO_KERNELS
+    assert run(closed)[0] == "4 6 1.0\n"
+    assert run("import sys\nsys.stderr = None" + TWO_KERNELS)[0] == "4 6 1.0\n"
+
+
+def test_functions_of_others_are_not_announced(run: Run) -> None:
+    assert run(FOREIGN) == ("2\n", "")
+
+
+def test_a_command_announces_its_kernels(run: Run, tmp_path: Path) -> None:
+    stoker.Store.from_arrays(lengths=[1, 3], x=np.arange(4.0)).save(tmp_path / "some.stoker")
+    printed, written = run(COMMAND, "order", "some.stoker")
+    assert "A batch of" in printed
+    assert written.count(LINE) == 1
+    assert LINE not in run(COMMAND, "order", "some.stoker")[1]
+
+
+# ---- the cache ----
+
+TINY = """
+from stoker._kernels import kernel
+
+@kernel
+def double(x):
+    return 2 * x
+
+@kernel
+def triple(x):
+    return 3 * x
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The kernels of a file, each time as a new process has them; its cache is `tmp_path / "cache" / "kernels"`."""
+    monkeypatch.setenv(kernels.CACHE, str(tmp_path / "cache"))
+    path = tmp_path / "tiny.py"
+
+    def load(text: str = TINY) -> Any:
+        path.write_text(text)
+        kernels._source_hash.cache_clear()
+        kernels._warn_once.cache_clear()
+        return SimpleNamespace(**runpy.run_path(str(path)))
+
+    return load
+
+
+def from_cache(function: Any) -> bool:
+    """Whether the one form of a kernel that was used came from the cache."""
+    hits, misses = sum(function.stats.cache_hits.values()), sum(function.stats.cache_misses.values())
+    assert hits + misses == 1
+    return bool(hits)
+
+
+def cached_file(folder: Path, name: str) -> Path:
+    [path] = (folder / "kernels").glob(f"tiny.{name}-*")
+    return path
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut in its head": lambda data: data[:20],
+    "cut": lambda data: data[: len(data) // 2],
+    "zeros": lambda data: bytes(len(data)),
+    "a sector of zeros": lambda data: data[:1024] + bytes(512) + data[1536:],
+    "garbage": lambda data: bytes(range(256)) * 40,
+    "a flipped bit": lambda data: data[:-300] + bytes([data[-300] ^ 1]) + data[-299:],
+    "longer": lambda data: data + b"x",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_compiled_again_and_replaced(tiny: Callable[..., Any], tmp_path: Path, damage: str) -> None:
+    assert (tiny().double(2), tiny().triple(2)) == (4, 6)
+    path = cached_file(tmp_path / "cache", "double")
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    for again in (False, True):
+        found = tiny()
+        assert (found.double(2), from_cache(found.double)) == (4, again)
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_negative_control_numbas_own_cache_fails_with_an_empty_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "numba"))
+    (tmp_path / "own.py").write_text("from numba import njit\n@njit(cache=True)\ndef double(x):\n    return 2 * x\n")
+    assert runpy.run_path(str(tmp_path / "own.py"))["double"](2) == 4
+    [index] = (tmp_path / "numba").rglob("*.nbi")
+    index.write_bytes(b"")
+    with pytest.raises(EOFError):
+        runpy.run_path(str(tmp_path / "own.py"))["double"](2)
+
+
+def test_a_file_under_the_name_of_another_kernel_is_not_used(
+    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the negative control: without the hash, 2 * 2 is 6."""
+    for has_hash, product in ((True, 4), (False, 6)):
+        if not has_hash:
+            monkeypatch.setattr(kernels._Cache, "_head", lambda *_: bytes(kernels._HEAD_BYTES))
+        found = tiny()
+        assert (found.double(2), found.triple(2)) == (4, 6)
+        double, triple = (cached_file(tmp_path / "cache", name) for name in ("double", "triple"))
+        double.write_bytes(triple.read_bytes())
+        assert tiny().double(2) == product
+
+
+def test_a_kernel_is_compiled_again_when_its_file_or_a_version_changes(
+    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for again in (False, True):
+        found = tiny().double
+        assert (found(2), from_cache(found)) == (4, again)
+    changed = TINY.replace("2 * x", "FACTOR * x") + "\nFACTOR = 5\n"
+    assert tiny(changed).double(2) == 10
+    assert tiny(changed.replace("FACTOR = 5", "FACTOR = 7")).double(2) == 14
+    assert tiny().double(2) == 4
+    for module in (stoker, numba):
+        monkeypatch.setattr(module, "__version__", "0.0.test")
+        renewed = tiny().double
+        assert (renewed(2), from_cache(renewed)) == (4, False)
+    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1, "a change replaces what it makes stale"
+
+
+ran: list[str] = []
+
+
+def run_foreign_code(what: str) -> None:
+    ran.append(what)
+
+
+class Planted:
+    """What a pickle of somebody else may do."""
+
+    def __reduce__(self) -> Any:
+        return run_foreign_code, ("anything",)
+
+
+def plant(path: Path, cache: Any) -> None:
+    payload = pickle.dumps(Planted())
+    path.write_bytes(cache._head(path.name, payload) + payload)
+
+
+@pytest.mark.parametrize(("mode", "runs"), [(0o777, 0), (0o770, 0), (0o702, 0), (0o755, 1), (0o700, 1)])
+def test_a_folder_that_others_can_write_is_refused(tiny: Callable[..., Any], tmp_path: Path, mode: int, runs: int) -> None:
+    """And the negative control: what lies in a folder of one's own is unpickled, so whoever can write there can run code."""
+    first = tiny()
+    assert first.double(2) == 4
+    path = cached_file(tmp_path / "cache", "double")
+    plant(path, first.double._cache)
+    path.parent.chmod(mode)
+    ran.clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert tiny().double(2) == 4
+    assert len(ran) == runs
+    assert [f"can be written by others (mode {mode:04o}, expected 0700)" in str(one.message) for one in told] == (
+        [] if runs else [True] * 2
+    )
+    path.parent.chmod(0o700)
+
+
+def test_a_folder_of_another_user_is_refused(tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tiny()
+    assert first.double(2) == 4
+    plant(cached_file(tmp_path / "cache", "double"), first.double._cache)
+    ran.clear()
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.warns(RuntimeWarning, match=f"belongs to user {owner}, but this process runs as user {owner + 1}"):
+        assert tiny().double(2) == 4
+    assert not ran
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_a_link_in_the_place_of_the_folder_is_not_followed(tiny: Callable[..., Any], tmp_path: Path, linked: bool) -> None:
+    """It may lead to a folder of one's own with files of somebody else, such as an unpacked archive. Control: the folder itself."""
+    first = tiny()
+    assert first.double(2) == 4
+    folder = tmp_path / "cache" / "kernels"
+    plant(cached_file(tmp_path / "cache", "double"), first.double._cache)
+    if linked:
+        folder.rename(tmp_path / "unpacked")
+        folder.symlink_to(tmp_path / "unpacked")
+    ran.clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert tiny().double(2) == 4
+    assert len(ran) == (not linked)
+    assert ["cannot be kept on disk" in str(one.message) for one in told] == [True] * linked
+
+
+def test_the_folder_is_private_whatever_the_umask_says(tiny: Callable[..., Any], tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        assert tiny().double(2) == 4
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / "cache" / name).stat().st_mode) for name in ("", "kernels")] == [0o700, 0o700]
+
+
+def test_where_the_cache_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (kernels.CACHE, "XDG_CACHE_HOME", "TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("HOME", "/home/of/mine")
+    temporary = Path(f"/tmp/stoker-kernels-{os.geteuid()}")
+    assert kernels.cache_folders() == [Path("/home/of/mine/.cache/stoker/kernels"), temporary]
+    monkeypatch.setenv("XDG_CACHE_HOME", "/var/mine")
+    assert kernels.cache_folders() == [Path("/var/mine/stoker/kernels"), temporary]
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says its specification
+    assert kernels.cache_folders() == [temporary]
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: {}[user])  # a user of a container, whom nobody knows
+    assert kernels.cache_folders() == [temporary]
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "/of/numba")
+    assert kernels.cache_folders() == [Path("/of/numba/stoker-kernels")]
+    monkeypatch.setenv(kernels.CACHE, "/of/stoker")
+    assert kernels.cache_folders() == [Path("/of/stoker/kernels")]
+
+
+def test_without_a_home_that_can_be_written_the_cache_is_a_temporary_one(
+    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(kernels.CACHE)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for again in (False, True):
+        found = tiny().double
+        assert (found(2), from_cache(found)) == (4, again)
+    assert len(list((tmp_path / f"stoker-kernels-{os.geteuid()}").iterdir())) == 1
+
+
+def test_where_no_folder_can_be_written_each_process_compiles_and_says_why(
+    tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kernels.CACHE, "/dev/null/cache")
+    tiny_kernels = tiny()
+    with pytest.warns(
+        RuntimeWarning, match=r"cannot be kept on disk.*: /dev/null/cache: Not a directory .* Set STOKER_CACHE to a"
+    ) as told:
+        assert [getattr(tiny_kernels, name)(2) for name in ("double", "triple")] == [4, 6]
+    assert len(told) == 1
+
+
+def test_a_cache_that_came_with_a_read_only_system_is_used(
+    tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(kernels.CACHE)
+    monkeypatch.setattr(numba.config, "CACHE_DIR", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    assert tiny().double(2) == 4
+    create = _disk.cache_disk.create
+
+    def refuse(path: Path) -> int:
+        if path.is_relative_to(tmp_path / "home"):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return create(path)
+
+    monkeypatch.setattr(_disk.cache_disk, "create", refuse)
+    for triple_again in (False, True):
+        found = tiny()
+        assert (found.double(2), found.triple(2)) == (4, 6)
+        assert (from_cache(found.double), from_cache(found.triple)) == (True, triple_again)
+
+
+def test_a_full_disk_is_no_reason_not_to_compile(tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(_disk.cache_disk, "write", refuse)
+    with pytest.warns(RuntimeWarning, match="the disk is full"):
+        assert tiny().double(2) == 4
+    assert list((tmp_path / "cache" / "kernels").iterdir()) == []
+
+
+def test_what_has_no_file_is_compiled_in_memory() -> None:
+    names: dict[str, Any] = {}
+    exec(TINY, names)
+    assert (names["double"](2), from_cache(names["double"])) == (4, False)
+
+
+def test_processes_that_compile_at_once_leave_one_whole_file_each(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.py"
+    path.write_text(TINY + "print(double(2), triple(2), sum(double.stats.cache_hits.values()))\n")
+    environment = {**os.environ, kernels.CACHE: str(tmp_path / "cache")}
+    several = [subprocess.Popen([sys.executable, str(path)], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for one in several:
+        assert one.communicate(timeout=200)[0] in ("4 6 0\n", "4 6 1\n")
+    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 2
+    assert subprocess.check_output([sys.executable, str(path)], env=environment, text=True) == "4 6 1\n"

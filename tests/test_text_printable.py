@@ -1,0 +1,37 @@
+"""Text from data on a terminal: shown, never obeyed."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from stoker._text import printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text, ünïcode 日本 😀", "plain text, ünïcode 日本 😀"),
+        ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
+        ("\x9b31m", "\\x9b31m"),
+        ("a\tb\nc\rd", "a\\tb\\nc\\rd"),
+        ("\x00\x07\x08\x7f", "\\x00\\x07\\x08\\x7f"),
+        ("\u202eabc\u2066", "\\u202eabc\\u2066"),
+        ("\u200b\ufeff", "\\u200b\\ufeff"),
+        ("\u2028\u2029", "\\u2028\\u2029"),
+        ("\ud800", "\\ud800"),
+        ("\ue000", "\\ue000"),
+        ("", ""),
+    ],
+)
+def test_what_steers_or_hides_is_escaped(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_nothing_that_steers_is_left(text: str) -> None:
+    shown = printable(text)
+    assert shown.isprintable() or all(char.isprintable() or char.isspace() for char in shown)
+    assert not set(shown) & {"\x1b", "\r", "\n", "\x07", "\x9b"}
+    shown.encode()

@@ -1,0 +1,475 @@
+"""The same config gives the same weights: the setup of a run is what was asked for, recorded before its first step, and taken from
+there when the run is resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.harness import Zygote
+from tests.train.hog import hog
+from tests.train.runs import bits, make_store
+from tests.train.training import network, pairs, same_weights
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import stoker
+from stoker._clock import Waiting
+from stoker.errors import CheckpointInvalid, OptionError, TrainError
+from stoker.train import Setup
+from stoker.train import engine as engine_module
+from stoker.train.autotune import Timed
+from stoker.train.engine import Engine, Snapshot
+from stoker.train.run import read_record, recorded_setup
+from stoker.train.stream import Stream
+from stoker.train.trainer import Trainer
+
+LONG = 600
+"""Epochs of 12 batches that are long enough for measurements, also for those of hints."""
+
+
+def trainer_of(model: nn.Module, loss: Any = None, **options: Any) -> Trainer:
+    """With an optimizer as people make it, and nothing said about how steps are computed."""
+    given = {"progress": False, **options}
+    return Trainer(model, loss or nn.MSELoss(), torch.optim.AdamW(model.parameters(), lr=1e-2), **given)
+
+
+@pytest.fixture
+def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]], None]:
+    """Lets steps be done as ever, but take what a function of their setup says, on a machine that is calm and fast at bf16."""
+
+    def set_pace(seconds: Callable[[Setup], float]) -> None:
+        original = Engine._measure
+
+        def measure(self: Engine, setup: Setup, *given: Any, **options: Any) -> Timed:
+            return original(self, setup, *given, **options)._replace(seconds=seconds(setup))
+
+        monkeypatch.setattr(Engine, "_measure", measure)
+        monkeypatch.setattr(Waiting, "end", lambda self: (0, 1))
+        monkeypatch.setattr(engine_module, "_bf16_slowdown", lambda: 0.5)
+
+    return set_pace
+
+
+def faster_with_all(setup: Setup) -> float:
+    return 1.0 / (1 + setup.fused) / (4 if setup.precision == "bf16" else 1)
+
+
+def test_by_default_steps_are_those_of_the_plain_loop(pace: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever is faster is not taken where it changes bits. One line says what was found, and measuring it leaves no trace."""
+    pace(faster_with_all)
+    seen, quiet = network(dropout=0.3), network(dropout=0.3)
+    torch.manual_seed(1)
+    trainer = trainer_of(seen, progress=True, max_seconds=1e-9, ema=0.9)
+    result = trainer.fit(pairs(), epochs=LONG)
+    after = torch.rand(3)
+    assert result.setup == Setup()
+    assert not any(trial.chosen for trial in result.trials)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("  measuring setups (at most about ")
+    assert re.fullmatch(r'  bf16 would be 4\.0x faster \(4\.0-4\.0\), losses within \de-\d: speed="measured"', lines[1])
+    assert len(lines) == 2
+    torch.manual_seed(1)
+    again = trainer_of(quiet, max_seconds=1e-9, ema=0.9)
+    assert again.fit(pairs(), epochs=LONG).trials == (), "no hint would be printed, so nothing is measured"
+    assert same_weights(seen, quiet)
+    assert torch.equal(after, torch.rand(3))
+
+
+def test_short_runs_are_not_measured_for_a_hint(pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pace(faster_with_all)
+    monkeypatch.setattr(Stream, "peek", lambda *given: pytest.fail("a batch was asked for"))
+    trainer_of(network(), progress=True).fit(pairs(), epochs=3)
+    monkeypatch.undo()
+    pace(lambda setup: 1e-3 * faster_with_all(setup))  # many updates, but over in seconds
+    result = trainer_of(network(), progress=True, max_seconds=1e-9).fit(pairs(), epochs=LONG)
+    assert result.trials == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, Setup(precision="bf16", fused=True)),
+        ({"precision": "fp32"}, Setup(fused=True)),
+        ({"fused": False}, Setup(precision="bf16")),
+        ({"precision": "fp32", "fused": False}, Setup()),
+    ],
+    ids=str,
+)
+def test_measured_takes_what_is_faster_but_no_value_that_was_given(options: Any, expected: Setup, pace: Any) -> None:
+    pace(faster_with_all)
+    result = trainer_of(network(), speed="measured", max_seconds=1e-9, **options).fit(pairs(), epochs=LONG)
+    assert result.setup == expected
+
+
+def test_what_is_asked_for_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "peek", lambda *given: pytest.fail("a batch was asked for"))
+    model = network()
+    trainer = trainer_of(model, precision="bf16", fused=True)
+    result = trainer.fit(pairs(), epochs=30)
+    assert result.setup == Setup(precision="bf16", fused=True)
+    assert not trainer.optimizer.param_groups[0]["fused"], "the optimizer is given back as it was"
+    fused = network()
+    optimizer = torch.optim.AdamW(fused.parameters(), lr=1e-2, fused=True)
+    Trainer(fused, nn.MSELoss(), optimizer, precision="bf16", progress=False).fit(pairs(), epochs=30)
+    assert same_weights(model, fused)
+
+
+def test_a_fused_optimizer_that_cannot_be_is_refused() -> None:
+    model = network()
+    with pytest.raises(OptionError, match="RMSprop has no fused implementation; Adam, AdamW"):
+        Trainer(model, nn.MSELoss(), torch.optim.RMSprop(model.parameters()), fused=True)
+    with pytest.raises(OptionError, match="made with foreach=True"):
+        Trainer(model, nn.MSELoss(), torch.optim.AdamW(model.parameters(), foreach=True), fused=True)
+
+
+# ---- measuring leaves no trace ----
+
+
+class Drawn(torch.utils.data.Dataset[Any]):
+    """Samples with random numbers of its own and of everybody."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, number: int) -> Any:
+        x = torch.randn(6) + float(self.rng.random())
+        return x, x[:1]
+
+
+def generated() -> Iterator[Any]:
+    for _ in range(60):
+        x = torch.randn(8, 6)
+        yield x, x[:, :1]
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "list": pairs,
+    "shuffled": lambda: DataLoader(TensorDataset(*pairs(1, rows=64)[0]), batch_size=4, shuffle=True),
+    "own generator": lambda: DataLoader(
+        TensorDataset(*pairs(1, rows=64)[0]), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3)
+    ),
+    "drawn": lambda: DataLoader(Drawn(), batch_size=4, shuffle=True),
+    "generator": generated,
+    "feed": lambda: stoker.Feed(make_store(), stoker.Windows(6, horizon=1), batch_size=16, order=stoker.Shuffle(7)),
+}
+
+
+def fitted(kind: str, **options: Any) -> tuple[nn.Module, torch.Tensor]:
+    model = network(dropout=0.3)
+    torch.manual_seed(2)
+    loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target") if kind == "feed" else nn.MSELoss()
+    batches = SOURCES[kind]()
+    epochs = 1 if kind == "generator" else 30
+    trainer_of(model, loss, precision="fp32", compile=False, **options).fit(batches, epochs=epochs)
+    return model, torch.rand(4)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_measuring_leaves_no_trace_in_data_or_random_numbers(kind: str, pace: Any) -> None:
+    pace(lambda setup: 1.0)  # nothing is faster, so nothing is chosen
+    measured, after = fitted(kind, speed="measured")
+    told, expected = fitted(kind)
+    assert same_weights(measured, told)
+    assert torch.equal(after, expected)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "own generator", "drawn"])
+def test_batches_that_are_read_ahead_would_leave_one(kind: str, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: what was done before."""
+
+    def peek(self: Stream, count: int) -> list[Any]:
+        iterator = iter(self.batches)
+        return [next(iterator) for _ in range(count)]
+
+    monkeypatch.setattr(Stream, "peek", peek)
+    pace(lambda setup: 1.0)
+    assert not same_weights(fitted(kind, speed="measured")[0], fitted(kind)[0])
+
+
+class Counting(nn.Module):
+    """A model, or a loss, that counts its calls in an attribute and in a buffer, and computes with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.line = nn.Linear(6, 1)
+        self.register_buffer("total", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        self.calls += 1
+        self.total += 1
+        out: torch.Tensor = self.line(x) if y is None else ((x - y) ** 2).mean()
+        return out * (1 + 0.1 * self.calls) + self.total
+
+
+def test_what_modules_count_is_put_back(pace: Any) -> None:
+    pace(lambda setup: 1.0)
+    found = []
+    for speed in ("measured", "exact"):
+        torch.manual_seed(0)
+        model, criterion = Counting(), Counting()
+        trainer_of(model, criterion, precision="fp32", compile=False, speed=speed).fit(pairs(), epochs=30)
+        found.append((model.calls, criterion.calls, model.line.weight.detach().clone()))
+    assert found[0][:2] == found[1][:2] == (360, 360)
+    assert torch.equal(found[0][2], found[1][2])
+
+
+def test_a_digest_sees_every_bit() -> None:
+    model = network(norm=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    nn.functional.mse_loss(model(pairs(1)[0][0]), pairs(1)[0][1]).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    snapshot = Snapshot(model, optimizer)
+    before = snapshot.digest()
+    tensors = [*model.parameters(), *model.buffers(), *(value for state in optimizer.state.values() for value in state.values())]
+    assert snapshot.digest() == before
+    for tensor in tensors:
+        raw = tensor.detach().reshape(-1).view(torch.uint8)
+        raw[0] ^= 1
+        assert snapshot.digest() != before
+        raw[0] ^= 1
+    assert snapshot.digest() == before
+
+
+# ---- recorded, resumed, copied ----
+
+
+class Stop(Exception):
+    """The end of a process, for tests that stay in one."""
+
+
+def stop_at_call(model: nn.Module, call: int | None, stop: Callable[[], None], counts: Callable[[], bool] = lambda: True) -> None:
+    """Let the n-th forward pass, counted from 0, call `stop`. Not the loss: what that closes over is part of what a run is."""
+    count = 0
+
+    def hook(*_: Any) -> None:
+        nonlocal count
+        if counts():
+            count += 1
+            if count - 1 == call:
+                stop()
+
+    model.register_forward_pre_hook(hook)
+
+
+def raise_stop() -> None:
+    raise Stop
+
+
+def run_in(folder: Path, *, stop_at: int | None = None, resume: bool = False, **options: Any) -> tuple[Setup, nn.Module]:
+    model = network(dropout=0.2)
+    torch.manual_seed(3)
+    stop_at_call(model, stop_at, raise_stop, counts=(folder / "run.json").exists)  # measured steps come before that file
+    trainer = trainer_of(model, folder=folder, save_every=100, **options)
+    result = trainer.fit(pairs(), epochs=80, resume=resume)
+    return result.setup, model
+
+
+def test_the_setup_is_recorded_before_the_first_step_and_resumed_without_a_checkpoint(tmp_path: Path, pace: Any) -> None:
+    pace(faster_with_all)
+    with pytest.raises(Stop):
+        run_in(tmp_path / "killed", stop_at=0, speed="measured")
+    chosen = Setup(precision="bf16", fused=True)
+    assert recorded_setup(tmp_path / "killed") == chosen
+    trials = {trial["name"]: trial for trial in read_record(tmp_path / "killed").last.trials}
+    assert trials["fused"]["chosen"]
+    assert trials["fused"]["gain_low"] == trials["fused"]["gain_high"] == 2.0
+    assert not list((tmp_path / "killed" / "checkpoints").glob("step-*"))
+    pace(lambda setup: 1.0)  # now another setup would be chosen
+    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
+    assert setup == chosen
+    setup, copied = run_in(tmp_path / "copied", setup=tmp_path / "killed")
+    assert setup == chosen
+    assert same_weights(model, copied)
+
+
+def test_a_run_that_chose_again_would_be_seen(tmp_path: Path, pace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: resume without looking at what is recorded."""
+    pace(faster_with_all)
+    _, whole = run_in(tmp_path / "whole", speed="measured")
+    with pytest.raises(Stop):
+        run_in(tmp_path / "killed", stop_at=0, speed="measured")
+    monkeypatch.setattr(Trainer, "_known_setup", lambda *given, **options: None)
+    pace(lambda setup: 1.0)
+    setup, model = run_in(tmp_path / "killed", resume=True, speed="measured")
+    assert setup == Setup()
+    assert not same_weights(model, whole)
+
+
+def test_a_setup_is_copied_from_a_run_or_given(tmp_path: Path) -> None:
+    _, expected = run_in(tmp_path / "first", fused=True)
+    setup, model = run_in(tmp_path / "second", setup=str(tmp_path / "first"))
+    assert setup == Setup(fused=True)
+    assert same_weights(model, expected)
+    assert run_in(tmp_path / "third", setup=Setup(fused=True))[0] == Setup(fused=True)
+    with pytest.raises(OptionError, match=r"fused is False, but the setup of .*first has True. Leave one of them out"):
+        run_in(tmp_path / "fourth", setup=tmp_path / "first", fused=False)
+
+
+def test_a_setup_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrainError, match=r"holds no run\.json"):
+        run_in(tmp_path / "run", setup=tmp_path / "nothing")
+    run_in(tmp_path / "other", fused=True)
+    path = tmp_path / "other" / "run.json"
+    record = json.loads(path.read_bytes())
+    for change, message in (
+        ({"precision": "evil"}, r"the setup in .*run\.json is .*which is invalid"),
+        ({"graph": True}, r"not possible here: it has a CUDA graph, but the model is on cpu"),
+        ({"precision": "fp16"}, r"not possible here: it has fp16, but the model is on cpu"),
+    ):
+        record["sessions"][-1]["config"]["setup"] = asdict(Setup(fused=True)) | change
+        path.chmod(0o644)
+        path.write_text(json.dumps(record))
+        with pytest.raises((TrainError, OptionError), match=message):
+            run_in(tmp_path / "run", setup=tmp_path / "other")
+    del record["sessions"][-1]["config"]["setup"]
+    path.write_text(json.dumps(record))
+    with pytest.raises(TrainError, match="has no setup, so none can be taken from it"):
+        run_in(tmp_path / "run", setup=tmp_path / "other")
+    model = network()
+    optimizer = torch.optim.RMSprop(model.parameters())
+    with pytest.raises(OptionError, match="it has a fused optimizer, but RMSprop has no fused implementation"):
+        Trainer(model, nn.MSELoss(), optimizer, setup=Setup(fused=True), progress=False).fit(pairs())
+
+
+@pytest.mark.parametrize("stop_at", [0, 150])
+def test_a_resumed_run_refuses_another_setup_unless_allowed(stop_at: int, tmp_path: Path) -> None:
+    """With and without a checkpoint."""
+    with pytest.raises(Stop):
+        run_in(tmp_path / "run", stop_at=stop_at, fused=True)
+    with pytest.raises(CheckpointInvalid, match=r"setup.precision: 'fp32' saved, 'bf16' now"):
+        run_in(tmp_path / "run", resume=True, precision="bf16")
+    with pytest.raises(CheckpointInvalid, match=r"setup.fused: True saved, False now"):
+        run_in(tmp_path / "run", resume=True, fused=False)
+    model = network(dropout=0.2)
+    trainer = trainer_of(model, folder=tmp_path / "run", save_every=100, precision="bf16")
+    result = trainer.fit(pairs(), epochs=80, resume=True, allow=["setup.precision"])
+    assert result.setup == Setup(precision="bf16", fused=True)
+
+
+def test_a_run_of_before_is_resumed_in_the_setup_it_recorded(tmp_path: Path) -> None:
+    """Its run.json has no trials, and the configuration says precision "auto"."""
+    with pytest.raises(Stop):
+        run_in(tmp_path / "run", stop_at=150, fused=True)
+    path = tmp_path / "run" / "run.json"
+    record = json.loads(path.read_bytes())
+    del record["sessions"][0]["trials"]
+    path.chmod(0o644)
+    path.write_text(json.dumps(record))
+    setup, model = run_in(tmp_path / "run", resume=True, precision="auto", compile="auto")
+    assert setup == Setup(fused=True)
+    assert same_weights(model, run_in(tmp_path / "whole", fused=True)[1])
+
+
+# ---- beside a CPU hog ----
+
+
+class Killed(BaseException):
+    """The end of a process, which nothing catches."""
+
+
+def train(folder: str | None, *, kill_at: int | None = None, kill: Callable[[], None], resume: bool = False, **options: Any) -> Any:
+    """A run that ends at the n-th call of its model, counted from 1: while setups are measured, or later."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
+    loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
+    stop_at_call(model, None if kill_at is None else kill_at - 1, kill)
+    feed = stoker.Feed(make_store(), stoker.Windows(8, horizon=1), batch_size=16, order=stoker.Shuffle(7))
+    trainer = trainer_of(model, loss, folder=folder, save_every=60, clip=1.0, **options)
+    result = trainer.fit(feed, epochs=30, resume=resume)
+    return {"setup": asdict(result.setup), "bits": bits(dict(model.state_dict())), "step": result.step}
+
+
+def train_here(folder: Path | None = None, **options: Any) -> Any:
+    def kill() -> None:
+        raise Killed
+
+    return train(str(folder) if folder is not None else None, kill=kill, **options)
+
+
+def train_in_child(**options: Any) -> Any:
+    """The same in a process that dies."""
+    torch.set_num_threads(1)
+    return train(kill=lambda: os.kill(os.getpid(), signal.SIGKILL), **options)
+
+
+MOMENTS = (1, 2, 30, 59, 60, 61, 100, 200, 300, 330)
+"""Calls of the model at which a run is killed: its first step, before and after the first checkpoint (60), and its last step."""
+
+
+@pytest.fixture
+def quick_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that do not ask git, which takes most of the time of a small one."""
+    monkeypatch.setattr("stoker.train.run.find_commit", lambda folder: None)
+
+
+@pytest.mark.parametrize("moments", [MOMENTS[::4], pytest.param(MOMENTS, marks=pytest.mark.slow)], ids=len)
+def test_one_config_gives_one_set_of_bits_beside_a_cpu_hog(quick_runs: None, tmp_path: Path, moments: tuple[int, ...]) -> None:
+    """Several times, and ended at several moments: the same weights. By an exception; by kill -9 in the slow test below."""
+    with hog():
+        found = [train_here() for _ in moments]
+        for moment in moments:
+            with pytest.raises(Killed):
+                train_here(tmp_path / f"ended-{moment}", kill_at=moment)
+            found.append(train_here(tmp_path / f"ended-{moment}", resume=True))
+    assert found[0]["step"] == MOMENTS[-1]
+    assert all(one == found[0] for one in found)
+
+
+def test_a_choice_by_the_clock_would_give_several(monkeypatch: pytest.MonkeyPatch, pace: Any) -> None:
+    """Negative control: the same run where what is faster at the moment is taken, as was done before."""
+    found = []
+    for number in range(2):
+        monkeypatch.undo()
+        pace(lambda setup, number=number: 1.0 if number else faster_with_all(setup))
+        found.append(train_here(speed="measured", precision="fp32", compile=False)["bits"])
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("moment", [3, 40, 150])
+def test_a_measured_setup_stays_that_of_its_run_beside_a_cpu_hog(quick_runs: None, moment: int, tmp_path: Path) -> None:
+    """Ended while setups are measured, or later; a run that copies the setup has the same bits."""
+    options: Any = {"precision": "fp32", "compile": False}
+    with hog():
+        with pytest.raises(Killed):
+            train_here(tmp_path / "run", kill_at=moment, speed="measured", **options)
+        ended = train_here(tmp_path / "run", resume=True, speed="measured", **options)
+        assert all(one.config["setup"] == ended["setup"] for one in read_record(tmp_path / "run").sessions)
+        assert train_here(tmp_path / "copy", setup=tmp_path / "run") == ended
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[Zygote]:
+    with Zygote(
+        imports=("numpy", "torch", "stoker.train.trainer", "stoker.feed.feed", "tests.train.test_autotune_setup")
+    ) as zygote:
+        yield zygote
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("options", [{}, {"fused": True, "precision": "bf16"}, {"speed": "measured"}], ids=str)
+def test_kill_9_at_ten_moments_leaves_one_set_of_bits(children: Zygote, options: dict[str, Any], tmp_path: Path) -> None:
+    """A measured run has the bits of one that copies its setup."""
+    with hog():
+        for moment in MOMENTS:
+            folder = str(tmp_path / str(moment))
+            outcome = children.run(train_in_child, folder=folder, kill_at=moment, **options)
+            assert outcome.signal == signal.SIGKILL, outcome
+            ended = children.run(train_in_child, folder=folder, resume=True, **options).check()
+            copied = children.run(train_in_child, folder=str(tmp_path / f"copy-{moment}"), setup=folder).check()
+            assert copied == ended
+            assert "speed" in options or ended["setup"] == {**asdict(Setup()), **options}

@@ -1,0 +1,205 @@
+"""Writers: a failing one never stops a training, and a missing package is one line before it starts."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stoker.errors import OptionError
+from stoker.train.loggers import Mlflow, TensorBoard, Wandb, Writer, Writers, make_writer
+
+
+class Keeps:
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self.seen.append((step, dict(values)))
+
+    def close(self) -> None:
+        self.seen.append("closed")
+
+
+class Fails(Keeps):
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        super().write(step, values)
+        if step >= 2:
+            raise ConnectionError("no\nroute")
+
+
+def test_a_writer_that_fails_is_dropped_with_one_warning_and_the_others_go_on() -> None:
+    good, bad = Keeps(), Fails()
+    writers = Writers([bad, good])
+    writers.write(1, {"loss": 1.0})
+    with pytest.warns(
+        RuntimeWarning, match=r"writer Fails failed at step 2; it gets no more numbers\. ConnectionError: no route"
+    ) as seen:
+        writers.write(2, {"loss": 0.5})
+    assert len(seen) == 1
+    writers.write(3, {"loss": 0.2})
+    writers.close()
+    assert [entry[0] for entry in good.seen[:-1]] == [1, 2, 3]
+    assert len(bad.seen) == 2
+    assert good.seen[-1] == "closed"
+
+
+def test_negative_control_alone_it_would_stop_the_training() -> None:
+    with pytest.raises(ConnectionError):
+        Fails().write(2, {})
+
+
+def test_an_error_on_close_is_a_warning_and_the_rest_is_closed() -> None:
+    class Sticks(Keeps):
+        def close(self) -> None:
+            raise OSError
+
+    good = Keeps()
+    with pytest.warns(RuntimeWarning, match="writer Sticks failed as it was closed.*OSError: no reason given"):
+        Writers([Sticks(), good]).close()
+    assert good.seen == ["closed"]
+
+
+def test_ctrl_c_is_not_taken_for_a_failure() -> None:
+    class Interrupted(Keeps):
+        def write(self, step: int, values: Mapping[str, float]) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Writers([Interrupted()]).write(1, {})
+
+
+@pytest.mark.parametrize("thing", ["tensorboard", TensorBoard, object()])
+def test_what_is_no_writer_is_refused(thing: Any) -> None:
+    with pytest.raises(OptionError, match=r"writers holds .*; expected what has write\(step, values\)"):
+        Writers([thing])
+
+
+@pytest.mark.parametrize(("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("wandb", "wandb"), ("mlflow", "mlflow")])
+def test_a_missing_package_is_one_line_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(OptionError, match=rf"pip install 'stoker\[{name}\]'") as caught:
+        make_writer(name, folder=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"writer is 'csv'; expected 'tensorboard', 'wandb', 'mlflow'\."):
+        make_writer("csv", folder=tmp_path)
+
+
+def feed(writer: Writer) -> None:
+    writer.write(50, {"loss": 1.0, "rate": 10.0})
+    writer.write(100, {"loss": 0.5})
+    writer.close()
+
+
+def test_tensorboard_makes_its_file_at_the_first_step_and_drops_older_ones_from_it_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    calls: list[Any] = []
+
+    class SummaryWriter:
+        def __init__(self, **options: Any) -> None:
+            calls.append(options)
+
+        def add_scalar(self, name: str, value: float, *, global_step: int) -> None:
+            calls.append((name, value, global_step))
+
+        def close(self) -> None:
+            calls.append("closed")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=SummaryWriter))
+    idle = TensorBoard(tmp_path)
+    idle.close()
+    assert calls == []
+    feed(TensorBoard(tmp_path))
+    scalars = [("loss", 1.0, 50), ("rate", 10.0, 50), ("loss", 0.5, 100)]
+    assert calls == [{"log_dir": str(tmp_path), "purge_step": 50}, *scalars, "closed"]
+
+
+def test_tensorboard_events_can_be_read_back(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    feed(TensorBoard(tmp_path))
+    resumed = TensorBoard(tmp_path)
+    resumed.write(100, {"loss": 0.25})
+    resumed.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(50, 1.0), (100, 0.25)]
+
+
+def test_wandb_gets_a_run_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    class Run:
+        def log(self, values: dict[str, float], *, step: int) -> None:
+            calls.append((step, values))
+
+        def finish(self) -> None:
+            calls.append("finished")
+
+    def init(**options: Any) -> Run:
+        calls.append(options)
+        return Run()
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    feed(Wandb(project="p", mode="offline"))
+    assert calls == [{"project": "p", "mode": "offline"}, (50, {"loss": 1.0, "rate": 10.0}), (100, {"loss": 0.5}), "finished"]
+    make_writer("wandb", folder=tmp_path / "tfa")
+    assert calls[-1]["name"] == "tfa"
+
+
+def test_mlflow_logs_to_its_run_beside_one_that_is_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[Any] = []
+    run = types.SimpleNamespace(info=types.SimpleNamespace(run_id="r1"))
+    fake = types.SimpleNamespace(
+        set_tracking_uri=lambda uri: calls.append(uri),
+        set_experiment=lambda name: calls.append(name),
+        active_run=lambda: run,
+        start_run=lambda **options: calls.append(options) or run,
+        log_metrics=lambda values, *, step, run_id: calls.append((run_id, step, values)),
+        end_run=lambda: calls.append("ended"),
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    feed(Mlflow(experiment="e", name="n", tracking_uri="file:x"))
+    started = {"run_id": None, "run_name": "n", "nested": True}
+    assert calls == ["file:x", "e", started, ("r1", 50, {"loss": 1.0, "rate": 10.0}), ("r1", 100, {"loss": 0.5}), "ended"]
+    make_writer("mlflow", folder=tmp_path / "tfa")
+    assert calls[-1]["run_name"] == "tfa"
+
+
+def test_mlflow_writes_into_its_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real package, as the extra installs it: its default store is a SQLite file, and one of files is refused."""
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    writer = make_writer("mlflow", folder=tmp_path / "runs" / "one")
+    assert isinstance(writer, Mlflow)
+    for step in (1, 2):
+        writer.write(step, {"loss": 1.0 / step, "an odd (name)": float("nan"), "val_auc": 0.5})
+    writer.close()
+    run = mlflow.get_run(writer.run_id)
+    assert run.info.run_name == "one"
+    assert run.data.metrics["loss"] == 0.5
+    assert "an odd _name_" in run.data.metrics
+    assert mlflow.active_run() is None
+
+
+def test_a_store_that_mlflow_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(**options: object) -> None:
+        raise RuntimeError("The filesystem tracking backend\nis in maintenance mode.")
+
+    monkeypatch.setitem(sys.modules, "mlflow", types.SimpleNamespace(active_run=lambda: None, start_run=refuse))
+    with pytest.raises(OptionError, match=r"^Mlflow cannot begin a run: The filesystem .* sqlite:///mlflow\.db or") as caught:
+        make_writer("mlflow", folder=tmp_path)
+    assert "\n" not in str(caught.value)

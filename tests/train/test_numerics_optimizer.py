@@ -1,0 +1,100 @@
+"""The optimizer's step without torch's frame: the same weights, and nothing that looks at steps misses one."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from tests.train.training import network, pairs, trainer_of
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from stoker.train.numerics import bare_step
+
+
+class Counted(torch.optim.AdamW):
+    """An optimizer whose step is framed by its own wrapper, which says that it is torch's."""
+
+    count = 0
+
+    @functools.wraps(torch.optim.AdamW.step)
+    def step(self, *given: Any) -> Any:
+        """Count."""
+        Counted.count += 1
+        return super().step(*given)
+
+
+def made(kind: Any = torch.optim.AdamW) -> torch.optim.Optimizer:
+    model = network()
+    x, y = pairs(1)[0]
+    optimizer: torch.optim.Optimizer = kind(model.parameters(), lr=1e-2, fused=True)
+    torch.nn.functional.mse_loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+    return optimizer
+
+
+def weights(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def test_updates_as_the_framed_step_does() -> None:
+    bare, framed = made(), made()
+    step = bare_step(bare)
+    for _ in range(3):
+        step()
+        framed.step()
+    assert all(map(torch.equal, weights(bare), weights(framed)))
+
+
+def test_the_frame_is_left_out_of_a_plain_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing would be gained, and the tests below would see nothing."""
+    optimizer = made()
+    framed: list[Any] = []
+    step = bare_step(optimizer)
+    monkeypatch.setattr(torch.autograd.profiler.record_function, "__init__", lambda *given: framed.append(given))
+    monkeypatch.setattr(torch.autograd.profiler.record_function, "__enter__", lambda one: one)
+    monkeypatch.setattr(torch.autograd.profiler.record_function, "__exit__", lambda *given: None)
+    step()
+    assert not framed
+    optimizer.step()
+    assert framed
+
+
+@pytest.mark.parametrize("kind", ["pre", "post", "global pre", "global post"])
+def test_hooks_are_called_also_those_that_come_later(kind: str) -> None:
+    optimizer, calls = made(), []
+    step = bare_step(optimizer)
+    step()
+    register: Any = {
+        "pre": optimizer.register_step_pre_hook,
+        "post": optimizer.register_step_post_hook,
+        "global pre": register_optimizer_step_pre_hook,
+        "global post": register_optimizer_step_post_hook,
+    }[kind]
+    handle = register(lambda *given: calls.append(given))
+    step()
+    handle.remove()
+    step()
+    assert len(calls) == 1
+
+
+def test_a_profiler_sees_the_step() -> None:
+    step = bare_step(made())
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    assert any(event.key == "Optimizer.step#AdamW.step" for event in profile.key_averages())
+
+
+def test_a_step_that_was_replaced_is_the_one_that_is_called() -> None:
+    optimizer, calls = made(), []
+    step = bare_step(optimizer)
+    optimizer.step = lambda: calls.append(1)  # type: ignore[assignment, method-assign]
+    step()
+    assert calls
+
+
+def test_a_wrapper_around_the_step_is_not_left_out() -> None:
+    Counted.count = 0
+    model = network()
+    trainer_of(model, optimizer=Counted(model.parameters(), lr=1e-2, fused=True)).fit(pairs(3))
+    assert Counted.count == 3

@@ -1,0 +1,106 @@
+"""Early stopping: what is better, when it is enough, and that it goes on after a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from stoker.errors import CheckpointInvalid, OptionError
+from stoker.train.schedule import EarlyStopping, Verdict, guess_mode
+
+
+def verdicts(stopping: EarlyStopping, values: list[float]) -> list[tuple[bool, bool]]:
+    found = [stopping.update(value, epoch) for epoch, value in enumerate(values)]
+    return [(verdict.improved, verdict.stop) for verdict in found]
+
+
+def test_stops_after_patience_evaluations_in_a_row_without_progress() -> None:
+    stopping = EarlyStopping("val_loss", patience=2)
+    assert verdicts(stopping, [3, 2, 2, 1, 1, 1.5]) == [
+        (True, False),
+        (True, False),
+        (False, False),
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+    assert (stopping.best, stopping.best_epoch) == (1.0, 3)
+
+
+def test_progress_is_more_than_min_delta_over_the_best() -> None:
+    assert verdicts(EarlyStopping("val_auc", patience=9, min_delta=0.5), [1, 1.5, 1.6, 2.0]) == [
+        (True, False),
+        (False, False),
+        (True, False),
+        (False, False),
+    ]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_value_that_is_not_finite_is_never_better(value: float, mode: str) -> None:
+    stopping = EarlyStopping("x", mode=mode, patience=2)  # type: ignore[arg-type]
+    assert stopping.update(value, 0) == Verdict(improved=False, stop=False)
+    assert stopping.update(1.0, 1).improved
+    assert not stopping.update(value, 2).improved
+    assert stopping.update(value, 3).stop
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [
+        ("val_loss", "min"),
+        ("val_auc", "max"),
+        ("accuracy", "max"),
+        ("valid/MAE", "min"),
+        ("quantile_loss_0.9", "min"),
+        ("width", None),
+        ("auc_loss", None),
+        ("glossary", None),
+    ],
+)
+def test_the_mode_is_guessed_from_whole_words_only(metric: str, mode: str | None) -> None:
+    assert guess_mode(metric) == mode
+
+
+def test_a_guess_is_said_and_an_order_is_not() -> None:
+    assert EarlyStopping("val_auc").note == "more val_auc is better (guessed from its name; mode= says otherwise)"
+    assert EarlyStopping("val_auc", mode="max").note is None
+    with pytest.raises(OptionError, match="'width' does not tell"):
+        EarlyStopping("width")
+
+
+def test_goes_on_from_its_state_as_if_nothing_had_happened() -> None:
+    values = [3.0, 2.0, 2.5, math.nan, 1.9, 2.0, 2.0, 2.0]
+    whole = EarlyStopping("loss", patience=3)
+    expected = verdicts(whole, values)
+    for cut in range(len(values)):
+        first, second = EarlyStopping("loss", patience=3), EarlyStopping("loss", patience=3)
+        found = verdicts(first, values[:cut])
+        second.load_state_dict(json.loads(json.dumps(first.state_dict(), allow_nan=False)))
+        assert found + verdicts(second, values[cut:]) == expected
+
+
+def test_a_state_of_something_else_is_refused() -> None:
+    with pytest.raises(CheckpointInvalid, match=r"'val_auc' \(max\), this one about 'val_loss' \(min\)"):
+        EarlyStopping("val_loss").load_state_dict(EarlyStopping("val_auc").state_dict())
+    with pytest.raises(CheckpointInvalid, match="cannot be read"):
+        EarlyStopping("val_loss").load_state_dict({"metric": "val_loss", "mode": "min", "best": "low"})
+
+
+@pytest.mark.parametrize(
+    ("metric", "options"),
+    [
+        ("", {}),
+        ("loss", {"patience": 0}),
+        ("loss", {"patience": True}),
+        ("loss", {"mode": "low"}),
+        ("loss", {"min_delta": -1}),
+        ("loss", {"min_delta": math.nan}),
+    ],
+)
+def test_bad_options_are_named(metric: str, options: dict[str, object]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(options), 'metric')} is "):
+        EarlyStopping(metric, **options)  # type: ignore[arg-type]
