@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow test-gpu test-originals explore soak bench clean
+.PHONY: help setup demo test lint test-slow test-gpu test-originals explore soak bench compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -66,6 +66,9 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size
 	@for name in $(basename $(notdir $(wildcard benchmarks/bench_*.py))); do \
 	  echo "== $$name"; $(PY) -m benchmarks.$$name $(if $(FULL),,--small) || exit 1; \
 	done
+
+compare: $(STAMP) ## a recipe against the authors' code, in turn; RECIPE=tfa or time-moe
+	@$(PY) -m benchmarks.compare $(or $(RECIPE),time-moe)
 
 clean: ## remove .venv and what tools left behind
 	@rm -rf $(VENV) $(ORIGINALS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info

@@ -1,4 +1,4 @@
-"""`stoker bench`: a recipe against the way that it replaces, side by side on the machine at hand."""
+"""`python -m benchmarks.compare` (`make compare`): a recipe against the way that it replaces, side by side on the machine at hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.comparison import Line
 
 
-@click.group("bench", short_help="Measure a recipe against the way it replaces.")
+@click.group("compare")
 def command() -> None:
     """Measure the authors' way and ours in turn, here and now.
 
@@ -36,11 +36,12 @@ def time_moe(
     """Time-MoE: samples, steps of the model, and whole training on short series.
 
     \b
-    stoker bench time-moe
-    stoker bench time-moe --size 50m --length 256 --out bench.png
+    python -m benchmarks.compare time-moe
+    python -m benchmarks.compare time-moe --size 50m --length 256 --out bench.png
     """
+    from benchmarks import compare_time_moe as bench
     from stoker.errors import OptionError
-    from stoker.recipes.time_moe import SIZES, bench
+    from stoker.recipes.time_moe import SIZES
     from stoker.train.plots import check_picture
 
     if size is not None and size not in SIZES:
@@ -70,12 +71,12 @@ def tfa(batch_size: int | None, rounds: int, out: str | None, as_json: bool) -> 
     """TFA: labels a second of its authors' loop, of the same model in the recipe, and of the banded one.
 
     \b
-    stoker bench tfa
-    stoker bench tfa --batch-size 1024 --out bench.png
+    python -m benchmarks.compare tfa
+    python -m benchmarks.compare tfa --batch-size 1024 --out bench.png
     """
     import torch
 
-    from stoker.recipes.tfa import bench
+    from benchmarks import compare_tfa as bench
     from stoker.train.plots import check_picture
 
     if out is not None:
@@ -92,8 +93,8 @@ def _tell(text: str) -> None:
 
 def _show(lines: Sequence[Line], *, bench: str, title: str, plan: dict[str, Any], out: str | None, as_json: bool) -> None:
     """The table; and the picture and the record, where asked for."""
+    from benchmarks import comparison
     from stoker import _disk
-    from stoker.recipes import comparison
     from stoker.train.plots import save_svg
 
     names = ("authors' way", "stoker")
@@ -115,3 +116,12 @@ def _show(lines: Sequence[Line], *, bench: str, title: str, plan: dict[str, Any]
     console.print(told, soft_wrap=True)
     if out is not None:
         click.echo(f"written: {printable(out)}, {printable(str(Path(out).with_suffix('.json')))}")
+
+
+if __name__ == "__main__":
+    from stoker.errors import StokerError
+
+    try:
+        command()
+    except StokerError as error:
+        raise SystemExit(f"compare: {error}") from None

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import stoker
+from benchmarks.before import tfa_loop as before
 from benchmarks.comparison import Line, Rates, interleave, windows_for
-from stoker.recipes.tfa import before
 from stoker.recipes.tfa.model import Banded, TfaModel, build_model
 
 LENGTH, FEATURES = 48, 55

@@ -16,7 +16,7 @@ from tests.harness import FaultyFiles, Zygote
 
 from stoker import _disk
 from stoker._disk import AppendFile, Disk
-from stoker.errors import DiskError, DiskFull, OptionError
+from stoker.errors import DiskError, DiskFullError, OptionError
 
 OLD = b"old" * 1000
 NEW = b"newer" * 2000
@@ -65,7 +65,9 @@ def test_an_error_at_every_operation_is_named_and_leaves_no_debris(tmp_path: Pat
         _disk.write_file(path, OLD)
         with (
             FaultyFiles(error_at=(k, code), sticky=sticky),
-            pytest.raises(DiskFull if code in (errno.ENOSPC, errno.EDQUOT) else DiskError, match=re.escape(str(path))) as caught,
+            pytest.raises(
+                DiskFullError if code in (errno.ENOSPC, errno.EDQUOT) else DiskError, match=re.escape(str(path))
+            ) as caught,
         ):
             _disk.write_file(path, NEW)
         assert caught.value.errno == code
@@ -128,14 +130,14 @@ def test_a_file_that_need_not_last_is_replaced_whole_and_never_synced(tmp_path: 
 
 def test_disk_full_names_path_needed_and_free_bytes(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with FaultyFiles(error_at=(1, errno.ENOSPC)), pytest.raises(DiskFull) as caught:
+    with FaultyFiles(error_at=(1, errno.ENOSPC)), pytest.raises(DiskFullError) as caught:
         _disk.write_file(path, bytes(12_345))
     assert re.search(rf"{path}.*12,345 bytes needed, [\d,]+ free", str(caught.value))
 
 
 def test_the_kernel_itself_says_that_a_device_is_full() -> None:
     file = AppendFile(Path("/dev/full"), os.open("/dev/full", os.O_WRONLY), 0)
-    with pytest.raises(DiskFull, match=r"/dev/full.*3 bytes needed"):
+    with pytest.raises(DiskFullError, match=r"/dev/full.*3 bytes needed"):
         file.append(b"abc")
     file.close()
 

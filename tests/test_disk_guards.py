@@ -16,7 +16,7 @@ from tests.harness import Zygote
 
 from stoker import _disk
 from stoker._disk import Lock
-from stoker.errors import DiskError, DiskFull, StoreDamaged, StoreLocked
+from stoker.errors import DiskError, DiskFullError, StoreDamagedError, StoreLockedError
 
 OLD = b"old" * 1000
 
@@ -44,13 +44,13 @@ def test_a_second_process_is_refused_and_told_who_writes(tmp_path: Path, zygote:
     with Lock(tmp_path):
         refused = zygote.run(take_lock, folder=tmp_path)
         assert refused.error is not None
-        assert refused.error.startswith("StoreLocked")
+        assert refused.error.startswith("StoreLockedError")
         assert f"process {os.getpid()}." in refused.error
     zygote.run(take_lock, folder=tmp_path).check()
 
 
 def test_a_second_lock_of_the_same_process_is_refused_too(tmp_path: Path) -> None:
-    with Lock(tmp_path), pytest.raises(StoreLocked, match=str(os.getpid())), Lock(tmp_path):
+    with Lock(tmp_path), pytest.raises(StoreLockedError, match=str(os.getpid())), Lock(tmp_path):
         pass
 
 
@@ -65,7 +65,7 @@ def test_the_lock_is_held_until_its_holder_is_killed(tmp_path: Path, zygote: Zyg
     holder = zygote.start(take_lock_and_wait, folder=tmp_path)
     while not (tmp_path / "locked").exists():
         os.sched_yield()
-    with pytest.raises(StoreLocked, match=f"process {holder.pid}"), Lock(tmp_path):
+    with pytest.raises(StoreLockedError, match=f"process {holder.pid}"), Lock(tmp_path):
         pass
     holder.kill(signal.SIGKILL)
     assert holder.wait().signal == signal.SIGKILL
@@ -89,7 +89,7 @@ def remove_lock_file_before_flock(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_lock_file_that_was_replaced_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remove_lock_file_before_flock(tmp_path, monkeypatch)
-    with Lock(tmp_path), pytest.raises(StoreLocked), Lock(tmp_path):
+    with Lock(tmp_path), pytest.raises(StoreLockedError), Lock(tmp_path):
         pass
 
 
@@ -107,7 +107,7 @@ def test_a_lock_that_could_not_be_signed_is_free_again(tmp_path: Path, monkeypat
     lock = Lock(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(DiskFull), lock:
+        with pytest.raises(DiskFullError), lock:
             pass
     with Lock(tmp_path):
         pass
@@ -164,7 +164,7 @@ SHARD = "0123456789abcdef.npy"
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_a_hostile_name_is_refused_before_it_is_opened(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "open", lambda *_: pytest.fail("opened"))
-    with pytest.raises(StoreDamaged, match="shard name"):
+    with pytest.raises(StoreDamagedError, match="shard name"):
         _disk.open_inside(tmp_path, name)
 
 
@@ -204,7 +204,7 @@ def test_what_is_not_a_plain_file_is_refused(tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("s")  # short: the name of a socket has at most 107 bytes
     put(folder / SHARD)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(StoreDamaged, match="plain file"):
+    with pytest.raises(StoreDamagedError, match="plain file"):
         _disk.open_inside(folder, SHARD)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 

@@ -11,7 +11,7 @@ import pytest
 from tests.harness import FaultyFiles, Zygote
 
 from stoker._disk import Lock, LogFile, is_locked
-from stoker.errors import DiskError, DiskFull
+from stoker.errors import DiskError, DiskFullError
 
 LINES = [b"%d %s\n" % (number, b"x" * number) for number in range(8)]
 
@@ -51,12 +51,12 @@ def test_negative_control_a_torn_line_that_is_not_cut_spoils_the_next(tmp_path: 
 def test_a_full_disk_costs_the_line_and_not_those_after_it(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log")
     log.append(b"first\n")
-    with FaultyFiles(short_write_at=0, error_at=(1, errno.ENOSPC)), pytest.raises(DiskFull):
+    with FaultyFiles(short_write_at=0, error_at=(1, errno.ENOSPC)), pytest.raises(DiskFullError):
         log.append(b"second\n")
     assert (tmp_path / "log").read_bytes() == b"first\nsec"
     log.append(b"x\n")
     assert (tmp_path / "log").read_bytes() == b"first\nx\n"
-    with FaultyFiles(short_write_at=0, error_at=(1, errno.ENOSPC)), pytest.raises(DiskFull):
+    with FaultyFiles(short_write_at=0, error_at=(1, errno.ENOSPC)), pytest.raises(DiskFullError):
         log.append(b"third\n")
     log.close()
     assert (tmp_path / "log").read_bytes() == b"first\nx\n"

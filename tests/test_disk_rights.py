@@ -15,7 +15,16 @@ import pytest
 from tests.harness import FaultyFiles, Zygote
 
 from stoker import _disk
-from stoker.errors import MAX_MESSAGE, DiskError, DiskFull, OptionError, SourceInvalid, StokerError, StoreNotFound, shorten
+from stoker.errors import (
+    MAX_MESSAGE,
+    DiskError,
+    DiskFullError,
+    OptionError,
+    SourceInvalidError,
+    StokerError,
+    StoreNotFoundError,
+    shorten,
+)
 from stoker.store.pack.api import pack
 from stoker.store.store import Store, open_store
 
@@ -67,7 +76,9 @@ def few_inodes(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_without_inodes_is_said_to_have_none(few_inodes: Path) -> None:
-    with pytest.raises(DiskFull, match=r"the disk has no inodes left, so no file can be made on it although [\d,]+ bytes are free"):
+    with pytest.raises(
+        DiskFullError, match=r"the disk has no inodes left, so no file can be made on it although [\d,]+ bytes are free"
+    ):
         pack({f"c{i}": [1.0] for i in range(20)}, few_inodes / "store")
     assert list(few_inodes.iterdir()) == []
 
@@ -79,7 +90,7 @@ def fail_with(code: int, path: Path, *, inodes: int, free: int, all_inodes: int 
         mock.patch("os.statvfs", return_value=state),
         mock.patch("stoker._disk.free_bytes", return_value=free),
         FaultyFiles(error_at=(0, code)),
-        pytest.raises(DiskFull) as caught,
+        pytest.raises(DiskFullError) as caught,
     ):
         _disk.write_file(path, b"12345")
     return str(caught.value)
@@ -188,7 +199,7 @@ def test_what_stoker_did_not_make_is_no_scratch_folder(tmp_path: Path, kind: str
 # ---- messages ----
 
 
-@pytest.mark.parametrize("kind", [OptionError, SourceInvalid, StoreNotFound, DiskError, StokerError])
+@pytest.mark.parametrize("kind", [OptionError, SourceInvalidError, StoreNotFoundError, DiskError, StokerError])
 def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerError]) -> None:
     error = kind("a.csv holds " + "x" * 1_000_000 + " in row 7. Fix the file.")
     assert len(str(error)) <= MAX_MESSAGE
@@ -199,7 +210,7 @@ def test_messages_of_any_error_are_shortened_in_their_middle(kind: type[StokerEr
 
 
 def test_an_error_of_the_disk_keeps_its_number() -> None:
-    error = DiskFull(errno.ENOSPC, "y" * 5000)
+    error = DiskFullError(errno.ENOSPC, "y" * 5000)
     assert error.errno == errno.ENOSPC
     assert error.strerror is not None
     assert len(error.strerror) <= MAX_MESSAGE

@@ -13,79 +13,25 @@ goes along with a trainer in `stoker.train`, whole workloads in `stoker.recipes`
 from typing import TYPE_CHECKING
 
 from stoker._lazy import lazy
-from stoker.errors import (
-    BadValue,
-    BatchesInvalid,
-    CheckpointError,
-    CheckpointInvalid,
-    ConfigInvalid,
-    DiskError,
-    DiskFull,
-    FeedError,
-    LeakFound,
-    ManifestInvalid,
-    NonFinite,
-    OptionError,
-    SchemaDrift,
-    SourceChanged,
-    SourceEmpty,
-    SourceError,
-    SourceInvalid,
-    SourceNotFound,
-    SourceTooLarge,
-    StokerError,
-    StoreDamaged,
-    StoreError,
-    StoreExists,
-    StoreLocked,
-    StoreNotFound,
-    TimeDisorder,
-    TrainError,
-)
+from stoker.errors import StokerError
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BadValue",
-    "BatchesInvalid",
     "BlockShuffle",
     "ByLength",
-    "CheckpointError",
-    "CheckpointInvalid",
-    "ConfigInvalid",
-    "DiskError",
-    "DiskFull",
     "EarlyStopping",
     "Feed",
-    "FeedError",
-    "LeakFound",
-    "ManifestInvalid",
-    "NonFinite",
-    "OptionError",
-    "SchemaDrift",
     "Segments",
     "Sequences",
     "Sequential",
     "Shuffle",
-    "SourceChanged",
-    "SourceEmpty",
-    "SourceError",
-    "SourceInvalid",
-    "SourceNotFound",
-    "SourceTooLarge",
     "StokerError",
     "Store",
-    "StoreDamaged",
-    "StoreError",
-    "StoreExists",
-    "StoreLocked",
-    "StoreNotFound",
-    "TimeDisorder",
-    "TrainError",
     "Trainer",
     "Weighted",
     "Windows",
-    "check",
+    "audit",
     "inspect",
     "open",
     "pack",
@@ -105,23 +51,24 @@ _LAZY = {
     "Trainer": "stoker.train.trainer:Trainer",
     "Weighted": "stoker.sampling.orders:Weighted",
     "Windows": "stoker.sampling.views:Windows",
-    "check": "stoker.auditing.check:check",
+    "audit": "stoker.auditing.check:audit",
     "inspect": "stoker.store.inspect:inspect",
     "open": "stoker.store.store:open_store",
     "pack": "stoker.store.pack.api:pack",
     "verify": "stoker.store.inspect:verify",
 }
 
-_MODULES = ("diagnose", "encode", "recipes", "split", "testing", "train")
+_MODULES = ("diagnose", "encode", "errors", "recipes", "split", "testing", "train")
 
 if TYPE_CHECKING:
     from stoker import diagnose as diagnose
     from stoker import encode as encode
+    from stoker import errors as errors
     from stoker import recipes as recipes
     from stoker import split as split
     from stoker import testing as testing
     from stoker import train as train
-    from stoker.auditing.check import check
+    from stoker.auditing.check import audit
     from stoker.feed.feed import Feed
     from stoker.sampling.block_shuffle import BlockShuffle
     from stoker.sampling.orders import ByLength, Sequential, Shuffle, Weighted

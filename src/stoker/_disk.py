@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from stoker.errors import DiskError, DiskFull, OptionError, StokerError, StoreDamaged, StoreLocked
+from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, StoreDamagedError, StoreLockedError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -100,14 +100,14 @@ cache_disk = Disk()
 
 @contextlib.contextmanager
 def naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `DiskError` that names the path, or `DiskFull` with the bytes."""
+    """Turn an `OSError` of the block into a `DiskError` that names the path, or `DiskFullError` with the bytes."""
     try:
         yield
     except DiskError:
         raise
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(error.errno, f"{path}: {_what_is_full(path, error.errno, needed_bytes)}") from error
+            raise DiskFullError(error.errno, f"{path}: {_what_is_full(path, error.errno, needed_bytes)}") from error
         reason = os.strerror(error.errno) if error.errno else str(error)
         name = errno.errorcode.get(error.errno or 0, "unknown")
         raise DiskError(error.errno, f"{path}: {reason} ({name}).") from error
@@ -442,8 +442,8 @@ def remove_scratch(path: Path) -> None:
 def open_inside(folder: Path, name: str) -> int:
     """Open a shard for reading: its name has the one allowed shape, and it is a plain file, not a link or device."""
     if not SHARD_NAME.fullmatch(name):
-        raise StoreDamaged(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
-    return open_plain(folder / name, StoreDamaged)
+        raise StoreDamagedError(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
+    return open_plain(folder / name, StoreDamagedError)
 
 
 def open_plain(path: Path, refusal: type[StokerError]) -> int:
@@ -508,7 +508,7 @@ class Lock:
         except BlockingIOError:
             holder = os.read(fd, 32).decode("ascii", "replace").strip() or "unknown"
             os.close(fd)
-            raise StoreLocked(
+            raise StoreLockedError(
                 f"{self.path.parent} is being written by process {holder}. Wait for it to end, or pack to another folder."
             ) from None
         except FileNotFoundError:

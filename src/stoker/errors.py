@@ -3,30 +3,30 @@
     StokerError
     ├── OptionError        ValueError         an argument that cannot be meant
     ├── SourceError                           raw input
-    │   ├── SourceNotFound FileNotFoundError  nothing matched
-    │   ├── SourceEmpty    ValueError         matched, but holds nothing usable
-    │   ├── SourceInvalid  ValueError         damaged, unreadable, or not what its name says
-    │   ├── SourceTooLarge ValueError         needs more memory or columns than allowed
-    │   ├── SourceChanged  RuntimeError       changed while it was read
-    │   ├── SchemaDrift    ValueError         files that disagree about their columns
-    │   ├── BadValue       ValueError         a value that its column cannot hold
-    │   └── TimeDisorder   ValueError         times that do not rise within a series
+    │   ├── SourceNotFoundError FileNotFoundError  nothing matched
+    │   ├── SourceEmptyError    ValueError         matched, but holds nothing usable
+    │   ├── SourceInvalidError  ValueError         damaged, unreadable, or not what its name says
+    │   ├── SourceTooLargeError ValueError         needs more memory or columns than allowed
+    │   ├── SourceChangedError  RuntimeError       changed while it was read
+    │   ├── SchemaError    ValueError         files that disagree about their columns
+    │   ├── BadValueError       ValueError         a value that its column cannot hold
+    │   └── TimeOrderError   ValueError         times that do not rise within a series
     ├── StoreError                            packed data
-    │   ├── StoreNotFound  FileNotFoundError  no store at this path
-    │   ├── StoreExists    FileExistsError    a store at this path that may not be replaced
-    │   ├── StoreLocked    RuntimeError       another process is writing it
-    │   ├── ManifestInvalid ValueError        the manifest breaks a rule of the format
-    │   └── StoreDamaged   ValueError         a shard is missing, short, swapped or changed
+    │   ├── StoreNotFoundError  FileNotFoundError  no store at this path
+    │   ├── StoreExistsError    FileExistsError    a store at this path that may not be replaced
+    │   ├── StoreLockedError    RuntimeError       another process is writing it
+    │   ├── ManifestError ValueError        the manifest breaks a rule of the format
+    │   └── StoreDamagedError   ValueError         a shard is missing, short, swapped or changed
     ├── FeedError          RuntimeError       batches that cannot be made or resumed
-    ├── BatchesInvalid     ValueError         batches that break what they promise
-    ├── LeakFound          ValueError         a split that lets a model see what it is tested on
-    ├── ConfigInvalid      ValueError         a configuration with a key or value that cannot be meant
+    ├── BatchError     ValueError         batches that break what they promise
+    ├── LeakError          ValueError         a split that lets a model see what it is tested on
+    ├── ConfigError      ValueError         a configuration with a key or value that cannot be meant
     ├── TrainError         RuntimeError       a training that cannot go on
-    │   └── NonFinite      ArithmeticError    and the reason is a loss or gradient that is no number
+    │   └── NonFiniteError      ArithmeticError    and the reason is a loss or gradient that is no number
     ├── CheckpointError    RuntimeError       a checkpoint that cannot be written or used
-    │   └── CheckpointInvalid ValueError      and the reason is that it is damaged, or of something else
+    │   └── CheckpointInvalidError ValueError      and the reason is that it is damaged, or of something else
     └── DiskError          OSError            the disk refused an operation
-        └── DiskFull       OSError            and the reason is missing space
+        └── DiskFullError       OSError            and the reason is missing space
 
 A message is one line: what and where, found against expected, what to do. It is cut in its middle where a name or a value from data
 makes it longer than `MAX_MESSAGE` characters.
@@ -74,35 +74,35 @@ class SourceError(StokerError):
     """Raw input that cannot be used."""
 
 
-class SourceNotFound(SourceError, FileNotFoundError):
+class SourceNotFoundError(SourceError, FileNotFoundError):
     """No file matches what was asked for."""
 
 
-class SourceEmpty(SourceError, ValueError):
+class SourceEmptyError(SourceError, ValueError):
     """Files were found, but they hold nothing usable."""
 
 
-class SourceInvalid(SourceError, ValueError):
+class SourceInvalidError(SourceError, ValueError):
     """A file that is damaged, unreadable, or not what its name says."""
 
 
-class SourceTooLarge(SourceError, ValueError):
+class SourceTooLargeError(SourceError, ValueError):
     """One value, line or row group needs more memory than the pack was given."""
 
 
-class SourceChanged(SourceError, RuntimeError):
+class SourceChangedError(SourceError, RuntimeError):
     """A file changed between two looks at it."""
 
 
-class SchemaDrift(SourceError, ValueError):
+class SchemaError(SourceError, ValueError):
     """Files of one pack disagree about names or types of columns."""
 
 
-class BadValue(SourceError, ValueError):
+class BadValueError(SourceError, ValueError):
     """A value that its column cannot hold without loss."""
 
 
-class TimeDisorder(SourceError, ValueError):
+class TimeOrderError(SourceError, ValueError):
     """Times that do not rise strictly within a series."""
 
 
@@ -110,23 +110,23 @@ class StoreError(StokerError):
     """A packed store that cannot be used."""
 
 
-class StoreNotFound(StoreError, FileNotFoundError):
+class StoreNotFoundError(StoreError, FileNotFoundError):
     """There is no store at this path."""
 
 
-class StoreExists(StoreError, FileExistsError):
+class StoreExistsError(StoreError, FileExistsError):
     """There is a store at this path already, and replacing it was not asked for."""
 
 
-class StoreLocked(StoreError, RuntimeError):
+class StoreLockedError(StoreError, RuntimeError):
     """Another process is writing this store."""
 
 
-class ManifestInvalid(StoreError, ValueError):
+class ManifestError(StoreError, ValueError):
     """The manifest breaks a rule of the format."""
 
 
-class StoreDamaged(StoreError, ValueError):
+class StoreDamagedError(StoreError, ValueError):
     """A shard is missing, short, swapped or changed."""
 
 
@@ -134,15 +134,15 @@ class FeedError(StokerError, RuntimeError):
     """Batches that cannot be made or resumed as asked."""
 
 
-class BatchesInvalid(StokerError, ValueError):
+class BatchError(StokerError, ValueError):
     """Batches that break what they promise, or that cannot be had at all."""
 
 
-class LeakFound(StokerError, ValueError):
+class LeakError(StokerError, ValueError):
     """A split that lets a model see what it is tested on."""
 
 
-class ConfigInvalid(StokerError, ValueError):
+class ConfigError(StokerError, ValueError):
     """A configuration with a key or a value that cannot be meant."""
 
 
@@ -150,7 +150,7 @@ class TrainError(StokerError, RuntimeError):
     """A training that cannot go on."""
 
 
-class NonFinite(TrainError, ArithmeticError):
+class NonFiniteError(TrainError, ArithmeticError):
     """A loss or a gradient that is not a number; the weights are those before it."""
 
 
@@ -158,7 +158,7 @@ class CheckpointError(StokerError, RuntimeError):
     """A checkpoint that cannot be written or used."""
 
 
-class CheckpointInvalid(CheckpointError, ValueError):
+class CheckpointInvalidError(CheckpointError, ValueError):
     """A checkpoint that is damaged, unfinished, or of something else."""
 
 
@@ -166,5 +166,5 @@ class DiskError(StokerError, OSError):
     """The operating system refused an operation on a file."""
 
 
-class DiskFull(DiskError):
+class DiskFullError(DiskError):
     """There is no space left for a write."""

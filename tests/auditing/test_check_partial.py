@@ -12,11 +12,11 @@ from tests.auditing.samples import of
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.auditing import samples
-from stoker.auditing.check import Audit, check
+from stoker.auditing.check import Audit, audit
 
 
-def faults(audit: Audit) -> list[str]:
-    return [found.kind for found in audit.checks if found.severity == "fault"]
+def faults(report: Audit) -> list[str]:
+    return [found.kind for found in report.checks if found.severity == "fault"]
 
 
 def ratings(num: int, users: int, items: int, seed: int = 0) -> TensorDataset:
@@ -45,21 +45,21 @@ def test_what_is_right_is_never_blamed_however_little_was_read(
     num: int, users: int, items: int, limit: int, max_batches: int | None, seed: int
 ) -> None:
     loader = shuffled(ratings(num, users, items, seed), seed)
-    assert faults(check(loader, epochs=2, reference_limit=limit, max_batches=max_batches)) == []
+    assert faults(audit(loader, epochs=2, reference_limit=limit, max_batches=max_batches)) == []
 
 
 @pytest.mark.parametrize("limit", [20, 60, 2000, 10_000])
 def test_each_sample_twice_in_the_data_is_no_repeat(limit: int) -> None:
     x = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).repeat(2, 1)
-    assert faults(check(shuffled(TensorDataset(x, x[:, 0] > 0)), reference_limit=limit)) == []
+    assert faults(audit(shuffled(TensorDataset(x, x[:, 0] > 0)), reference_limit=limit)) == []
 
 
 def test_negative_control_anchors_that_are_trusted_accuse_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = shuffled(ratings(1400, 700, 1000))
-    assert faults(check(loader, reference_limit=30)) == []
+    assert faults(audit(loader, reference_limit=30)) == []
     monkeypatch.setattr(samples.Known, "again_by_chance", lambda self, num_rows: 0.0)
     monkeypatch.setattr(samples.Known, "mixed_by_chance", lambda self, strangers: 0.0)
-    assert faults(check(loader, reference_limit=30)) == ["seen twice", "mixed rows"]
+    assert faults(audit(loader, reference_limit=30)) == ["seen twice", "mixed rows"]
 
 
 def test_what_samples_that_were_not_read_cannot_explain_is_a_fault() -> None:
@@ -67,27 +67,27 @@ def test_what_samples_that_were_not_read_cannot_explain_is_a_fault() -> None:
     x, y = torch.randn(4000, 3, generator=random), torch.randint(0, 3, (4000,), generator=random)
     data = TensorDataset(x, y)
     for wrong, limit in (y.roll(1), 500), (torch.where(torch.arange(4000) % 5 == 0, y.roll(7), y), 2000):
-        audit = check(shuffled(TensorDataset(x, wrong)), reference=data, reference_limit=limit)
-        assert faults(audit) == ["mixed rows"]
+        report = audit(shuffled(TensorDataset(x, wrong)), reference=data, reference_limit=limit)
+        assert faults(report) == ["mixed rows"]
     order = torch.cat([torch.randperm(4000, generator=random), torch.randperm(4000, generator=random)[:1000]])
-    again = check([data[order[i : i + 16]] for i in range(0, len(order), 16)], reference=data, reference_limit=2000)
+    again = audit([data[order[i : i + 16]] for i in range(0, len(order), 16)], reference=data, reference_limit=2000)
     assert faults(again) == ["seen twice"]
     assert 200 < of(again, "seen twice").count < 600
 
 
 def test_what_cannot_be_known_is_said() -> None:
-    audit = check(shuffled(ratings(1400, 100, 1000)), reference_limit=300)
-    assert "several have the same '[1]': a row may be any other" in of(audit, "mixed rows").text
-    assert of(audit, "mixed rows").severity == "unchecked"
+    report = audit(shuffled(ratings(1400, 100, 1000)), reference_limit=300)
+    assert "several have the same '[1]': a row may be any other" in of(report, "mixed rows").text
+    assert of(report, "mixed rows").severity == "unchecked"
 
 
 @pytest.mark.parametrize("limit", [20, 100, 1000])
 def test_contents_that_repeat_unseen_are_no_leak(limit: int) -> None:
     train, valid = shuffled(ratings(4000, 300, 100, seed=0)), shuffled(ratings(4000, 300, 100, seed=1))
-    assert faults(check(train, reference_limit=limit, apart_from=valid)) == []
+    assert faults(audit(train, reference_limit=limit, apart_from=valid)) == []
 
 
 def test_a_leak_is_found_in_a_part() -> None:
     x = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0))
     train, valid = shuffled(TensorDataset(x[:3000])), shuffled(TensorDataset(x[2500:]))
-    assert faults(check(train, reference_limit=2000, apart_from=valid)) == ["shared samples"]
+    assert faults(audit(train, reference_limit=2000, apart_from=valid)) == ["shared samples"]

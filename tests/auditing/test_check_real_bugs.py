@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset, get_worker_info
 
-from stoker.auditing.check import Audit, check
+from stoker.auditing.check import Audit, audit
 
 NUM_BARS, STEPS, BATCH = 1000, 12, 50
 BARS = torch.randn(NUM_BARS + STEPS, 3, generator=torch.Generator().manual_seed(0))
@@ -43,12 +43,12 @@ def in_batches(order: Any, size: int = BATCH) -> Iterator[Batch]:
     return (take(order[i : i + size]) for i in range(0, len(order), size))
 
 
-def faults(audit: Audit) -> dict[str, int]:
-    return {fault.kind: fault.count for fault in audit.faults}
+def faults(found: Audit) -> dict[str, int]:
+    return {fault.kind: fault.count for fault in found.faults}
 
 
-def text(audit: Audit, kind: str) -> str:
-    return next(check.text for check in audit.checks if check.kind == kind)
+def text(found: Audit, kind: str) -> str:
+    return next(audit.text for audit in found.checks if audit.kind == kind)
 
 
 class SeqWindows(IterableDataset[Batch]):
@@ -74,28 +74,28 @@ class SeqWindows(IterableDataset[Batch]):
 
 @pytest.mark.parametrize("reference", [None, Windows()], ids=["alone", "reference"])
 def test_every_worker_serves_everything(reference: Any) -> None:
-    audit = check(DataLoader(SeqWindows(), batch_size=None, num_workers=2), reference=reference)
-    assert faults(audit) == {"seen twice": NUM_BARS}
-    assert "1,000 of 2,000 rows of epoch 0 came again: every sample came 2 times" in text(audit, "seen twice")
-    assert "Each of 2 worker processes yields everything" in text(audit, "seen twice")
+    found = audit(DataLoader(SeqWindows(), batch_size=None, num_workers=2), reference=reference)
+    assert faults(found) == {"seen twice": NUM_BARS}
+    assert "1,000 of 2,000 rows of epoch 0 came again: every sample came 2 times" in text(found, "seen twice")
+    assert "Each of 2 worker processes yields everything" in text(found, "seen twice")
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_workers_that_share_the_work_are_not_accused(workers: int) -> None:
-    assert not faults(check(DataLoader(SeqWindows(shared_out=True), batch_size=None, num_workers=workers), reference=Windows()))
+    assert not faults(audit(DataLoader(SeqWindows(shared_out=True), batch_size=None, num_workers=workers), reference=Windows()))
 
 
 def test_a_worker_that_writes_into_what_it_has_sent() -> None:
-    audit = check(DataLoader(SeqWindows(own_memory=False), batch_size=None, num_workers=1), reference=Windows())
-    assert "reused memory" in faults(audit)
+    found = audit(DataLoader(SeqWindows(own_memory=False), batch_size=None, num_workers=1), reference=Windows())
+    assert "reused memory" in faults(found)
 
 
 def test_six_times_is_six_times() -> None:
     six = [batch for start in range(0, NUM_BARS, BATCH) for batch in [take(range(start, start + BATCH))] * 6]
     copies = [(x.clone(), y.clone()) for x, y in six]
-    audit = check(copies, reference=Windows())
-    assert faults(audit) == {"seen twice": 5 * NUM_BARS}
-    assert "every sample came 6 times" in text(audit, "seen twice")
+    found = audit(copies, reference=Windows())
+    assert faults(found) == {"seen twice": 5 * NUM_BARS}
+    assert "every sample came 6 times" in text(found, "seen twice")
 
 
 def raced(batches: Iterator[Batch], rng: np.random.Generator, share: float) -> Iterator[Batch]:
@@ -109,29 +109,29 @@ def raced(batches: Iterator[Batch], rng: np.random.Generator, share: float) -> I
 def test_x_and_y_of_different_rows(targets: torch.Tensor, rng: np.random.Generator) -> None:
     order = rng.permutation(NUM_BARS)
     batches = [take(order[i : i + BATCH], targets) for i in range(0, NUM_BARS, BATCH)]
-    audit = check(raced(iter(batches), rng, 0.15), reference=Windows(targets))
-    assert set(faults(audit)) == {"mixed rows", "seen twice", "never seen"}
-    assert 0.03 * NUM_BARS < faults(audit)["mixed rows"] < 0.25 * NUM_BARS
-    assert " has '[0]' of sample " in text(audit, "mixed rows")
-    assert not faults(check(raced(iter(batches), rng, 0.0), reference=Windows(targets)))
+    found = audit(raced(iter(batches), rng, 0.15), reference=Windows(targets))
+    assert set(faults(found)) == {"mixed rows", "seen twice", "never seen"}
+    assert 0.03 * NUM_BARS < faults(found)["mixed rows"] < 0.25 * NUM_BARS
+    assert " has '[0]' of sample " in text(found, "mixed rows")
+    assert not faults(audit(raced(iter(batches), rng, 0.0), reference=Windows(targets)))
 
 
 @pytest.mark.parametrize("shift", [1, -3])
 def test_labels_that_are_shifted_against_their_windows(shift: int) -> None:
     shifted = torch.roll(RETURNS, -shift)
-    audit = check(DataLoader(TensorDataset(take(range(NUM_BARS))[0], shifted), batch_size=BATCH, shuffle=True), reference=Windows())
-    assert faults(audit) == {"mixed rows": NUM_BARS}
+    found = audit(DataLoader(TensorDataset(take(range(NUM_BARS))[0], shifted), batch_size=BATCH, shuffle=True), reference=Windows())
+    assert faults(found) == {"mixed rows": NUM_BARS}
     where = f"{abs(shift)} {'after' if shift > 0 else 'before'}"
-    assert f"of them '[1]' is that of the sample {where}." in text(audit, "mixed rows")
+    assert f"of them '[1]' is that of the sample {where}." in text(found, "mixed rows")
 
 
 def test_sequential_order_sold_as_shuffled() -> None:
     loader = DataLoader(Windows(), batch_size=BATCH)
-    audit = check(loader, shuffled=True, epochs=2)
-    assert set(faults(audit)) == {"order"}
-    assert "100% of the samples are followed by the next one" in text(audit, "order")
-    assert not faults(check(loader))
-    assert not faults(check(DataLoader(Windows(), batch_size=BATCH, shuffle=True), shuffled=True))
+    found = audit(loader, shuffled=True, epochs=2)
+    assert set(faults(found)) == {"order"}
+    assert "100% of the samples are followed by the next one" in text(found, "order")
+    assert not faults(audit(loader))
+    assert not faults(audit(DataLoader(Windows(), batch_size=BATCH, shuffle=True), shuffled=True))
 
 
 def spread(orders: list[Any]) -> float:
@@ -180,44 +180,44 @@ def test_a_shuffle_that_is_none(make: Callable[[np.random.Generator, int], Any],
     orders = [make(rng, size), make(rng, size)]
     assert sorted(orders[0]) == list(range(NUM_BARS))
     epochs = iter(orders)
-    audit = check(lambda: in_batches(next(epochs)), reference=Windows(), shuffled=True, epochs=2)
-    assert "order" in faults(audit)
-    assert f"spread {spread(orders[:1]):.2f} times as far" in text(audit, "order")
+    found = audit(lambda: in_batches(next(epochs)), reference=Windows(), shuffled=True, epochs=2)
+    assert "order" in faults(found)
+    assert f"spread {spread(orders[:1]):.2f} times as far" in text(found, "order")
 
 
 def test_the_spread_of_a_loader_that_permutes_blocks(rng: np.random.Generator) -> None:
-    audit = check(in_batches(in_windows(rng, 190)), reference=Windows(), shuffled=True)
+    found = audit(in_batches(in_windows(rng, 190)), reference=Windows(), shuffled=True)
     assert 0.15 < spread([in_windows(rng, 190)]) < 0.23
-    assert "Batches are drawn from parts of the data" in text(audit, "order")
+    assert "Batches are drawn from parts of the data" in text(found, "order")
 
 
 def test_true_shuffles_are_not_accused(rng: np.random.Generator) -> None:
     for size in (1, 7, BATCH, NUM_BARS):
-        audit = check(lambda size=size: in_batches(rng.permutation(NUM_BARS), size), reference=Windows(), shuffled=True, epochs=2)
-        assert not faults(audit), (size, audit)
+        found = audit(lambda size=size: in_batches(rng.permutation(NUM_BARS), size), reference=Windows(), shuffled=True, epochs=2)
+        assert not faults(found), (size, found)
 
 
 def test_the_same_permutation_every_epoch(rng: np.random.Generator) -> None:
     order = rng.permutation(NUM_BARS)
     for reference in (Windows(), None):
-        audit = check(lambda: in_batches(order), reference=reference, shuffled=True, epochs=2)
-        assert set(faults(audit)) == {"same order"}
-        assert "Two epochs have the very same order" in text(audit, "same order")
-        fresh = check(lambda: in_batches(rng.permutation(NUM_BARS)), reference=reference, shuffled=True, epochs=2)
+        found = audit(lambda: in_batches(order), reference=reference, shuffled=True, epochs=2)
+        assert set(faults(found)) == {"same order"}
+        assert "Two epochs have the very same order" in text(found, "same order")
+        fresh = audit(lambda: in_batches(rng.permutation(NUM_BARS)), reference=reference, shuffled=True, epochs=2)
         assert not faults(fresh)
 
 
 def test_a_sampler_whose_epoch_is_never_set() -> None:
     loader = DataLoader(Windows(), batch_size=BATCH, sampler=DistributedSampler(Windows(), 1, 0))
-    assert set(faults(check(lambda: iter(loader), reference=Windows(), shuffled=True, epochs=2))) == {"same order"}
-    assert not faults(check(loader, epochs=2))
+    assert set(faults(audit(lambda: iter(loader), reference=Windows(), shuffled=True, epochs=2))) == {"same order"}
+    assert not faults(audit(loader, epochs=2))
 
 
 def test_the_same_batches_in_another_order_every_epoch(rng: np.random.Generator) -> None:
     order = rng.permutation(NUM_BARS).reshape(-1, BATCH)
-    audit = check(lambda: in_batches(rng.permutation(order).ravel()), reference=Windows(), shuffled=True, epochs=2)
-    assert set(faults(audit)) == {"same order"}
-    assert "of the samples have the same follower in two epochs" in text(audit, "same order")
+    found = audit(lambda: in_batches(rng.permutation(order).ravel()), reference=Windows(), shuffled=True, epochs=2)
+    assert set(faults(found)) == {"same order"}
+    assert "of the samples have the same follower in two epochs" in text(found, "same order")
 
 
 def ring(depth: int, *, copied: bool = False) -> Iterator[Batch]:
@@ -232,13 +232,13 @@ def ring(depth: int, *, copied: bool = False) -> Iterator[Batch]:
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 13])
 def test_a_ring_that_is_used_again_too_early(depth: int) -> None:
-    audit = check(ring(depth))
-    assert set(faults(audit)) == {"reused memory"}
-    assert "batch 0 had its '[0]' changed" in text(audit, "reused memory")
+    found = audit(ring(depth))
+    assert set(faults(found)) == {"reused memory"}
+    assert "batch 0 had its '[0]' changed" in text(found, "reused memory")
     if depth in (1, 2, 8):  # where it is looked at just then
-        assert f"by the time {depth} further batch" in text(audit, "reused memory")
-        assert f"now holds that of batch {depth}." in text(audit, "reused memory")
-    assert not faults(check(ring(depth, copied=True)))
+        assert f"by the time {depth} further batch" in text(found, "reused memory")
+        assert f"now holds that of batch {depth}." in text(found, "reused memory")
+    assert not faults(audit(ring(depth, copied=True)))
 
 
 def test_a_buffer_of_numpy_that_is_used_again() -> None:
@@ -250,52 +250,52 @@ def test_a_buffer_of_numpy_that_is_used_again() -> None:
             buffer[:, 0] = np.arange(i * BATCH, (i + 1) * BATCH)
             yield {"x": buffer}
 
-    assert set(faults(check(filled))) == {"reused memory"}
+    assert set(faults(audit(filled))) == {"reused memory"}
 
 
 def test_the_same_memory_twice() -> None:
     batch = take(range(BATCH))
-    assert set(faults(check([batch, batch, take(range(BATCH, 2 * BATCH))]))) == {"reused memory"}
+    assert set(faults(audit([batch, batch, take(range(BATCH, 2 * BATCH))]))) == {"reused memory"}
     mask = torch.ones(BATCH)
-    assert not faults(check([{"x": x, "mask": mask} for x, _ in in_batches(range(NUM_BARS))]))
+    assert not faults(audit([{"x": x, "mask": mask} for x, _ in in_batches(range(NUM_BARS))]))
 
 
 def test_views_of_one_array_are_no_reuse() -> None:
     windows = BARS.unfold(0, STEPS, 1)
-    assert not faults(check([windows[i : i + BATCH] for i in range(0, NUM_BARS, 7)][:30], once=False))
+    assert not faults(audit([windows[i : i + BATCH] for i in range(0, NUM_BARS, 7)][:30], once=False))
 
 
 @pytest.mark.parametrize("reference", [None, Windows()], ids=["alone", "reference"])
 def test_a_last_batch_filled_up_with_repeats(reference: Any, rng: np.random.Generator) -> None:
     order = rng.permutation(NUM_BARS)
     filled = [*order, *order[: 64 - NUM_BARS % 64]]
-    audit = check(in_batches(filled, 64), reference=reference)
-    assert faults(audit) == {"seen twice": 64 - NUM_BARS % 64}
-    assert "All in the last batch (15)" in text(audit, "seen twice")
-    assert not faults(check(in_batches(order, 64), reference=reference))
+    found = audit(in_batches(filled, 64), reference=reference)
+    assert faults(found) == {"seen twice": 64 - NUM_BARS % 64}
+    assert "All in the last batch (15)" in text(found, "seen twice")
+    assert not faults(audit(in_batches(order, 64), reference=reference))
 
 
 def test_ranks_that_are_filled_up_with_repeats() -> None:
     data = Subset(Windows(), range(997))
     loaders = [DataLoader(data, batch_size=BATCH, sampler=DistributedSampler(data, 4, rank)) for rank in range(4)]
-    audit = check(itertools.chain(*loaders), reference=data)
-    assert faults(audit) == {"seen twice": 3}
+    found = audit(itertools.chain(*loaders), reference=data)
+    assert faults(found) == {"seen twice": 3}
     even = Subset(Windows(), range(996))
     loaders = [DataLoader(even, batch_size=BATCH, sampler=DistributedSampler(even, 4, rank)) for rank in range(4)]
-    assert not faults(check(itertools.chain(*loaders), reference=even))
+    assert not faults(audit(itertools.chain(*loaders), reference=even))
 
 
 def test_validation_that_is_in_training() -> None:
     """Files of events that were used for training, and again for validation."""
     train, leaked, apart = Subset(Windows(), range(800)), Subset(Windows(), range(700, 900)), Subset(Windows(), range(800, 1000))
     loader = DataLoader(train, batch_size=BATCH, shuffle=True)
-    audit = check(loader, apart_from=DataLoader(leaked, batch_size=BATCH))
-    assert faults(audit) == {"shared samples": 100}
-    assert not faults(check(loader, apart_from=DataLoader(apart, batch_size=BATCH)))
+    found = audit(loader, apart_from=DataLoader(leaked, batch_size=BATCH))
+    assert faults(found) == {"shared samples": 100}
+    assert not faults(audit(loader, apart_from=DataLoader(apart, batch_size=BATCH)))
 
 
 def test_a_tail_that_is_never_seen() -> None:
     """The last windows are lost where their number does not fill a batch, and nobody said so."""
-    audit = check((take(range(i, i + 64)) for i in range(0, NUM_BARS - 63, 64)), reference=Windows())
-    assert faults(audit) == {"never seen": NUM_BARS % 64}
-    assert text(audit, "never seen").endswith("samples 960 to 999.")
+    found = audit((take(range(i, i + 64)) for i in range(0, NUM_BARS - 63, 64)), reference=Windows())
+    assert faults(found) == {"never seen": NUM_BARS % 64}
+    assert text(found, "never seen").endswith("samples 960 to 999.")

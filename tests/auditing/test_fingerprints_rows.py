@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.auditing.samples import NUM, batches_of, of
 
-from stoker.auditing.check import check
+from stoker.auditing.check import audit
 
 
 class Point(NamedTuple):
@@ -54,11 +54,11 @@ SHAPES: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], Any], set[str]]] 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_batches_of_any_shape(shape: str) -> None:
     make, entries = SHAPES[shape]
-    clean = check((make(*batch) for batch in batches_of(range(NUM))), reference=(make(*batch) for batch in batches_of(range(NUM))))
+    clean = audit((make(*batch) for batch in batches_of(range(NUM))), reference=(make(*batch) for batch in batches_of(range(NUM))))
     assert set(clean.entries) == entries
     assert clean.ok
     again = [*range(NUM), *range(32)]
-    bad = check((make(*batch) for batch in batches_of(again)), reference=(make(*batch) for batch in batches_of(range(NUM))))
+    bad = audit((make(*batch) for batch in batches_of(again)), reference=(make(*batch) for batch in batches_of(range(NUM))))
     assert of(bad, "seen twice").severity == "fault"
     assert of(bad, "seen twice").count == 32
     assert of(bad, "foreign rows").severity == "passed"
@@ -72,7 +72,7 @@ def test_a_changed_row_is_foreign_in_any_shape(shape: str) -> None:
                 x[5, 0] += 1
             yield SHAPES[shape][0](x, y)
 
-    audit = check(spoilt, reference=(SHAPES[shape][0](*batch) for batch in batches_of(range(NUM))))
-    assert of(audit, "foreign rows").count == 1
-    assert "batch 3 row 5" in of(audit, "foreign rows").text
-    assert of(audit, "never seen").count == 1
+    found = audit(spoilt, reference=(SHAPES[shape][0](*batch) for batch in batches_of(range(NUM))))
+    assert of(found, "foreign rows").count == 1
+    assert "batch 3 row 5" in of(found, "foreign rows").text
+    assert of(found, "never seen").count == 1

@@ -19,43 +19,43 @@ from torch.utils.data import (
 )
 
 from stoker import BlockShuffle, ByLength, Feed, Sequences, Sequential, Shuffle, Store, Weighted, Windows
-from stoker.auditing.check import check
+from stoker.auditing.check import audit
 
 
 def test_what_a_sampler_says_is_believed() -> None:
-    dropped = check(DataLoader(DATA, batch_size=48, shuffle=True, drop_last=True))
+    dropped = audit(DataLoader(DATA, batch_size=48, shuffle=True, drop_last=True))
     assert (dropped.ok, of(dropped, "never seen").severity, of(dropped, "never seen").count) == (True, "note", NUM % 48)
-    drawn = check(DataLoader(DATA, batch_size=16, sampler=RandomSampler(DATA, replacement=True)))
+    drawn = audit(DataLoader(DATA, batch_size=16, sampler=RandomSampler(DATA, replacement=True)))
     assert drawn.ok
     assert of(drawn, "seen twice").severity == of(drawn, "never seen").severity == "note"
-    assert not check(DataLoader(DATA, batch_size=16, sampler=RandomSampler(DATA, replacement=True)), once=True).ok
-    assert check(DataLoader(DATA, batch_size=16, sampler=WeightedRandomSampler(torch.rand(NUM).tolist(), NUM))).ok
-    subset = check(DataLoader(DATA, batch_size=16, sampler=SubsetRandomSampler(range(100, 300))))
+    assert not audit(DataLoader(DATA, batch_size=16, sampler=RandomSampler(DATA, replacement=True)), once=True).ok
+    assert audit(DataLoader(DATA, batch_size=16, sampler=WeightedRandomSampler(torch.rand(NUM).tolist(), NUM))).ok
+    subset = audit(DataLoader(DATA, batch_size=16, sampler=SubsetRandomSampler(range(100, 300))))
     assert not subset.findings
     assert "Each of 200 samples came." in of(subset, "never seen").text
 
 
 def test_one_rank_of_two_is_not_accused_of_what_the_other_has() -> None:
     loaders = [DataLoader(DATA, batch_size=16, sampler=DistributedSampler(DATA, 2, rank)) for rank in range(2)]
-    audit = check(loaders[0], epochs=2)
-    assert (audit.ok, of(audit, "never seen").severity) == (True, "unchecked")
-    assert passed(audit) >= {"seen twice", "order", "same order"}
-    assert check((batch for loader in loaders for batch in loader), reference=DATA).ok
+    found = audit(loaders[0], epochs=2)
+    assert (found.ok, of(found, "never seen").severity) == (True, "unchecked")
+    assert passed(found) >= {"seen twice", "order", "same order"}
+    assert audit((batch for loader in loaders for batch in loader), reference=DATA).ok
 
 
 def test_the_epoch_of_a_sampler_is_set_and_put_back() -> None:
     sampler = DistributedSampler(DATA, 1, 0)
     sampler.set_epoch(7)
-    assert check(DataLoader(DATA, batch_size=16, sampler=sampler), epochs=3).ok
+    assert audit(DataLoader(DATA, batch_size=16, sampler=sampler), epochs=3).ok
     assert sampler.epoch == 7
 
 
 def test_items_that_are_batches() -> None:
     data = TensorDataset(X.reshape(25, 16, 12), Y.reshape(25, 16))
-    audit = check(DataLoader(data, batch_size=None, shuffle=True))
-    assert audit.ok
-    assert audit.num_samples == NUM
-    assert of(audit, "never seen").text == "Each of 400 samples came."
+    found = audit(DataLoader(data, batch_size=None, shuffle=True))
+    assert found.ok
+    assert found.num_samples == NUM
+    assert of(found, "never seen").text == "Each of 400 samples came."
 
 
 STORE = Store.from_arrays(
@@ -67,9 +67,9 @@ STORE = Store.from_arrays(
 @pytest.mark.parametrize("order", [Shuffle(3), Sequential(), BlockShuffle(3), ByLength(3)], ids=lambda order: type(order).__name__)
 def test_a_feed_is_clean(order: Any, threads: int) -> None:
     feed = Feed(STORE, Windows(8, horizon=1), batch_size=32, order=order, threads=threads)
-    audit = check(feed, epochs=2)
-    assert audit.ok, audit
-    assert passed(audit) >= set(ALL) - {"order", "same order"}
+    found = audit(feed, epochs=2)
+    assert found.ok, found
+    assert passed(found) >= set(ALL) - {"order", "same order"}
     assert feed.epoch == 0
 
 
@@ -78,9 +78,9 @@ def test_sequences_of_a_feed_are_clean(layout: Any) -> None:
     def feed(order: Any) -> Feed:
         return Feed(STORE, Sequences(64, layout=layout), batch_size=8, order=order)
 
-    audit = check(feed(Shuffle(1)), reference=feed(Sequential()), epochs=2)
-    assert audit.ok
-    assert passed(audit) >= {"seen twice", "never seen", "foreign rows", "same order", "reused memory"}
+    found = audit(feed(Shuffle(1)), reference=feed(Sequential()), epochs=2)
+    assert found.ok
+    assert passed(found) >= {"seen twice", "never seen", "foreign rows", "same order", "reused memory"}
 
 
 def test_a_feed_that_encodes_is_clean_whether_or_not_its_last_batch_is_masked() -> None:
@@ -88,7 +88,7 @@ def test_a_feed_that_encodes_is_clean_whether_or_not_its_last_batch_is_masked() 
         return {"code": arrays["close"] * 2}
 
     for last in ("short", "mask"):
-        assert check(Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), encode=double, last=last), epochs=2).ok
+        assert audit(Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), encode=double, last=last), epochs=2).ok
 
 
 def test_rows_that_lose_their_mask_are_found() -> None:
@@ -100,7 +100,7 @@ def test_rows_that_lose_their_mask_are_found() -> None:
         def __iter__(self) -> Iterator[Any]:
             return ({name: tensor for name, tensor in batch.items() if name != "valid"} for batch in feed)
 
-    assert of(check(Careless()), "foreign rows").count == -feed.num_samples % 32
+    assert of(audit(Careless()), "foreign rows").count == -feed.num_samples % 32
 
 
 def test_a_loader_that_makes_something_else_of_its_dataset_has_no_reference() -> None:
@@ -110,13 +110,13 @@ def test_a_loader_that_makes_something_else_of_its_dataset_has_no_reference() ->
         def __iter__(self) -> Iterator[Any]:
             return ({"sum": x.sum(dim=(1, 2))} for x, _ in batches_of(torch.randperm(NUM)))
 
-    audit = check(Loader(), epochs=2)
-    assert audit.ok
-    assert "Samples cannot be found in the reference: 'sum' is not in the reference." in audit.basis
-    assert passed(audit) == {"seen twice", "same order", "reused memory"}
+    found = audit(Loader(), epochs=2)
+    assert found.ok
+    assert "Samples cannot be found in the reference: 'sum' is not in the reference." in found.basis
+    assert passed(found) == {"seen twice", "same order", "reused memory"}
 
 
 def test_a_weighted_feed_repeats_on_purpose() -> None:
-    audit = check(Feed(STORE, Windows(8), batch_size=32, order=Weighted(np.arange(1.0, 41.0))))
-    assert audit.ok
-    assert of(audit, "seen twice").severity == "note"
+    found = audit(Feed(STORE, Windows(8), batch_size=32, order=Weighted(np.arange(1.0, 41.0))))
+    assert found.ok
+    assert of(found, "seen twice").severity == "note"

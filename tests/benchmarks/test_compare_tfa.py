@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-
-from stoker.recipes.tfa import before, bench
+from benchmarks import compare_tfa as bench
+from benchmarks.before import tfa_loop as before
 
 
 def test_their_loop_and_ours_are_compared_by_labels() -> None:

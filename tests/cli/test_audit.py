@@ -1,4 +1,4 @@
-"""`stoker check`: runs a script up to its batches, and says what is wrong with them."""
+"""`stoker audit`: runs a script up to its batches, and says what is wrong with them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_series():
 
 @pytest.fixture(autouse=True)
 def command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(main.COMMANDS, "check", "Audit the batches of a script.")
+    monkeypatch.setitem(main.COMMANDS, "audit", "Audit the batches of a script.")
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_clean_loader_ends_with_0(stoker: Stoker, script: Path) -> None:
-    done = stoker("check", f"{script}:clean", "--epochs", "2", "--", "--config", "small.yaml")
+    done = stoker("audit", f"{script}:clean", "--epochs", "2", "--", "--config", "small.yaml")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[0] == "hello from __stoker_check__ ['--config', 'small.yaml']"
@@ -91,19 +91,19 @@ def test_a_clean_loader_ends_with_0(stoker: Stoker, script: Path) -> None:
 
 
 def test_the_only_loader_of_a_script_is_found(stoker: Stoker, script: Path) -> None:
-    done = stoker("check", script)
+    done = stoker("audit", script)
     assert done.code == 0
     assert "DataLoader over Subset: 15 batches with 150 samples" in done.out
 
 
 def test_faults_end_with_1(stoker: Stoker, script: Path) -> None:
-    done = stoker("check", f"{script}:train_loader", "--apart-from", "valid")
+    done = stoker("audit", f"{script}:train_loader", "--apart-from", "valid")
     assert (done.code, done.err) == (1, "")
     assert re.search(r"^FAULT +shared samples +10 of 150 samples are in apart_from, too: ", done.out, re.MULTILINE)
 
 
 def test_names_from_data_do_not_steer_the_terminal(stoker: Stoker, script: Path) -> None:
-    done = stoker("check", f"{script}:mixed", "--reference", "dataset", "--shuffled")
+    done = stoker("audit", f"{script}:mixed", "--reference", "dataset", "--shuffled")
     assert done.code == 1
     assert "'x' of sample 0, '[red]\\x1b[31my' of sample 199" in done.out
     assert "\x1b" not in done.out
@@ -111,15 +111,15 @@ def test_names_from_data_do_not_steer_the_terminal(stoker: Stoker, script: Path)
 
 
 def test_numbers_and_bounds_are_passed_on(stoker: Stoker, script: Path) -> None:
-    assert "FAULT" not in stoker("check", f"{script}:with_ids", "--ids", "id", "--max-batches", "10").out
-    done = stoker("check", f"{script}:with_ids", "--ids", "id", "--not-shuffled")
+    assert "FAULT" not in stoker("audit", f"{script}:with_ids", "--ids", "id", "--max-batches", "10").out
+    done = stoker("audit", f"{script}:with_ids", "--ids", "id", "--not-shuffled")
     assert "10 of 110 rows of epoch 0 came again" in done.out
-    part = stoker("check", f"{script}:clean", "--reference-limit", "50")
+    part = stoker("audit", f"{script}:clean", "--reference-limit", "50")
     assert "of 200, drawn at random" in part.out
 
 
 def test_json_stands_alone_on_stdout(stoker: Stoker, script: Path) -> None:
-    done = stoker("check", f"{script}:mixed", "--reference", "dataset", "--json")
+    done = stoker("audit", f"{script}:mixed", "--reference", "dataset", "--json")
     assert done.code == 1
     found = json.loads(done.out)
     assert found["ok"] is False
@@ -140,7 +140,7 @@ def test_json_stands_alone_on_stdout(stoker: Stoker, script: Path) -> None:
     ],
 )
 def test_errors_are_a_line_and_code_2(stoker: Stoker, script: Path, name: str, options: tuple[str, ...], message: str) -> None:
-    done = stoker("check", f"{script}{name}", *options)
+    done = stoker("audit", f"{script}{name}", *options)
     assert done.code == 2
     assert message.format(script) in done.err
     assert "Traceback" not in done.err
@@ -161,7 +161,7 @@ def test_errors_are_a_line_and_code_2(stoker: Stoker, script: Path, name: str, o
 )
 def test_a_script_without_batches(stoker: Stoker, script: Path, text: str, message: str) -> None:
     script.write_text(text)
-    done = stoker("check", script)
+    done = stoker("audit", script)
     assert done.code == 2
     assert message in done.err
     if "def make" in text:
@@ -170,21 +170,21 @@ def test_a_script_without_batches(stoker: Stoker, script: Path, text: str, messa
 
 def test_a_script_that_is_not_there(stoker: Stoker, tmp_path: Path) -> None:
     assert (
-        stoker("check", tmp_path / "no.py:loader").err == f"stoker: {tmp_path / 'no.py'} is not there; expected a Python script.\n"
+        stoker("audit", tmp_path / "no.py:loader").err == f"stoker: {tmp_path / 'no.py'} is not there; expected a Python script.\n"
     )
-    assert "is a folder; expected a Python script." in stoker("check", tmp_path).err
+    assert "is a folder; expected a Python script." in stoker("audit", tmp_path).err
 
 
 def test_one_loader_by_two_names_is_one(stoker: Stoker, script: Path) -> None:
     script.write_text(
         "import torch\nfrom torch.utils.data import DataLoader\nloader = DataLoader(torch.randn(64, 3))\nsame = loader\n"
     )
-    assert stoker("check", script).code == 0
+    assert stoker("audit", script).code == 0
 
 
 def test_nothing_of_the_script_is_left_behind(stoker: Stoker, script: Path) -> None:
     argv, paths = sys.argv, list(sys.path)
-    stoker("check", f"{script}:clean", "--", "argument")
+    stoker("audit", f"{script}:clean", "--", "argument")
     assert (sys.argv, sys.path) == (argv, paths)
     assert "__stoker_check__" not in sys.modules
     assert sorted(path.name for path in script.parent.iterdir()) == ["series.py", "train.py"]
@@ -196,7 +196,7 @@ def test_classes_of_a_script_work_in_worker_processes(stoker: Stoker, script: Pa
         "class Numbers(IterableDataset):\n    def __iter__(self):\n        return iter(torch.randn(64, 3))\n"
         "loader = DataLoader(Numbers(), batch_size=8, num_workers=2)\n"
     )
-    done = stoker("check", script)
+    done = stoker("audit", script)
     assert done.code == 0, done.err
     assert "16 batches with 128 samples" in done.out
 
@@ -205,7 +205,7 @@ def test_on_a_terminal_there_are_colours_and_progress(script: Path) -> None:
     code = "import sys; from stoker.cli import main; main.COMMANDS['check'] = ''; main.main(sys.argv[1:])"
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-    command = [sys.executable, "-c", code, "check", "train.py:mixed", "--reference", "dataset"]
+    command = [sys.executable, "-c", code, "audit", "train.py:mixed", "--reference", "dataset"]
     process = subprocess.Popen(command, cwd=script.parent, env=environment(TERM="xterm-256color"), stdout=slave, stderr=slave)
     os.close(slave)
     shown = b""

@@ -1,4 +1,4 @@
-"""`stoker features`: raw bars or a store of them become a store with features, and what is wrong is said in one line."""
+"""`stoker indicators`: raw bars or a store of them become a store with features, and what is wrong is said in one line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPEC = {"features": [{"name": "ema", "op": "EMA", "window": 3}, {"name": "atr", 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with bars of two symbols, row by row in turn, and a spec."""
-    monkeypatch.setitem(cli.COMMANDS, "features", "Compute the indicators of bars into a store.")
+    monkeypatch.setitem(cli.COMMANDS, "indicators", "Compute the indicators of bars into a store.")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "features.json").write_text(json.dumps(SPEC))
     bars = market(20)
@@ -40,7 +40,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_raw_bars(stoker: Stoker, folder: Path) -> None:
-    done = stoker("features", "bars.csv", "--spec", "features.json", "--out", "out.stoker", "--series", "symbol", "--time", "ts")
+    done = stoker("indicators", "bars.csv", "--spec", "features.json", "--out", "out.stoker", "--series", "symbol", "--time", "ts")
     assert done == Done(0, "computed 2 features from bar 2 on for 20 bars in 2 series: out.stoker\n", "")
     store = open_store("out.stoker")
     assert list(store.schema) == ["symbol", "ts", "open", "high", "low", "close", "volume", "features"]
@@ -53,16 +53,16 @@ def test_raw_bars(stoker: Stoker, folder: Path) -> None:
 
 
 def test_a_store_of_bars_gives_the_same(stoker: Stoker, folder: Path) -> None:
-    stoker("features", "bars.csv", "--spec", "features.json", "--out", "raw", "--series", "symbol", "--time", "ts")
+    stoker("indicators", "bars.csv", "--spec", "features.json", "--out", "raw", "--series", "symbol", "--time", "ts")
     pack("bars.csv", "bars.stoker", series="symbol", time="ts")
-    done = stoker("features", "bars.stoker", "--spec", "features.json", "--out", "packed", "--threads", "2", "--quiet")
+    done = stoker("indicators", "bars.stoker", "--spec", "features.json", "--out", "packed", "--threads", "2", "--quiet")
     assert done.code == 0
     assert open_store("packed").digest == open_store("raw").digest
 
 
 def test_json_for_programs(stoker: Stoker) -> None:
     asked = ("--series", "symbol", "--json", "--compat", "sentio", "--name", "x")
-    done = stoker("features", "bars.csv", "--spec", "features.json", "--out", "out", *asked)
+    done = stoker("indicators", "bars.csv", "--spec", "features.json", "--out", "out", *asked)
     assert (done.code, done.err) == (0, "")
     found = json.loads(done.out)
     assert (found["features"], found["emit_from"]) == (["ema", "atr"], 0)
@@ -78,7 +78,7 @@ def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path)
     bars = market(100)
     rows = [",".join(str(values[i]) for values in bars.values()) for i in range(100)]
     (folder / "one.csv").write_text("\n".join(["ts," + ",".join(bars), *(f"{60 * i},{row}" for i, row in enumerate(rows))]) + "\n")
-    done = stoker("features", "one.csv", "--spec", "features.json", "--out", "features.stoker")
+    done = stoker("indicators", "one.csv", "--spec", "features.json", "--out", "features.stoker")
     assert done == Done(0, "computed 2 features from bar 2 on for 100 bars in 1 series: features.stoker\n", "")
     batches = list(feed.Feed(open_store("features.stoker"), Windows(48), batch_size=16, device="cpu"))
     assert {tuple(batch["features"].shape[1:]) for batch in batches} == {(48, 2)}
@@ -123,7 +123,7 @@ def test_what_is_wrong_is_said_in_a_line_and_leaves_nothing(stoker: Stoker, fold
     rest = [*arguments]
     for option, value in given.items():
         rest += [] if option in rest else [option, value]
-    done = stoker("features", *rest)
+    done = stoker("indicators", *rest)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith(line)
     assert sorted(path.name for path in folder.iterdir()) == before
@@ -148,7 +148,7 @@ def test_packed_bars_go_however_it_ends(
 
 
 def test_help_names_the_options(stoker: Stoker) -> None:
-    done = stoker("features", "--help")
+    done = stoker("indicators", "--help")
     assert done.code == 0
     for word in ("--spec", "--out", "--compat", "--series", "--time", "SOURCE..."):
         assert word in done.out

@@ -12,7 +12,7 @@ from tests.cli.calling import Done, call, environment, stoker_command
 
 import stoker as package
 from stoker.cli import main as cli
-from stoker.errors import SourceNotFound, StokerError
+from stoker.errors import SourceNotFoundError, StokerError
 
 Stoker = Callable[..., Done]
 
@@ -76,12 +76,12 @@ def test_an_error_is_one_line_and_code_2(
 
 @pytest.mark.parametrize("arguments", [["--debug", "pack", "gone.csv", "out"], ["pack", "gone.csv", "out", "--debug"]])
 def test_debug_shows_the_traceback(stoker: Stoker, tmp_path: Path, arguments: list[str]) -> None:
-    with pytest.raises(SourceNotFound):
+    with pytest.raises(SourceNotFoundError):
         stoker(*arguments)
     done = call(stoker_command(*arguments), tmp_path)
     assert done.code not in (0, 2)
     assert "Traceback (most recent call last)" in done.err
-    assert "SourceNotFound" in done.err
+    assert "SourceNotFoundError" in done.err
 
 
 def test_without_debug_there_is_none(tmp_path: Path) -> None:

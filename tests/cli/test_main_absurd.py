@@ -37,8 +37,6 @@ CALLS = {
     "forecast": ["folder", "--data", "s.stoker"],
     "export": ["folder", "out"],
     "runs": ["folder"],
-    "bench time-moe": ["--size", "no such size"],
-    "bench tfa": ["--out", "no.picture"],
 }
 """A call of each command that ends soon: rightly, or because of something else that is wrong."""
 

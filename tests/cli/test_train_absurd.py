@@ -13,7 +13,7 @@ from tests.cli.trainings import make_folder
 from tests.experiment.files import SMALL, read
 
 from stoker.cli.train import _within_memory
-from stoker.errors import ConfigInvalid, OptionError
+from stoker.errors import ConfigError, OptionError
 from stoker.experiment import parse
 from stoker.experiment.config import Config
 from stoker.experiment.parse import known_paths
@@ -134,7 +134,7 @@ def test_a_value_of_any_key_is_read_or_refused_in_one_line(tmp_path: Path, path:
     for value in ABSURD[len(key) % 2 :: 2]:  # half of them each: keys of one type have different ones
         try:
             read(tmp_path, SMALL, *FIRST.get(key, ()), f"{key}={value}")
-        except ConfigInvalid as error:
+        except ConfigError as error:
             line = str(error)
             assert "\n" not in line
             assert len(line) < 600

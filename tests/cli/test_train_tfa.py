@@ -178,13 +178,3 @@ def test_their_yaml_and_all_fields(stoker: Stoker, folder: Path) -> None:
     fields = stoker("train", "tfa", "--fields").out
     assert "label_horizon" in fields
     assert "Bars ahead whose direction is predicted." in fields
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_the_bench_shows_a_table_or_a_record(stoker: Stoker, tmp_path: Path, as_json: bool) -> None:
-    out = tmp_path / "bench.svg"
-    done = stoker("bench", "tfa", "--rounds", "1", "--batch-size", "8", "--out", str(out), *(["--json"] if as_json else []))
-    assert done.code == 0, done.err
-    assert json.loads(out.with_suffix(".json").read_text())["bench"] == "tfa"
-    assert out.read_text().startswith("<svg")
-    assert json.loads(done.out)["plan"]["batch"] == 8 if as_json else "labels/s" in done.out

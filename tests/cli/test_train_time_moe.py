@@ -183,8 +183,6 @@ def test_a_run_that_is_stopped_says_what_was_saved(
         ("train time-moe --data ett.stoker --head-weights 1,2", "stoker: head_weights are 2 numbers; expected 4"),
         ("train time-moe --data ett.stoker --model gone", "stoker: gone/config.json is missing."),
         ("train time-moe --data x.pkl", "stoker: x.pkl is a pickle, which can run code and is never read."),
-        ("bench time-moe --size 51m", "stoker: --size is '51m'; expected one of 50m, 200m, tiny."),
-        ("bench time-moe --length 5000", "positions."),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(stoker: Stoker, folder: Path, arguments: str, line: str) -> None:
@@ -193,16 +191,3 @@ def test_what_cannot_be_meant_is_one_line(stoker: Stoker, folder: Path, argument
     assert (done.code, done.out) == (2, "")
     assert line in done.err
     assert "Traceback" not in done.err
-
-
-def test_the_bench_measures_both_ways_and_leaves_nothing_behind(stoker: Stoker, folder: Path) -> None:
-    done = stoker("bench", "time-moe", "--length", "48", "--batch-size", "2", "--rounds", "1", "--out", "bench.svg")
-    assert done.code == 0
-    assert "Time-MoE, before and after" in done.out
-    assert done.out.count("equal bit for bit") == 2
-    assert "NOT equal" not in done.out
-    record = json.loads((folder / "bench.json").read_text())
-    assert len(record["lines"]) == 4
-    assert all(len(line["before"]) == len(line["after"]) == 1 for line in record["lines"])
-    assert "<svg" in (folder / "bench.svg").read_text()
-    assert sorted(path.name for path in folder.iterdir()) == ["bench.json", "bench.svg", "csv", "ett.stoker"]

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
 
 from stoker.diagnose import correctness
-from stoker.diagnose.correctness import find_wrong
+from stoker.diagnose.correctness import audit_loaders
 from stoker.errors import OptionError
 
 X = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
@@ -71,7 +71,7 @@ SHUFFLED = torch.randperm(400, generator=torch.Generator().manual_seed(2))
     ids=["shuffled", "augmented", "with replacement", "equal rows", "made", "texts"],
 )
 def test_what_is_right_is_not_blamed(batches: Any) -> None:
-    assert find_wrong(batches, seconds=20) == []
+    assert audit_loaders(batches, seconds=20) == []
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_is_right_is_not_blamed(batches: Any) -> None:
     ids=["in order", "repeated", "missed", "mixed", "not finite", "broken"],
 )
 def test_what_is_wrong_is_told(batches: Any, title: str) -> None:
-    found = find_wrong(batches, seconds=20)
+    found = audit_loaders(batches, seconds=20)
     assert len(found) == 1
     assert found[0].startswith(title)
 
@@ -100,19 +100,19 @@ def test_a_buffer_that_is_shared_is_found() -> None:
             for rows in SHUFFLED.split(10):
                 yield buffer.copy_(X[rows])
 
-    [found] = find_wrong(Shared())
+    [found] = audit_loaders(Shared())
     assert found.startswith("batches that change after they were handed out: 39 batches changed")
 
 
 def test_validation_data_seen_in_training_is_found() -> None:
     train = loader(Subset(DATA, range(300)), shuffle=True)
-    [found] = find_wrong(train, loader(Subset(DATA, range(280, 400))), seconds=20)
+    [found] = audit_loaders(train, loader(Subset(DATA, range(280, 400))), seconds=20)
     assert found.startswith("validation data seen in training: 20 of 300 samples")
-    assert find_wrong(train, loader(Subset(DATA, range(300, 400))), seconds=20) == []
+    assert audit_loaders(train, loader(Subset(DATA, range(300, 400))), seconds=20) == []
 
 
 def test_negative_control_without_the_validation_data_the_leak_is_missed() -> None:
-    assert find_wrong(loader(Subset(DATA, range(300)), shuffle=True), seconds=20) == []
+    assert audit_loaders(loader(Subset(DATA, range(300)), shuffle=True), seconds=20) == []
 
 
 def test_a_slow_loader_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_slow_loader_is_read_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
             return X[index % 400] + index
 
     monkeypatch.setattr(correctness, "now_ns", lambda: now[0])
-    assert find_wrong(loader(Slow()), seconds=1) == ["not shuffled: the loader says that it takes samples in order."]
+    assert audit_loaders(loader(Slow()), seconds=1) == ["not shuffled: the loader says that it takes samples in order."]
     assert now[0] < 1.5e9
     assert len(read) > 200
 
@@ -143,16 +143,16 @@ def test_one_that_is_far_too_slow_is_given_up(monkeypatch: pytest.MonkeyPatch) -
             return super().__getitem__(index)
 
     monkeypatch.setattr(correctness, "now_ns", lambda: now[0])
-    assert find_wrong(loader(Slow(), shuffle=True), seconds=1) == []
+    assert audit_loaders(loader(Slow(), shuffle=True), seconds=1) == []
     assert now[0] <= 0.4e9
-    assert find_wrong(loader(Slow(), shuffle=True), seconds=4) == []
+    assert audit_loaders(loader(Slow(), shuffle=True), seconds=4) == []
     assert now[0] <= 14e9
-    assert find_wrong(loader(Slow()), seconds=1) == ["not shuffled: the loader says that it takes samples in order."]
+    assert audit_loaders(loader(Slow()), seconds=1) == ["not shuffled: the loader says that it takes samples in order."]
 
 
 def test_a_loader_that_can_be_read_once_is_not_read() -> None:
     once = iter([torch.ones(3)])
-    assert find_wrong(once) == []
+    assert audit_loaders(once) == []
     assert len(list(once)) == 1
 
 
@@ -173,8 +173,8 @@ def test_random_numbers_and_places_are_as_they_were() -> None:
     generator = torch.Generator().manual_seed(3)
     batches, placed = loader(Augmented(), shuffle=True, generator=generator), Placed(SHUFFLED)
     before = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), generator.get_state().tolist())  # type: ignore[index]
-    find_wrong(batches, placed)
-    find_wrong(placed)
+    audit_loaders(batches, placed)
+    audit_loaders(placed)
     after = (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), generator.get_state().tolist())  # type: ignore[index]
     assert after == before
     assert placed.place == 7
@@ -182,4 +182,4 @@ def test_random_numbers_and_places_are_as_they_were() -> None:
 
 def test_no_time_is_an_error() -> None:
     with pytest.raises(OptionError, match="seconds is 0; expected more than 0"):
-        find_wrong(loader(), seconds=0)
+        audit_loaders(loader(), seconds=0)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from stoker.diagnose.scripts import measure_step, step
 from stoker.diagnose.stretches import CLEAN_STEPS
-from stoker.errors import BatchesInvalid, OptionError
+from stoker.errors import BatchError, OptionError
 
 pytestmark = pytest.mark.slow  # a whole diagnosis for each
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_meant_is_one_line() -> None:
         measure_step("step", [])  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="expected a loader"):
         measure_step(print, 3)  # type: ignore[arg-type]
-    with pytest.raises(BatchesInvalid, match="at least one"):
+    with pytest.raises(BatchError, match="at least one"):
         measure_step(print, [])
 
 

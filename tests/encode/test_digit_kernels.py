@@ -17,7 +17,7 @@ from tests.encode.digits_twin import printed_digits
 
 from stoker.encode import split_digits
 from stoker.encode.digit_kernels import BLOCK
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 ROWS = 3 * BLOCK + 5
 FLOATS = np.round(np.random.default_rng(1).normal(size=ROWS) * 1e4, 3)
@@ -119,13 +119,13 @@ NOT_NUMBERS: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("given", "message"), NOT_NUMBERS, ids=[message for _, message in NOT_NUMBERS])
 def test_what_is_no_number_is_named(given: Any, message: str) -> None:
-    with pytest.raises(BadValue, match=message) as error:
+    with pytest.raises(BadValueError, match=message) as error:
         split_digits(given)
     assert "\n" not in str(error.value)
 
 
 def test_a_name_can_be_given() -> None:
-    with pytest.raises(BadValue, match="column 'price' holds 'x'"):
+    with pytest.raises(BadValueError, match="column 'price' holds 'x'"):
         split_digits([1.0, "x"], name="price")
     assert split_digits(pl.Series("amount", [1.0])).name == "amount"
 

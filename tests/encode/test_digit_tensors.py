@@ -12,7 +12,7 @@ from tests.encode.digits_twin import WINDOWS, hard_numbers, mixed_numbers, print
 from stoker.encode import digit_tensors as digits_tensor
 from stoker.encode import join_digits, split_digits
 from stoker.encode.digit_tensors import split_on_device
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -50,7 +50,7 @@ def test_every_type_is_widened_to_float64(dtype: torch.dtype, split: Any) -> Non
 
 @pytest.mark.parametrize("split", [lambda x: split_on_device(x, 18, -8, "price"), lambda x: split_digits(x, name="price")])
 def test_infinite_values_are_named(split: Any) -> None:
-    with pytest.raises(BadValue, match=r"column 'price' holds -inf \(float\) in row 3, which has no digits"):
+    with pytest.raises(BadValueError, match=r"column 'price' holds -inf \(float\) in row 3, which has no digits"):
         split(torch.tensor([1.0, float("nan"), -float("inf"), float("inf")]))
 
 
@@ -83,5 +83,5 @@ def test_a_tensor_is_one_column(values: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("values", [torch.tensor([True]), torch.tensor([1j])])
 def test_a_tensor_holds_numbers(values: torch.Tensor) -> None:
-    with pytest.raises(BadValue, match=r"the column holds .* in row 1"):
+    with pytest.raises(BadValueError, match=r"the column holds .* in row 1"):
         split_digits(values)

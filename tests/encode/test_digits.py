@@ -16,7 +16,7 @@ from benchmarks.before.mostlyai_digits import arithmetic_digits, split_printed
 from tests.encode.digits_twin import WINDOWS, hard_numbers, mixed_numbers, money, printed_digits
 
 from stoker.encode import split_digits
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 COLUMNS = {
     "money": pd.Series([21047147.89, -910635.287793, 0.2997, np.nan, 19.99, -0.0]),
@@ -90,7 +90,7 @@ def test_the_frame_is_that_of_the_way_it_replaces(name: str, window: tuple[int, 
 def test_what_the_old_way_refuses_is_refused(column: Any) -> None:
     with pytest.raises(ValueError, match=r".*"):
         split_printed(column)
-    with pytest.raises(BadValue):
+    with pytest.raises(BadValueError):
         split_digits(column, frame=True)
 
 

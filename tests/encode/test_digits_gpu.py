@@ -11,7 +11,7 @@ from tests.encode.digits_twin import WINDOWS, hard_numbers, mixed_numbers, money
 
 from stoker.encode import join_digits, split_digits
 from stoker.encode.digit_tensors import CHUNK
-from stoker.errors import BadValue
+from stoker.errors import BadValueError
 
 pytestmark = pytest.mark.gpu
 
@@ -40,7 +40,7 @@ def test_they_join_on_their_device_to_what_they_were(rng: np.random.Generator) -
 
 
 def test_infinite_values_are_named() -> None:
-    with pytest.raises(BadValue, match=r"column 'price' holds inf \(float\) in row 2, which has no digits"):
+    with pytest.raises(BadValueError, match=r"column 'price' holds inf \(float\) in row 2, which has no digits"):
         split_digits(torch.tensor([1.0, float("inf")]).cuda(), name="price")
 
 

@@ -13,7 +13,7 @@ from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
 from stoker.encode.digit_kernels import BLOCK, Window
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 
 def spelled(matrix: Any, min_decimal: int) -> Any:
@@ -101,10 +101,10 @@ def test_columns_that_are_left_out_count_as_zero() -> None:
 @pytest.mark.parametrize(
     ("table", "error", "message"),
     [
-        ({"E0": [1, 10]}, BadValue, "column 'E0' holds 10 in row 2, where a digit from 0 to 9 is needed"),
-        ({"E1": [1, 1], "E0": [1, 0.5]}, BadValue, "column 'E0' holds 0.5 in row 2"),
-        ({"E0": [1, None]}, BadValue, "column 'E0' holds nan in row 2"),
-        ({"E0": [1], "neg": [2]}, BadValue, "column 'neg' holds 2 in row 1, where 0 or 1 is needed"),
+        ({"E0": [1, 10]}, BadValueError, "column 'E0' holds 10 in row 2, where a digit from 0 to 9 is needed"),
+        ({"E1": [1, 1], "E0": [1, 0.5]}, BadValueError, "column 'E0' holds 0.5 in row 2"),
+        ({"E0": [1, None]}, BadValueError, "column 'E0' holds nan in row 2"),
+        ({"E0": [1], "neg": [2]}, BadValueError, "column 'neg' holds 2 in row 1, where 0 or 1 is needed"),
         ({"E0": [1], "price": [2]}, OptionError, "has price, but its columns are"),
         ({"nan": [1]}, OptionError, "has nan, but its columns are"),
         ({}, OptionError, "has no columns"),
@@ -121,7 +121,7 @@ def test_what_is_no_table_of_digits_is_refused(table: Any, error: Any, message: 
 def test_what_is_no_digit_is_named(row: int, column: int, value: int) -> None:
     digits = split_digits([1.5, 2.5])
     digits.matrix[row, column] = value  # type: ignore[index]
-    with pytest.raises(BadValue, match=f"column '{digits.columns[column]}' holds {value} in row {row + 1}"):
+    with pytest.raises(BadValueError, match=f"column '{digits.columns[column]}' holds {value} in row {row + 1}"):
         join_digits(digits)
 
 

@@ -11,7 +11,7 @@ from tests.encode.digits_twin import WINDOWS, mixed_numbers, money, printed_digi
 
 from stoker.encode import profile_digits, split_digits
 from stoker.encode.digit_kernels import BLOCK
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 
 def read_off(values: Any, window: tuple[int, int]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def test_used_places_are_those_with_a_digit_that_is_not_zero() -> None:
 
 
 def test_a_profile_names_what_has_no_digits() -> None:
-    with pytest.raises(BadValue, match="column 'price' holds inf"):
+    with pytest.raises(BadValueError, match="column 'price' holds inf"):
         profile_digits([1.0, float("inf")], name="price")
 
 

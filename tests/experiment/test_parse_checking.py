@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.experiment.files import SMALL, read
 
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 from stoker.experiment.config import AdamW, ConstantRate, CosineRate, Gru, LinearRate, Mse, Own, Transformer
 
 
@@ -70,14 +70,14 @@ def test_what_is_not_said_has_its_default(tmp_path: Path) -> None:
 )
 def test_one_line_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in SMALL
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(ConfigError) as caught:
         read(tmp_path, SMALL.replace(old, new, 1))
     assert str(caught.value).startswith(f"{tmp_path}/{message}")
     assert "\n" not in str(caught.value)
 
 
 def test_the_nearest_name_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"\(did you mean transformer\?\)"):
+    with pytest.raises(ConfigError, match=r"\(did you mean transformer\?\)"):
         read(tmp_path, SMALL.replace("transformer", "transfomer"))
 
 
@@ -95,12 +95,12 @@ def test_a_function_of_ones_own(tmp_path: Path, text: str) -> None:
 def test_options_of_a_function_may_be_anything_finite(tmp_path: Path) -> None:
     text = SMALL.replace("transformer", "{name: 'mine.py:make', options: {depth: 3, names: [a, b]}}")
     assert read(tmp_path, text).model == Own(function="mine.py:make", options={"depth": 3, "names": ["a", "b"]})
-    with pytest.raises(ConfigInvalid, match="finite"):
+    with pytest.raises(ConfigError, match="finite"):
         read(tmp_path, text.replace("3", ".nan"))
 
 
 def test_a_warm_up_is_updates_or_a_share(tmp_path: Path) -> None:
     assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=100").schedule.warmup) is int  # type: ignore[union-attr]
     assert type(read(tmp_path, SMALL, "schedule=cosine", "warmup=0.5").schedule.warmup) is float  # type: ignore[union-attr]
-    with pytest.raises(ConfigInvalid, match="expected a whole number from 0 or a number from 0 up to 1"):
+    with pytest.raises(ConfigError, match="expected a whole number from 0 or a number from 0 up to 1"):
         read(tmp_path, SMALL, "schedule=cosine", "warmup=1.5")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 from stoker.experiment.parse import MAX_BYTES, parse_yaml, read_document, scalar
 
 
@@ -71,7 +71,7 @@ def test_quoted_words_are_texts() -> None:
     ],
 )
 def test_what_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "f")
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
@@ -80,7 +80,7 @@ def test_what_is_refused(text: str, message: str) -> None:
 def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
-    with pytest.raises(ConfigInvalid, match="f:2: the alias"):
+    with pytest.raises(ConfigError, match="f:2: the alias"):
         parse_yaml("\n".join(lines), "f")
 
 
@@ -99,16 +99,16 @@ def test_a_bomb_of_aliases_is_refused_before_it_unfolds() -> None:
 )
 def test_files_that_are_no_configuration(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(ConfigError) as caught:
         read_document(tmp_path / name)
     assert str(caught.value).startswith(str(tmp_path / name))
     assert message in str(caught.value)
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"gone.yaml does not exist. `stoker train --fields` shows what"):
+    with pytest.raises(ConfigError, match=r"gone.yaml does not exist. `stoker train --fields` shows what"):
         read_document(tmp_path / "gone.yaml")
-    with pytest.raises(ConfigInvalid, match="is a folder"):
+    with pytest.raises(ConfigError, match="is a folder"):
         read_document(tmp_path)
 
 

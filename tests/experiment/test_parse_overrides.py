@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.experiment.files import SMALL, read
 
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 from stoker.experiment.config import Gru, Own, Sgd, Transformer
 
 
@@ -55,6 +55,6 @@ def test_what_cannot_be_set(tmp_path: Path, assignment: str, message: str) -> No
     if not message:  # the control: this one can
         read(tmp_path, SMALL, assignment)
         return
-    with pytest.raises(ConfigInvalid) as caught:
+    with pytest.raises(ConfigError) as caught:
         read(tmp_path, SMALL, assignment)
     assert str(caught.value).startswith(message)

@@ -18,7 +18,7 @@ from tests.faults.mutants import TREE_CHANGES, mutate_text, pick, pick_place, re
 from tests.harness import Zygote, seal_manifest
 from tests.train.trees import is_same, state
 
-from stoker.errors import CheckpointInvalid
+from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint
 from stoker.train.checkpoint import INDEX_NAME, Checkpoints, read, write
 from stoker.train.state_dict import flatten
@@ -60,7 +60,7 @@ def put_file(folder: Path, data: bytes, part: int = 0) -> None:
 
 
 def check_refused(folder: Path, message: str = "") -> None:
-    with pytest.raises(CheckpointInvalid, match=message) as caught:
+    with pytest.raises(CheckpointInvalidError, match=message) as caught:
         read(folder)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 700
@@ -98,12 +98,12 @@ def test_a_pickle_is_refused_and_does_not_run(folder: Path, tmp_path: Path, kind
         check_refused(folder, r"holds 'model.pt', which is not part")
     elif place == "latest":
         (folder.parent / "LATEST").write_bytes(data)
-        with pytest.raises(CheckpointInvalid, match="LATEST"):
+        with pytest.raises(CheckpointInvalidError, match="LATEST"):
             Checkpoints(folder.parent).latest(strict=True)
     else:
         (folder.parent / "LATEST").write_bytes(b"step-000000002\n")
         (folder.parent / "step-000000002").write_bytes(data)
-        with pytest.raises(CheckpointInvalid, match="is missing"):
+        with pytest.raises(CheckpointInvalidError, match="is missing"):
             Checkpoints(folder.parent).latest(strict=True)
     assert not mark.exists()
 
@@ -212,7 +212,7 @@ def test_mutants_of_an_index_are_valid_or_refused(folder: Path, rng: np.random.G
         (folder / INDEX_NAME).write_bytes(data)
         try:
             found, told = read(folder)
-        except CheckpointInvalid as error:
+        except CheckpointInvalidError as error:
             refused += 1
             lines += str(error).count("\n")
         else:  # what is no tensor may say anything, as its digest fits
@@ -268,7 +268,7 @@ def read_in_little_memory(folder: str) -> str:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         read(Path(folder))
-    except CheckpointInvalid as error:
+    except CheckpointInvalidError as error:
         return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000} {error}"
     return "read"
 

@@ -16,7 +16,7 @@ from tests.harness import corrupt, take_snapshot
 from tests.harness.corruption import CORRUPTIONS
 from tests.train.trees import is_same, state
 
-from stoker.errors import CheckpointInvalid
+from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint
 from stoker.train.checkpoint import Checkpoints
 
@@ -78,7 +78,7 @@ def check_fallback(folder: Path, *named: str) -> None:
     assert all(name in message for name in (*named, OLD))
     assert latest is not None
     assert is_same(state(1), latest.parts)
-    with pytest.raises(CheckpointInvalid, match="It is the newest one") as caught:
+    with pytest.raises(CheckpointInvalidError, match="It is the newest one") as caught:
         Checkpoints(folder).latest(strict=True)
     assert "\n" not in str(caught.value)
     assert all(name in str(caught.value) for name in named)
@@ -151,7 +151,7 @@ def test_a_latest_that_says_something_else_still_leads_to_a_whole_checkpoint(fol
         latest = Checkpoints(folder).latest()
     assert latest is not None
     assert is_same(state(2), latest.parts)
-    with pytest.raises(CheckpointInvalid):
+    with pytest.raises(CheckpointInvalidError):
         Checkpoints(folder).latest(strict=True)
 
 
@@ -163,7 +163,7 @@ def test_without_latest_the_newest_whole_one_is_taken(folder: Path) -> None:
 def test_if_none_is_whole_the_newest_is_named(folder: Path, rng: np.random.Generator) -> None:
     for name in (OLD, NEW):
         corrupt(folder / name / "model.safetensors", rng)
-    with pytest.raises(CheckpointInvalid, match=f"{NEW}.* No other checkpoint is whole"):
+    with pytest.raises(CheckpointInvalidError, match=f"{NEW}.* No other checkpoint is whole"):
         Checkpoints(folder).latest()
 
 
@@ -192,7 +192,7 @@ def test_a_damaged_best_is_refused(folder: Path, rng: np.random.Generator) -> No
         checkpoints.latest()
         checkpoints.save(3, state(3), {}, best=True, wait=True)
     corrupt(folder / "step-000000003" / "model.safetensors", rng)
-    with pytest.raises(CheckpointInvalid, match=r"step-000000003.*model.safetensors"):
+    with pytest.raises(CheckpointInvalidError, match=r"step-000000003.*model.safetensors"):
         Checkpoints(folder).best()
 
 
@@ -203,7 +203,7 @@ def test_every_flipped_bit_of_a_file_is_found(folder: Path, name: str) -> None:
     data = path.read_bytes()
     for byte in range(len(data)):
         path.write_bytes(data[:byte] + bytes([data[byte] ^ 1 << byte % 8]) + data[byte + 1 :])
-        with pytest.raises(CheckpointInvalid):
+        with pytest.raises(CheckpointInvalidError):
             checkpoint.read(folder / NEW)
 
 

@@ -20,7 +20,7 @@ from tests.train.runs import Crash, Net, make_store, train
 from torch import nn
 
 import stoker
-from stoker.errors import CheckpointInvalid, StokerError
+from stoker.errors import CheckpointInvalidError, StokerError
 from stoker.train import checkpoint, state_dict
 from stoker.train import resume as contents
 from stoker.train.checkpoint import Checkpoints
@@ -365,7 +365,7 @@ def test_negative_control_without_the_check_of_its_form_numpy_takes_an_index_tha
     state = state_dict.capture()
     state["numpy"]["state"]["pos"] = 10**6
     before = np.random.get_state()
-    with pytest.raises(CheckpointInvalid, match=r"random\.numpy\.state\.pos is 1000000"):
+    with pytest.raises(CheckpointInvalidError, match=r"random\.numpy\.state\.pos is 1000000"):
         state_dict.check(state)
     state_dict.restore(state)  # taken as it is: the next number would be read from outside of the state
     np.random.set_state(before)

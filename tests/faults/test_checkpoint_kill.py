@@ -18,7 +18,7 @@ from tests.train.trees import is_same, state
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import CheckpointInvalid
+from stoker.errors import CheckpointInvalidError
 from stoker.train import checkpoint as folders
 from stoker.train.checkpoint import Checkpoints
 
@@ -115,7 +115,7 @@ def test_negative_control_another_order_is_found(save_zygote: Zygote, quick_path
         alive = outcome.exit == 0
         try:
             found(folder)
-        except CheckpointInvalid:
+        except CheckpointInvalidError:
             torn += 1
         _disk.remove_folder(folder)
         kill_at += 1

@@ -15,7 +15,7 @@ import pytest
 from tests.feed.stores import every_number, write_store
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
-from stoker.errors import FeedError, StoreDamaged
+from stoker.errors import FeedError, StoreDamagedError
 from stoker.store.store import open_store
 
 NUM_BATCHES = 6
@@ -172,7 +172,9 @@ def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: i
     batches = iter(feed)
     if residency != "device":  # which looks at many batches at once
         next(batches), next(batches)
-    with pytest.raises(StoreDamaged, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker verify`."):
+    with pytest.raises(
+        StoreDamagedError, match=r"the offsets of series 4 are 15 and 1,000,000,000,000,000 of 41. Run `stoker verify`."
+    ):
         next(batches)
 
 

@@ -16,7 +16,7 @@ from tests.feed.stores import write_store
 from tests.harness import Zygote, seal_manifest
 
 from stoker import Feed, Sequences, Shuffle, Store, Windows
-from stoker.errors import StoreDamaged
+from stoker.errors import StoreDamagedError
 from stoker.store import shards as shards
 from stoker.store.store import MANIFEST_NAME, open_store
 
@@ -47,7 +47,7 @@ def test_a_file_that_is_cut_off_while_it_is_read_kills_the_process_and_the_next_
     """The one thing that cannot be caught: a mapped page that is no longer there."""
     write_store(some_pages(), tmp_path / "s")
     assert feed_zygote.run(feeding.truncate_while_reading, path=tmp_path / "s").signal == signal.SIGBUS
-    with pytest.raises(StoreDamaged, match=r"has 4,096 bytes, but 320,128 are expected: it holds column 'x'"):
+    with pytest.raises(StoreDamagedError, match=r"has 4,096 bytes, but 320,128 are expected: it holds column 'x'"):
         open_store(tmp_path / "s")
 
 

@@ -14,7 +14,7 @@ from tests.harness import COLUMNS, CORRUPTIONS, FaultyFiles, Zygote, corrupt, ta
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import DiskError, DiskFull
+from stoker.errors import DiskError, DiskFullError
 
 OLD = bytes(range(256)) * 40
 NEW = bytes(range(255, -1, -1)) * 60
@@ -48,7 +48,7 @@ def test_an_operation_that_fails_has_not_happened(tmp_path: Path) -> None:
 
 def test_only_the_chosen_operation_fails(tmp_path: Path) -> None:
     with FaultyFiles(error_at=(0, errno.ENOSPC)):
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             AppendFile.create(tmp_path / "a")
         AppendFile.create(tmp_path / "a").close()
 
@@ -57,9 +57,9 @@ def test_a_full_disk_stays_full_for_what_needs_space_only(tmp_path: Path) -> Non
     (tmp_path / "old").write_bytes(OLD)
     with FaultyFiles(error_at=(0, errno.ENOSPC), sticky=True):
         for _ in range(2):
-            with pytest.raises(DiskFull):
+            with pytest.raises(DiskFullError):
                 AppendFile.create(tmp_path / "a")
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFullError):
             _disk.make_folder(tmp_path / "folder")
         _disk.remove_file(tmp_path / "old")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Ten thousand mutated manifests: each is refused as `ManifestInvalid`, or it is a manifest by every rule of the format.
+"""Ten thousand mutated manifests: each is refused as `ManifestError`, or it is a manifest by every rule of the format.
 
 The mutants are made and judged in a child with little memory, so that a crash, an endless loop or a hunger for memory
 is the outcome of one test and not the end of all.
@@ -18,7 +18,7 @@ import pytest
 from tests.faults.mutants import mutate, places_of
 from tests.harness import Zygote, tiny_store
 
-from stoker.errors import ManifestInvalid, StoreDamaged
+from stoker.errors import ManifestError, StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import Manifest
 from stoker.store.store import open_store
@@ -71,7 +71,7 @@ def judge(data: bytes, folder: Path) -> str:
     """What became of a mutant; anything but the outcomes named here is a fault, also an exception."""
     try:
         manifest = manifests.load(data, "m")
-    except ManifestInvalid as error:
+    except ManifestError as error:
         place = re.search(r"(\$[^:`]*)", str(error))
         return "refused at " + re.sub(r"\d+", "i", place[1]) if place else "refused"
     broken = broken_rules(manifest)
@@ -83,7 +83,7 @@ def judge(data: bytes, folder: Path) -> str:
     (folder / "manifest.json").write_bytes(data)
     try:
         store = open_store(folder)
-    except StoreDamaged:
+    except StoreDamagedError:
         return "loaded, and its shards do not fit"
     for series in store:
         dict(series)

@@ -21,7 +21,7 @@ from tests.harness import FaultyFiles, Snapshot, Zygote, take_snapshot
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import DiskError, DiskFull, StokerError
+from stoker.errors import DiskError, DiskFullError, StokerError
 from stoker.store import manifest as manifests
 from stoker.store import writer
 from stoker.store.inspect import verify
@@ -44,7 +44,7 @@ def fail_each(name: str, source: Path, store: Path, code: int, before: Snapshot 
         failed = error is not None
         if error is not None:
             assert error.errno == code
-            assert isinstance(error, DiskFull) == (code in FULL)
+            assert isinstance(error, DiskFullError) == (code in FULL)
             assert str(store) in str(error) or str(store.parent) in str(error)
             assert code not in FULL or ("quota" in str(error) if code == errno.EDQUOT else "free" in str(error))
             yield k
@@ -190,12 +190,12 @@ def test_a_really_full_disk_is_an_error_and_never_a_signal(small_disk: Path, tmp
     outcome = pack_zygote.run(pack_numbers, source=tmp_path / "large.csv", store=store)
     assert (outcome.signal, outcome.exit) == (None, 1)
     assert outcome.error is not None
-    assert outcome.error.startswith("DiskFull")
+    assert outcome.error.startswith("DiskFullError")
     assert list(small_disk.iterdir()) == []
     digest = pack_zygote.run(pack_numbers, source=tmp_path / "small.csv", store=store).check()
     outcome = pack_zygote.run(pack_numbers, source=tmp_path / "large.csv", store=store)
     assert outcome.error is not None
-    assert outcome.error.startswith("DiskFull")
+    assert outcome.error.startswith("DiskFullError")
     assert verify(store).digest == digest
     whole_content(store)
 
@@ -205,7 +205,7 @@ def test_a_disk_without_a_free_byte_is_an_error_and_stays_as_it_was(small_disk: 
     with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
         while True:
             filler.write(bytes(4096))
-    with pytest.raises(DiskFull, match=r"the disk is full: .*0 (bytes )?free"):
+    with pytest.raises(DiskFullError, match=r"the disk is full: .*0 (bytes )?free"):
         packs.pack(tmp_path / "small.csv", small_disk / "store")
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
@@ -215,7 +215,10 @@ def test_a_store_that_cannot_fit_is_refused_before_it_is_begun(small_disk: Path,
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"x": np.zeros(1_000_000)}), tmp_path / "zeros.parquet")
-    with FaultyFiles(record=True) as disk, pytest.raises(DiskFull, match=r"needs 8,000,000 bytes, but the disk has [\d,]+ free"):
+    with (
+        FaultyFiles(record=True) as disk,
+        pytest.raises(DiskFullError, match=r"needs 8,000,000 bytes, but the disk has [\d,]+ free"),
+    ):
         packs.pack(tmp_path / "zeros.parquet", small_disk / "store")
     assert not [operation for operation in disk.log if operation.kind == "write"]
     assert list(small_disk.iterdir()) == []

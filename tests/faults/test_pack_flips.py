@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.faults.shapes import make_source, pack_shape, whole_content
 
-from stoker.errors import ManifestInvalid, StokerError, StoreDamaged
+from stoker.errors import ManifestError, StokerError, StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.inspect import verify
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, Shard
@@ -66,10 +66,10 @@ def flip_many(store: Path, rng: np.random.Generator, count: int) -> Counter[str]
         if error is None:
             continue
         if name == MANIFEST_NAME:
-            assert isinstance(error, ManifestInvalid | StoreDamaged), where
+            assert isinstance(error, ManifestError | StoreDamagedError), where
             continue
         words, shard = shards[name]
-        assert isinstance(error, StoreDamaged), where
+        assert isinstance(error, StoreDamagedError), where
         assert words in str(error) or "offsets" in str(error), where
         if bit // 8 >= HEADER_BYTES and "offsets" not in str(error):
             assert name in str(error), where
@@ -94,8 +94,8 @@ def test_each_of_a_thousand_flipped_bits_is_found(quick_path: Path, rng: np.rand
     seen = flip_many(quick_path / "store", rng, 1000)
     print(dict(seen))
     assert seen["missed"] == 0
-    assert seen["ManifestInvalid"] > 50
-    assert seen["StoreDamaged"] > 500
+    assert seen["ManifestError"] > 50
+    assert seen["StoreDamagedError"] > 500
 
 
 def test_a_flipped_bit_is_named_within_its_16_mib(quick_path: Path, rng: np.random.Generator) -> None:
@@ -107,7 +107,7 @@ def test_a_flipped_bit_is_named_within_its_16_mib(quick_path: Path, rng: np.rand
     for row in (0, BLOCK_BYTES // 8 - 1, BLOCK_BYTES // 8, rows - 1, *rng.integers(rows, size=4).tolist()):
         bit = (HEADER_BYTES + row * 8) * 8
         flip(path, bit)
-        with pytest.raises(StoreDamaged, match=path.name) as caught:
+        with pytest.raises(StoreDamagedError, match=path.name) as caught:
             verify(quick_path / "store")
         flip(path, bit)
         first, last = named_rows(str(caught.value))
@@ -119,7 +119,7 @@ def test_two_flipped_bits_are_both_named(quick_path: Path) -> None:
     for name in ("t", "x"):
         shard = next(file for file, (words, _) in holders(quick_path / "store").items() if repr(name) in words)
         flip(quick_path / "store" / shard, HEADER_BYTES * 8 + 999)
-    with pytest.raises(StoreDamaged, match=r"column 't'.*column 'x'"):
+    with pytest.raises(StoreDamagedError, match=r"column 't'.*column 'x'"):
         verify(quick_path / "store")
 
 

@@ -28,7 +28,7 @@ from tests.harness import FaultyFiles, Operation, Zygote, take_snapshot
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import ManifestInvalid, StoreNotFound
+from stoker.errors import ManifestError, StoreNotFoundError
 from stoker.store import writer
 from stoker.store.inspect import verify
 from stoker.store.pack import api as packs
@@ -98,7 +98,7 @@ def found(store: Path, old: str | None = None) -> str:
     """Which store lies there, every byte of it read; a torn one raises."""
     try:
         digest = verify(store).digest
-    except StoreNotFound:
+    except StoreNotFoundError:
         return "none"
     return "old" if digest == old else "new"
 
@@ -266,7 +266,7 @@ def test_negative_control_a_manifest_written_in_place_is_found_torn(pack_zygote:
         pack_zygote.run(pack_in_place_and_die, name=trial.name, source=trial.source, store=trial.store, kill_at=kill_at)
         try:
             found(trial.store)
-        except ManifestInvalid:
+        except ManifestError:
             torn += 1
         _disk.remove_folder(trial.store)
     assert torn > 0

@@ -17,7 +17,7 @@ from tests.faults.shapes import make_source, pack_shape, whole_content
 from tests.harness import FaultyFiles, Zygote
 from tests.harness.faulty import Kind
 
-from stoker.errors import StokerError, StoreDamaged, StoreLocked
+from stoker.errors import StokerError, StoreDamagedError, StoreLockedError
 from stoker.store import store as stores
 from stoker.store.inspect import verify
 from stoker.store.pack.api import pack
@@ -67,7 +67,7 @@ def test_a_second_pack_is_refused_and_told_which_process_writes(pack_zygote: Zyg
     source, store = make_source("straight", quick_path / "source"), quick_path / "store"
     first = start_and_wait(pack_zygote, pack_and_wait, quick_path, 40)
     before = {path.name for path in store.rglob("*")}
-    with pytest.raises(StoreLocked, match=rf"is being written by process {first.pid}\."):
+    with pytest.raises(StoreLockedError, match=rf"is being written by process {first.pid}\."):
         pack_shape("straight", source, store)
     assert {path.name for path in store.rglob("*")} == before, "the second pack touched what the first is making"
     (quick_path / "go").touch()
@@ -159,7 +159,7 @@ def test_negative_control_opening_without_a_second_look_fails(quick_path: Path, 
     for _ in range(50):
         try:
             open_in_between(store, sources, rng, lambda path: stores._map(path, stores.read_manifest(path)))
-        except StoreDamaged:
+        except StoreDamagedError:
             failed += 1
     assert failed > 0
 
@@ -206,7 +206,7 @@ def test_packs_of_one_process_on_two_threads_are_refused_too(quick_path: Path) -
     for thread in threads:
         thread.join()
     assert str(open_store(store).digest) in outcomes
-    assert all(outcome == "StoreLocked" or len(outcome) == 32 for outcome in outcomes)
+    assert all(outcome == "StoreLockedError" or len(outcome) == 32 for outcome in outcomes)
     whole_content(store)
 
 

@@ -13,7 +13,7 @@ from tests.harness.faulty import Kind
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import DiskError, StoreError, StoreNotFound
+from stoker.errors import DiskError, StoreError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.shards import ColumnFile, damaged_blocks
 from stoker.store.store import open_store
@@ -253,7 +253,7 @@ def store_digest(store: Snapshot) -> str:
 def judge(folder: Path, digests: dict[str, str]) -> str:
     try:
         manifest = open_store(folder).manifest
-    except StoreNotFound:
+    except StoreNotFoundError:
         return "absent"
     except StoreError:
         return "torn"

@@ -17,7 +17,7 @@ import pytest
 from tests.faults.conftest import READERS
 from tests.harness import Zygote
 
-from stoker.errors import SourceTooLarge, StokerError
+from stoker.errors import SourceTooLargeError, StokerError
 from stoker.store.pack.api import pack
 from stoker.store.store import open_store
 
@@ -105,7 +105,7 @@ def test_a_parquet_row_that_is_larger_than_memory_is_refused(bomb_zygote: Zygote
     lists = pa.LargeListArray.from_arrays(pa.array([0, rows]), pa.array(np.zeros(rows)))
     pq.write_table(pa.table({"x": lists}), path)
     found = explode(bomb_zygote, path, tmp_path / "store", limit_bytes=300 << 20)
-    assert found["error"] == "SourceTooLarge"
+    assert found["error"] == "SourceTooLargeError"
     assert "bomb.parquet" in found["message"]
 
 
@@ -115,7 +115,7 @@ def test_a_compressed_arrow_batch_that_is_larger_than_memory_is_refused(bomb_zyg
     with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     found = explode(bomb_zygote, path, tmp_path / "store")
-    assert found["error"] == "SourceTooLarge"
+    assert found["error"] == "SourceTooLargeError"
     assert "bomb.arrow" in found["message"]
 
 
@@ -141,18 +141,18 @@ STARTS = {
 @pytest.mark.parametrize("name", STARTS)
 def test_a_line_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path, name: str) -> None:
     sparse(tmp_path / name, STARTS[name], 1 << 30)
-    assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] in ("SourceTooLarge", "SourceInvalid")
+    assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] in ("SourceTooLargeError", "SourceInvalidError")
 
 
 @pytest.mark.parametrize("name", ["bomb.json.gz", "bomb.jsonl.gz"])
 def test_a_number_of_a_gigabyte_is_refused(bomb_zygote: Zygote, tmp_path: Path, name: str) -> None:
     gzip_bomb(tmp_path / name, b'[{"x": 1},\n{"x": ' if "json.gz" in name else b'{"x": 1}\n{"x": ', b"7", 1 << 30)
-    assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] == "SourceTooLarge"
+    assert explode(bomb_zygote, tmp_path / name, tmp_path / "store")["error"] == "SourceTooLargeError"
 
 
 def test_a_compressed_line_of_a_gigabyte_is_refused(bomb_zygote: Zygote, line_bomb: Path, tmp_path: Path) -> None:
     found = explode(bomb_zygote, line_bomb, tmp_path / "store")
-    assert found["error"] == "SourceTooLarge"
+    assert found["error"] == "SourceTooLargeError"
     assert "a line of more than" in found["message"]
 
 
@@ -171,7 +171,7 @@ def test_columns_without_end_are_refused_with_their_number(bomb_zygote: Zygote, 
     names = ",".join(f"c{i}" for i in range(300_000))
     (tmp_path / "bomb.csv").write_text(names + "\n" + ",".join(["1"] * 300_000) + "\n")
     found = explode(bomb_zygote, tmp_path / "bomb.csv", tmp_path / "store")
-    assert found["error"] == "SourceTooLarge"
+    assert found["error"] == "SourceTooLargeError"
     assert "300,000 columns" in found["message"]
     assert "at most" in found["message"]
 
@@ -179,7 +179,7 @@ def test_columns_without_end_are_refused_with_their_number(bomb_zygote: Zygote, 
 def test_a_field_of_many_megabytes_is_refused(bomb_zygote: Zygote, tmp_path: Path) -> None:
     gzip_bomb(tmp_path / "bomb.csv.gz", b"a,b\n1,2\n3,", b"7", 4 << 20)
     found = explode(bomb_zygote, tmp_path / "bomb.csv.gz", tmp_path / "store")
-    assert found["error"] == "BadValue"
+    assert found["error"] == "BadValueError"
     assert len(found["message"]) < 1000
 
 
@@ -187,14 +187,17 @@ def test_a_million_categories_and_more_are_refused_with_their_limit(bomb_zygote:
     texts = pa.array([f"text {i}" for i in range(1_200_000)])
     pq.write_table(pa.table({"x": np.zeros(len(texts)), "text": texts}), tmp_path / "bomb.parquet")
     found = explode(bomb_zygote, tmp_path / "bomb.parquet", tmp_path / "store")
-    assert found["error"] == "SourceTooLarge"
+    assert found["error"] == "SourceTooLargeError"
     assert "distinct texts" in found["message"]
 
 
 def test_memory_that_runs_out_anywhere_is_an_error_of_ours(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.zeros(10)}), tmp_path / "small.parquet")
-    for place in ("packing.shape.Shaper.block", "packing.run.Run.add", "packing.run.Run._write", "packing.plan._plan"):
-        with mock.patch(f"stoker.store.{place}", side_effect=MemoryError), pytest.raises(SourceTooLarge, match="Lower --memory"):
+    for place in ("blocks.Shaper.block", "runs.Run.add", "runs.Run._write", "plan._plan"):
+        with (
+            mock.patch(f"stoker.store.pack.{place}", side_effect=MemoryError),
+            pytest.raises(SourceTooLargeError, match="Lower --memory"),
+        ):
             pack(tmp_path / "small.parquet", tmp_path / "store")
         assert not (tmp_path / "store").exists()
 

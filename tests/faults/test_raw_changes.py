@@ -19,7 +19,7 @@ from tests.faults.shapes import SHAPES, content, small_limits, whole_content
 from tests.harness import Zygote
 
 from stoker import _disk
-from stoker.errors import SourceError, StoreNotFound
+from stoker.errors import SourceError, StoreNotFoundError
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.packer import Packing
@@ -119,7 +119,7 @@ def test_a_source_that_changes_while_it_is_read_is_told(pack_zygote: Zygote, qui
         outcome = pack_zygote.run(pack_while_it_changes, path=folder / form, change=change, moment=moment)
         if form in MAPPED and change in ("truncate", "empty") and outcome.signal == signal.SIGBUS:
             # The limit of maps: what is cut away while it is looked at ends the process. No store is there; the next pack works.
-            with pytest.raises(StoreNotFound):
+            with pytest.raises(StoreNotFoundError):
                 open_store(folder / "store")
             write_table(folder / form)
             pack(folder / form, folder / "store")

@@ -25,7 +25,7 @@ from stoker.store.formats.base import Limits
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import MIN_MEMORY_BYTES, Options
 
-FORMATS = [f"stoker.store.sources.{name}" for name in ("jsonl", "json_document", "arff", "ts", "ucr", "npz")]
+FORMATS = [f"stoker.store.formats.{name}" for name in ("json", "ucr", "numpy")]
 BASE_BYTES = 72 << 20
 """What an interpreter takes that has imported all that a pack needs, before it packs."""
 

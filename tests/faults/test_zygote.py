@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.harness import Zygote
 
-from stoker.errors import DiskFull
+from stoker.errors import DiskFullError
 
 
 def answer(number: int) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def answer(number: int) -> dict[str, Any]:
 
 
 def fail() -> None:
-    raise DiskFull(errno.ENOSPC, "no space")
+    raise DiskFullError(errno.ENOSPC, "no space")
 
 
 def leave(code: int) -> None:
@@ -73,7 +73,7 @@ def test_a_child_returns_a_value_from_a_folder_of_its_own(zygote: Zygote, tmp_pa
 
 def test_an_exception_is_told_with_type_message_and_trace(zygote: Zygote) -> None:
     outcome = zygote.run(fail)
-    assert (outcome.exit, outcome.error) == (1, "DiskFull: [Errno 28] no space")
+    assert (outcome.exit, outcome.error) == (1, "DiskFullError: [Errno 28] no space")
     assert outcome.trace is not None
     assert "in fail" in outcome.trace
     with pytest.raises(ChildProcessError, match="in fail"):

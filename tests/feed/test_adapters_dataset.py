@@ -74,7 +74,7 @@ def test_what_was_gathered_together_is_a_sequence_of_samples() -> None:
 
 @pytest.mark.parametrize("index", [1.0, [1.5], [True], [[1]], "1", None, [2**70]])
 def test_what_is_no_number_of_a_sample_is_refused(index: Any) -> None:
-    with pytest.raises(stoker.OptionError, match=r"^samples of <memory> are numbered from 0 to 17; found an index of type"):
+    with pytest.raises(stoker.errors.OptionError, match=r"^samples of <memory> are numbered from 0 to 17; found an index of type"):
         window_feed().as_dataset()[index]
 
 
@@ -113,7 +113,9 @@ def test_samples_are_encoded_as_batches_of_the_feed_are() -> None:
 @pytest.mark.parametrize("value", [0.0, np.zeros(7)])
 def test_an_encoder_that_has_no_row_for_each_sample_is_refused(value: Any) -> None:
     dataset = window_feed(encode=lambda arrays: {"mean": value}).as_dataset()
-    with pytest.raises(stoker.FeedError, match=r"^encode returned 'mean' of shape \[7?\] for 3 samples; a dataset needs one row"):
+    with pytest.raises(
+        stoker.errors.FeedError, match=r"^encode returned 'mean' of shape \[7?\] for 3 samples; a dataset needs one row"
+    ):
         dataset[:3]
 
 
@@ -127,7 +129,7 @@ def test_an_error_says_which_series_it_met() -> None:
 def test_a_packed_feed_has_no_dataset() -> None:
     feed = stoker.Feed(ragged(), stoker.Sequences(8, layout="packed"), batch_size=2)
     assert not hasattr(feed, "dataset")
-    with pytest.raises(stoker.OptionError, match=r"cannot be taken apart into samples\. Use Sequences\(layout='padded'\)"):
+    with pytest.raises(stoker.errors.OptionError, match=r"cannot be taken apart into samples\. Use Sequences\(layout='padded'\)"):
         feed.as_dataset()
 
 
@@ -149,7 +151,7 @@ def test_a_dataset_on_disk_travels_as_its_path(folder: Path) -> None:
 def test_a_dataset_whose_store_was_packed_anew_is_refused(folder: Path) -> None:
     message = pickle.dumps(stoker.Feed(stoker.open(folder), stoker.Windows(8), batch_size=4, columns=["x"]).as_dataset())
     stoker.pack({"series": np.arange(3), "x": np.arange(3.0)}, folder, series="series", replace=True)
-    with pytest.raises(stoker.FeedError, match=r"numbers\.stoker was packed anew since the feed was made from it"):
+    with pytest.raises(stoker.errors.FeedError, match=r"numbers\.stoker was packed anew since the feed was made from it"):
         pickle.loads(message)
 
 

@@ -104,7 +104,7 @@ def test_a_finite_value_never_becomes_infinite(residency: str, options: dict[str
     """On the device before the first batch, so that graphs need no check; NaN and infinities of the store are no reason."""
     values = np.arange(100.0)
     values[57] = value
-    with pytest.raises(stoker.FeedError, match="column 'x' of <memory>"):
+    with pytest.raises(stoker.errors.FeedError, match="column 'x' of <memory>"):
         list(
             stoker.Feed(
                 stoker.Store.from_arrays(x=[values]), stoker.Windows(8), batch_size=9, device="cuda", residency=residency, **options

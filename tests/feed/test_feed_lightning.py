@@ -226,7 +226,9 @@ def test_two_ranks_share_one_order(tmp_path: Path) -> None:
 
 def test_a_rank_that_only_lightning_knows_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")  # as Lightning does where it starts the processes itself
-    with pytest.raises(stoker.OptionError, match=r"^WORLD_SIZE is 2, but RANK is not set, so this process cannot know its share"):
+    with pytest.raises(
+        stoker.errors.OptionError, match=r"^WORLD_SIZE is 2, but RANK is not set, so this process cannot know its share"
+    ):
         shuffled()
     assert shuffled(rank=1, world_size=2).ranks.rank == 1
 

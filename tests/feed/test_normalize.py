@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from tests.feed.twin import finite_scale
 
-from stoker.errors import StoreDamaged
+from stoker.errors import StoreDamagedError
 from stoker.feed.normalize import Scales, series_scales
 from stoker.sampling.views import Lengths
 
@@ -144,5 +144,5 @@ def test_float16_is_measured_in_pieces() -> None:
 def test_damaged_offsets_are_refused() -> None:
     for offsets in ([0, 5, 3], [0, 9], [-1, 3]):
         lengths = Lengths(num_series=len(offsets) - 1, num_steps=5, offsets=np.array(offsets), name="a store")
-        with pytest.raises(StoreDamaged, match=r"a store: the offsets of series \d are"):
+        with pytest.raises(StoreDamagedError, match=r"a store: the offsets of series \d are"):
             series_scales(np.zeros(5), lengths, "zero", compat=True)

@@ -20,7 +20,7 @@ from hypothesis import given
 from tests.feed.stores import write_store
 
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
-from stoker.errors import StoreDamaged
+from stoker.errors import StoreDamagedError
 from stoker.feed import residency
 from stoker.feed.residency import PAGE, merge, split
 
@@ -273,7 +273,7 @@ def test_a_damaged_series_is_reported_by_its_own_batch(store: Store, monkeypatch
     """The hints of a window come long before, and are no place to stop."""
 
     def damaged(self: Any, unit: int) -> Any:
-        raise StoreDamaged("of the test")
+        raise StoreDamagedError("of the test")
 
     monkeypatch.setattr(residency.WindowUnits, "stretches", damaged)
     feed = stream(store)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import ConfigInvalid, OptionError, TrainError
+from stoker.errors import ConfigError, OptionError, TrainError
 from stoker.gate.counts import Counts
 from stoker.gate.gate import NAMES, TITLES, Gate, budget_of, compare, gate_step, read_budget, usual_of
 
@@ -178,7 +178,7 @@ def test_another_torch_is_told_of_where_something_grew(tmp_path: Path) -> None:
 def test_a_budget_is_checked_strictly(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
     path = written(tmp_path / "budget.json")
     path.write_text(change(path.read_text()))
-    with pytest.raises(ConfigInvalid, match=message):
+    with pytest.raises(ConfigError, match=message):
         read_budget(path)
 
 

@@ -31,7 +31,7 @@ class Outcome:
     value: Any
     """What the function returned, as JSON keeps it."""
     error: str | None
-    """Type and message of the exception, as in "DiskFull: /a/b: the disk is full ..."."""
+    """Type and message of the exception, as in "DiskFullError: /a/b: the disk is full ..."."""
     trace: str | None
 
     def check(self) -> Any:

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from tests.store.shrink import shrunk
 from tests.store.twin import Refused, Row, assert_equals_twin, slow_pack
 
-from stoker.errors import BadValue, SourceEmpty, TimeDisorder
+from stoker.errors import BadValueError, SourceEmptyError, TimeOrderError
 from stoker.store.pack.api import pack
 
 TYPES = {
@@ -108,10 +108,10 @@ def check(source: Any, folder: Path, rows: Sequence[Row], options: dict[str, Any
     try:
         expected = slow_pack(rows, **options)
     except Refused:
-        check_refused(source, folder, options, (TimeDisorder, BadValue))
+        check_refused(source, folder, options, (TimeOrderError, BadValueError))
         return
     if not any(group for _, group in expected):
-        check_refused(source, folder, options, (SourceEmpty,))
+        check_refused(source, folder, options, (SourceEmptyError,))
         return
     store = pack(source, folder / "out", threads=2, **options)
     assert_equals_twin(store, expected, series=options["series"])
@@ -149,10 +149,10 @@ def check_files(folder: Path, source: str, parts: list[Sequence[Row]], options: 
     try:
         groups = [(0, piece) for part in parts for _, piece in (slow_pack(part, **options) or [(0, [])])]
     except Refused:
-        check_refused(source, folder, options, (TimeDisorder, BadValue))
+        check_refused(source, folder, options, (TimeOrderError, BadValueError))
         return
     if not any(group for _, group in groups):
-        check_refused(source, folder, options, (SourceEmpty,))
+        check_refused(source, folder, options, (SourceEmptyError,))
         return
     assert_equals_twin(pack(source, folder / "out", threads=2, **options), groups, series=None)
 
@@ -202,10 +202,10 @@ def check_groups(source: Any, folder: Path, groups: list[list[Row]], options: di
     try:
         expected = [(0, piece) for group in groups for _, piece in (slow_pack(group, **slow) or [(0, [])])]
     except Refused:
-        check_refused(source, folder, {**options, **more}, (TimeDisorder, BadValue))
+        check_refused(source, folder, {**options, **more}, (TimeOrderError, BadValueError))
         return
     if not any(group for _, group in expected):
-        check_refused(source, folder, {**options, **more}, (SourceEmpty,))
+        check_refused(source, folder, {**options, **more}, (SourceEmptyError,))
         return
     assert_equals_twin(pack(source, folder / "out", **options, **more), expected, series=None)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.sampling import twins
 from tests.sampling.test_views_windows import VIEWS, as_tuples, check, listed
 
-from stoker.errors import StoreDamaged
+from stoker.errors import StoreDamagedError
 from stoker.sampling import views
 from stoker.sampling.views import Lengths, Segments, Sequences, Windows
 
@@ -132,7 +132,7 @@ def test_damaged_offsets_are_named_by_the_index(
 ) -> None:
     monkeypatch.setattr(views, "_DENSE_SERIES", 2**22 if dense else 0)
     offsets, series, values = DAMAGE[damage]
-    with pytest.raises(StoreDamaged) as caught:
+    with pytest.raises(StoreDamagedError) as caught:
         view.over(hostile(offsets))
     assert str(caught.value) == f"prices: the offsets of series {series} are {values} of 40. Run `stoker verify`."
 
@@ -151,7 +151,7 @@ def test_offsets_damaged_later_are_named_or_stay_in_bounds(
     for number in range(samples.num_samples):
         try:
             found = samples.locate(np.array([number]))
-        except StoreDamaged:
+        except StoreDamagedError:
             raised += 1
         else:
             assert 0 <= found.starts[0] < found.starts[0] + found.counts[0] <= 40
@@ -163,6 +163,6 @@ def test_offsets_damaged_later_are_named_or_stay_in_bounds(
 def test_sequences_name_damaged_offsets(damage: str, keep: str) -> None:
     offsets, series, values = DAMAGE[damage]
     samples = Sequences(5, keep=keep).over(hostile(offsets))  # type: ignore[arg-type]
-    with pytest.raises(StoreDamaged) as caught:
+    with pytest.raises(StoreDamagedError) as caught:
         samples.locate(np.array([series]))
     assert str(caught.value) == f"prices: the offsets of series {series} are {values} of 40. Run `stoker verify`."

@@ -13,7 +13,7 @@ from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_kinds_by_time import views
 
-from stoker import LeakFound, OptionError, Sequences, Windows
+from stoker import LeakError, OptionError, Sequences, Windows
 from stoker.split import check, given, shuffled
 
 
@@ -42,20 +42,20 @@ def test_a_shared_step_is_found_by_the_guard_where_a_loop_finds_one(
     if not shared:
         given(store, view, parts, horizon=horizon, warm_up=warm_up)
         return
-    with pytest.raises(LeakFound, match="is in two parts") as found:
+    with pytest.raises(LeakError, match="is in two parts") as found:
         given(store, view, parts, horizon=horizon, warm_up=warm_up)
     words = str(found.value).replace(",", "").split()
     assert (int(words[4]), int(words[1])) in shared, "the step that is named is one of them"
-    with pytest.raises(LeakFound):
+    with pytest.raises(LeakError):
         check(split)
 
 
 def test_windows_that_share_steps_are_not_shuffled() -> None:
     store = plain([200])
     for options in ({"stride": 5}, {"stride": 7, "horizon": 2}):
-        with pytest.raises(LeakFound, match=r"samples of Windows\(6.* share steps: each is made of .* Use chronological"):
+        with pytest.raises(LeakError, match=r"samples of Windows\(6.* share steps: each is made of .* Use chronological"):
             shuffled(store, Windows(6, **options))
-    with pytest.raises(LeakFound, match=r"made of 9 steps \(warm-up 3, window 6, horizon 0\), and the next begins 8 on"):
+    with pytest.raises(LeakError, match=r"made of 9 steps \(warm-up 3, window 6, horizon 0\), and the next begins 8 on"):
         shuffled(store, Windows(6, stride=8), warm_up=3)
     with pytest.warns(UserWarning, match="a score on such parts is too good"):
         split = shuffled(store, Windows(6), allow_leak=True)
@@ -94,5 +94,5 @@ def test_as_scikit_learn_gives_them() -> None:
     store = plain([100])
     split = given(store, Windows(5, tail="drop"), {"train": np.arange(0, 50), "valid": np.arange(54, 96)})
     assert len(split.train) == 50
-    with pytest.raises(LeakFound, match="step 53 of series 0"):
+    with pytest.raises(LeakError, match="step 53 of series 0"):
         given(store, Windows(5, tail="drop"), {"train": np.arange(0, 50), "valid": np.arange(53, 96)})

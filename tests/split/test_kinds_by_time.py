@@ -16,7 +16,7 @@ from tests.split.stores import plain, timed
 
 import stoker
 from stoker import OptionError, Segments, Sequences, Windows
-from stoker.errors import LeakFound, TimeDisorder
+from stoker.errors import LeakError, TimeOrderError
 from stoker.split import chronological
 
 PARTS = {"train": [(0, 1)], "valid": [(1, 2)], "test": [(2, 3)]}
@@ -165,8 +165,8 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (plain([50]), {"horizon": -1}, OptionError, "horizon is -1; expected a whole number of steps from 0"),
     (plain([50]), {"warm_up": 1.5}, OptionError, "warm_up is 1.5; expected a whole number"),
     (plain([50]), {"embargo": True}, OptionError, "embargo is True; expected a whole number"),
-    (plain([50]), {"horizon": 1}, LeakFound, r"horizon is 1, but the targets of Windows\(4, horizon=2\) reach 2 steps"),
-    (plain([50]), {"embargo": 5, "warm_up": 3}, LeakFound, "windows of 4 steps with a warm-up of 3 reach back 6"),
+    (plain([50]), {"horizon": 1}, LeakError, r"horizon is 1, but the targets of Windows\(4, horizon=2\) reach 2 steps"),
+    (plain([50]), {"embargo": 5, "warm_up": 3}, LeakError, "windows of 4 steps with a warm-up of 3 reach back 6"),
     (plain([50]), {"boundaries": [10]}, OptionError, "has no column of time to find boundaries in"),
     (plain([50]), {"boundaries": [10], "fractions": (0.5, 0.5)}, OptionError, "two ways to say where to cut"),
     (plain([50]), {"time": "when"}, OptionError, "has no column 'when'; it has x"),
@@ -179,7 +179,7 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (TIMED, {"time": "t", "boundaries": [10, 20, 30]}, OptionError, "expected one time"),
     (TIMED, {"time": "t", "boundaries": "2021"}, OptionError, "expected one time"),
     (TIMED, {"time": "t", "boundaries": ["2021-01-01"]}, OptionError, r"'2021-01-01' is no time of column 't' \(int64\)"),
-    (timed([[1, 2], [5, 9, 7]]), {"time": "t"}, TimeDisorder, "falls from 9 to 7 at step 4"),
+    (timed([[1, 2], [5, 9, 7]]), {"time": "t"}, TimeOrderError, "falls from 9 to 7 at step 4"),
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_kinds_by_time import lengths, views
 
-from stoker import LeakFound, OptionError, Sequences, Store, Windows
+from stoker import LeakError, OptionError, Sequences, Store, Windows
 from stoker.split import Part, Scaler, chronological, grouped, pos_weight, purged
 from stoker.split import scaler as moments
 
@@ -157,7 +157,7 @@ def test_a_scaler_fitted_on_other_steps_is_found() -> None:
         (split.valid, "fitted on the valid part"),
         (chronological(store, VIEW, fractions=(0.8, 0.2)).train, "fitted on another part than these"),
     ):
-        with pytest.raises(LeakFound, match=words):
+        with pytest.raises(LeakError, match=words):
             Scaler.fit(store, part, columns=["close"]).check(split)
     Scaler.fit(store, chronological(store, VIEW).train, columns=["close"]).check(split)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.split import twin
 from tests.split.stores import plain
 
-from stoker import Feed, LeakFound, Store, Windows
+from stoker import Feed, LeakError, Store, Windows
 from stoker.split import Split, chronological, cuts, purged, shuffled
 from stoker.split import split as splits
 from stoker.split.cuts import Ground, Reach, StepCuts
@@ -36,7 +36,7 @@ LEAKS = {"without a purge": {"horizon": 0}, "purged by one too few": {"horizon":
 
 @pytest.mark.parametrize("careless", LEAKS.values(), ids=LEAKS)
 def test_a_boundary_without_its_distance_is_found(careless: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LeakFound, match=r"step \d+ of series 0 of <memory> is in two parts: .* of train and .* of valid"):
+    with pytest.raises(LeakError, match=r"step \d+ of series 0 of <memory> is in two parts: .* of train and .* of valid"):
         cut_carelessly(**careless)
     monkeypatch.setattr(splits, "check", lambda split: None)
     split = cut_carelessly(**careless)
@@ -78,7 +78,7 @@ def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() ->
     scores: dict[str, list[float]] = {"shuffled": [], "chronological": [], "purged": []}
     for seed in range(20):
         store = random_walk(seed)
-        with pytest.raises(LeakFound):
+        with pytest.raises(LeakError):
             shuffled(store, view, fractions=(0.7, 0.3))
         with pytest.warns(UserWarning, match="allow_leak=True"):
             leaking = shuffled(store, view, fractions=(0.7, 0.3), allow_leak=True)
@@ -97,7 +97,7 @@ def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() ->
 def test_scaling_by_whole_series_is_refused_for_a_part_of_them() -> None:
     store = random_walk(0)
     split = chronological(store, VIEW)
-    with pytest.raises(LeakFound, match=r"normalize='zero' scales by whole series, so the train part would tell of .*Scaler.fit"):
+    with pytest.raises(LeakError, match=r"normalize='zero' scales by whole series, so the train part would tell of .*Scaler.fit"):
         Feed(store, VIEW, part=split.train, batch_size=4, normalize="zero")
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from tests.harness import tiny_store
 
-from stoker.errors import StoreNotFound
+from stoker.errors import StoreNotFoundError
 from stoker.store import inspect as inspecting
 from stoker.store.inspect import inspect
 from stoker.store.pack.api import pack
@@ -85,5 +85,5 @@ def test_what_is_not_finite_is_told_with_its_place(tmp_path: Path) -> None:
 
 
 def test_no_store(tmp_path: Path) -> None:
-    with pytest.raises(StoreNotFound, match="does not exist"):
+    with pytest.raises(StoreNotFoundError, match="does not exist"):
         inspect(tmp_path / "gone")

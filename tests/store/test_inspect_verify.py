@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.harness import TinyStore, seal_manifest, tiny_store, write_shard
 
-from stoker.errors import ManifestInvalid, StoreDamaged, StoreNotFound
+from stoker.errors import ManifestError, StoreDamagedError, StoreNotFoundError
 from stoker.store import inspect as verifying
 from stoker.store import manifest as manifests
 from stoker.store import shards as shards
@@ -51,7 +51,7 @@ def test_a_whole_store_is_counted(tiny: TinyStore) -> None:
 def test_all_damage_is_told_at_once(tiny: TinyStore) -> None:
     for name in ("price", "wide", "mood"):
         flip(tiny.path / values_of(tiny, name).file, 128)
-    with pytest.raises(StoreDamaged) as caught:
+    with pytest.raises(StoreDamagedError) as caught:
         verify(tiny.path)
     text = str(caught.value)
     for name in ("price", "wide", "mood"):
@@ -64,11 +64,11 @@ def test_texts_and_offsets_are_read_too(tiny: TinyStore) -> None:
     symbol = next(column for column in tiny.manifest.columns if column.name == "symbol").texts
     assert symbol is not None
     flip(tiny.path / symbol.utf8.file, 129)
-    with pytest.raises(StoreDamaged, match=rf"{symbol.utf8.file} \(texts of column 'symbol'\) differs"):
+    with pytest.raises(StoreDamagedError, match=rf"{symbol.utf8.file} \(texts of column 'symbol'\) differs"):
         verify(tiny.path)
     assert tiny.manifest.offsets is not None
     flip(tiny.path / tiny.manifest.offsets.file, 136)
-    with pytest.raises(StoreDamaged, match=r"\(the offsets\) differs"):
+    with pytest.raises(StoreDamagedError, match=r"\(the offsets\) differs"):
         verify(tiny.path)
 
 
@@ -86,7 +86,7 @@ def test_rows_are_those_of_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert verify(tmp_path / "out").num_bytes == 1600
     flip(tmp_path / "out" / shard.file, 128 + row * 8)
     first, last = row // 64 * 64, min(row // 64 * 64 + 63, 199)
-    with pytest.raises(StoreDamaged, match=rf"differs from its hash in rows {first} to {last}\. Restore"):
+    with pytest.raises(StoreDamagedError, match=rf"differs from its hash in rows {first} to {last}\. Restore"):
         verify(tmp_path / "out")
 
 
@@ -95,7 +95,7 @@ def test_much_damage_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert store.path is not None
     for path in store.path.glob("*.npy"):
         flip(path, 130)
-    with pytest.raises(StoreDamaged, match=r"; and 20 more\. Restore these files from a copy"):
+    with pytest.raises(StoreDamagedError, match=r"; and 20 more\. Restore these files from a copy"):
         verify(tmp_path / "out")
 
 
@@ -105,7 +105,7 @@ def test_offsets_that_fall_are_found_though_their_hash_is_right(tiny: TinyStore)
     tree["offsets"] = manifests.msgspec.to_builtins(bad)
     (tiny.path / MANIFEST_NAME).chmod(0o644)
     (tiny.path / MANIFEST_NAME).write_bytes(seal_manifest(tree))
-    with pytest.raises(StoreDamaged, match="the offsets fall somewhere"):
+    with pytest.raises(StoreDamagedError, match="the offsets fall somewhere"):
         verify(tiny.path)
 
 
@@ -118,21 +118,21 @@ def test_codes_without_a_text_are_found(tiny: TinyStore, code: int) -> None:
     column["values"] = manifests.msgspec.to_builtins(write_shard(tiny.path, codes))
     (tiny.path / MANIFEST_NAME).chmod(0o644)
     (tiny.path / MANIFEST_NAME).write_bytes(seal_manifest(tree))
-    with pytest.raises(StoreDamaged, match="column 'mood' holds a code that has no text"):
+    with pytest.raises(StoreDamagedError, match="column 'mood' holds a code that has no text"):
         verify(tiny.path)
 
 
 def test_what_is_found_at_opening_is_told_by_verify(tiny: TinyStore, tmp_path: Path) -> None:
-    with pytest.raises(StoreNotFound):
+    with pytest.raises(StoreNotFoundError):
         verify(tmp_path / "gone")
     shard = tiny.path / values_of(tiny, "price").file
     shard.chmod(0o644)
     os.truncate(shard, 200)
-    with pytest.raises(StoreDamaged, match="has 200 bytes, but"):
+    with pytest.raises(StoreDamagedError, match="has 200 bytes, but"):
         verify(tiny.path)
     (tiny.path / MANIFEST_NAME).chmod(0o644)
     (tiny.path / MANIFEST_NAME).write_bytes(b"{}")
-    with pytest.raises(ManifestInvalid):
+    with pytest.raises(ManifestError):
         verify(tiny.path)
 
 

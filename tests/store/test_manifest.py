@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.harness import COLUMNS, seal_manifest, tiny_store
 
-from stoker.errors import ManifestInvalid
+from stoker.errors import ManifestError
 from stoker.store import manifest as manifests
 
 Tree = dict[str, Any]
@@ -171,7 +171,7 @@ BROKEN: list[tuple[str, Callable[[Tree], None]]] = [
 def test_each_broken_rule_is_named_with_its_place(ragged: Tree, message: str, change: Callable[[Tree], None]) -> None:
     tree = copy.deepcopy(ragged)
     change(tree)
-    with pytest.raises(ManifestInvalid, match=message) as caught:
+    with pytest.raises(ManifestError, match=message) as caught:
         manifests.load(seal_manifest(tree), WHERE)
     assert str(caught.value).startswith(WHERE)
     assert "\n" not in str(caught.value)
@@ -184,18 +184,18 @@ def test_each_broken_rule_is_named_with_its_place(ragged: Tree, message: str, ch
 def test_a_dtype_outside_the_list_is_refused(ragged: Tree, dtype: str) -> None:
     tree = copy.deepcopy(ragged)
     column(tree, "price")["values"]["dtype"] = dtype
-    with pytest.raises(ManifestInvalid, match=at("price") + r"\.values\.dtype"):
+    with pytest.raises(ManifestError, match=at("price") + r"\.values\.dtype"):
         manifests.load(seal_manifest(tree), WHERE)
 
 
 def test_a_uniform_store_has_as_many_steps_as_its_series_have(uniform: Tree) -> None:
     for change in ({"num_steps": 5}, {"length": 3}, {"length": -2}):
-        with pytest.raises(ManifestInvalid, match=r"\$\.(num_steps: expected|length: .*from 0)"):
+        with pytest.raises(ManifestError, match=r"\$\.(num_steps: expected|length: .*from 0)"):
             manifests.load(seal_manifest({**uniform, **change}), WHERE)
 
 
 def test_sizes_that_overflow_when_multiplied_are_refused(uniform: Tree) -> None:
-    with pytest.raises(ManifestInvalid, match=r"\$\.num_steps"):
+    with pytest.raises(ManifestError, match=r"\$\.num_steps"):
         manifests.load(seal_manifest({**uniform, "num_series": 2**32, "length": 2**32, "num_steps": 0}), WHERE)
 
 
@@ -204,7 +204,7 @@ def test_a_digest_is_32_hex_digits(ragged: Tree, digest: str) -> None:
     data = seal_manifest(ragged)
     found = re.search(rb'"digest": "([0-9a-f]{32})"', data)
     assert found is not None
-    with pytest.raises(ManifestInvalid, match=r"\$\.digest: expected 32 hex digits"):
+    with pytest.raises(ManifestError, match=r"\$\.digest: expected 32 hex digits"):
         manifests.load(data.replace(found[1], digest.encode()), WHERE)
 
 
@@ -240,7 +240,7 @@ def changed(data: bytes, old: bytes, new: bytes) -> bytes:
     ],
 )
 def test_a_change_that_breaks_no_rule_is_found_by_the_digest(ragged: Tree, change: Callable[[bytes], bytes]) -> None:
-    with pytest.raises(ManifestInvalid, match="does not match its digest: it was changed after it was written"):
+    with pytest.raises(ManifestError, match="does not match its digest: it was changed after it was written"):
         manifests.load(change(seal_manifest(ragged)), WHERE)
 
 
@@ -272,14 +272,14 @@ def test_every_field_is_covered_by_the_digest(ragged: Tree) -> None:
     ],
 )
 def test_what_is_not_json_of_the_right_form_is_refused(data: bytes) -> None:
-    with pytest.raises(ManifestInvalid, match=f"^{re.escape(WHERE)} is not a stoker manifest"):
+    with pytest.raises(ManifestError, match=f"^{re.escape(WHERE)} is not a stoker manifest"):
         manifests.load(data, WHERE)
 
 
 def test_a_manifest_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "MAX_BYTES", 10)
     monkeypatch.setattr(msgspec.json, "decode", lambda *_, **__: pytest.fail("parsed"))
-    with pytest.raises(ManifestInvalid, match="has 11 bytes, but a manifest has at most 10"):
+    with pytest.raises(ManifestError, match="has 11 bytes, but a manifest has at most 10"):
         manifests.load(b"{" * 11, WHERE)
 
 
@@ -288,13 +288,13 @@ def test_a_manifest_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.Monk
 
 def test_a_newer_version_asks_for_a_newer_stoker(ragged: Tree) -> None:
     for extra in ({}, {"a_field_of_the_future": 1}, {"columns": "elsewhere"}):
-        with pytest.raises(ManifestInvalid, match="has format version 2, but this stoker reads version 1: install a newer stoker"):
+        with pytest.raises(ManifestError, match="has format version 2, but this stoker reads version 1: install a newer stoker"):
             manifests.load(seal_manifest({**ragged, **extra, "version": 2}), WHERE)
 
 
 def test_a_version_that_never_was_is_told_as_such(ragged: Tree) -> None:
     for version in (0, -1):
-        with pytest.raises(ManifestInvalid, match=f"format version {version}, which never was"):
+        with pytest.raises(ManifestError, match=f"format version {version}, which never was"):
             manifests.load(seal_manifest({**ragged, "version": version}), WHERE)
 
 
@@ -308,5 +308,5 @@ def test_the_path_in_a_message_is_the_place_of_the_file(tmp_path: Path) -> None:
     built = tiny_store(tmp_path / "store")
     (built.path / "manifest.json").chmod(0o644)
     (built.path / "manifest.json").write_bytes(b"{}")
-    with pytest.raises(ManifestInvalid, match=re.escape(str(built.path / "manifest.json"))):
+    with pytest.raises(ManifestError, match=re.escape(str(built.path / "manifest.json"))):
         built.open()

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.before.timemoe_dataset import BinaryDataset
 from benchmarks.timemoe_folder import walks, write_folder
 
-from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store import is_time_moe, map_time_moe, memory
 
 
@@ -76,7 +76,7 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "set", walks([10, 10]))
     data = folder / "data-1-of-1.bin"
     data.write_bytes(data.read_bytes()[:-1])
-    with pytest.raises(SourceInvalid, match=r"data-1-of-1.bin is cut off: 79 bytes found, 80 expected"):
+    with pytest.raises(SourceInvalidError, match=r"data-1-of-1.bin is cut off: 79 bytes found, 80 expected"):
         map_time_moe(folder)
     assert len(BinaryDataset(folder)[1]) == 10, "negative control: the original reads what is not there"
 
@@ -86,12 +86,14 @@ def test_sequences_beyond_the_end_are_refused(tmp_path: Path) -> None:
     meta = json.loads((folder / "meta.json").read_text())
     meta["scales"][1]["length"] = 11
     (folder / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(SourceInvalid, match=r"sequence 2 of .*meta.json is at offset 10 with length 11, but the files hold 20"):
+    with pytest.raises(
+        SourceInvalidError, match=r"sequence 2 of .*meta.json is at offset 10 with length 11, but the files hold 20"
+    ):
         map_time_moe(folder)
 
 
 def test_a_folder_without_sequences_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceEmpty, match="describes no sequence"):
+    with pytest.raises(SourceEmptyError, match="describes no sequence"):
         map_time_moe(write_folder(tmp_path / "set", []))
 
 
@@ -99,7 +101,7 @@ def test_a_folder_without_sequences_is_refused(tmp_path: Path) -> None:
 def test_what_cannot_be_mapped_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float) -> None:
     folder = write_folder(tmp_path / "set", walks([10, 10, 10]), num_files=2)
     monkeypatch.setattr(memory, name, value)
-    with pytest.raises(SourceTooLarge, match=r"Pack it: stoker pack .*set set.stoker"):
+    with pytest.raises(SourceTooLargeError, match=r"Pack it: stoker pack .*set set.stoker"):
         map_time_moe(folder)
 
 

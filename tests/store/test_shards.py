@@ -14,7 +14,7 @@ import pytest
 import xxhash
 from tests.harness import CORRUPTIONS, corrupt, tiny_store, write_shard
 
-from stoker.errors import StoreDamaged
+from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store import shards
 from stoker.store.manifest import BLOCK_BYTES, DTYPES, HEADER_BYTES, Shard
@@ -98,7 +98,9 @@ def test_a_shard_of_any_other_length_is_refused_with_both_sizes(tmp_path: Path, 
     borders = [0, 1, 9, 10, 127, 128, 129, 4095, 4096, 4097, 8192, len(whole) - 1, len(whole) + 1, len(whole) + 4096]
     for size in [*borders, *rng.integers(len(whole), size=200 - len(borders)).tolist()]:
         path.write_bytes(whole.ljust(size, b"\0")[:size])
-        with pytest.raises(StoreDamaged, match=rf"{entry.file} has {size:,} bytes, but 24,128 are expected: it holds column 'x'"):
+        with pytest.raises(
+            StoreDamagedError, match=rf"{entry.file} has {size:,} bytes, but 24,128 are expected: it holds column 'x'"
+        ):
             map_shard(tmp_path, entry, "column 'x'")
 
 
@@ -110,7 +112,7 @@ def test_any_changed_bit_of_the_header_is_refused(tmp_path: Path) -> None:
         for bit in range(HEADER_BYTES * 8):
             file.seek(bit // 8)
             file.write(bytes([whole[bit // 8] ^ 1 << bit % 8]))
-            with pytest.raises(StoreDamaged, match="header"):
+            with pytest.raises(StoreDamagedError, match="header"):
                 map_shard(tmp_path, entry, "a test")
             file.seek(bit // 8)
             file.write(whole[bit // 8 : bit // 8 + 1])
@@ -120,7 +122,7 @@ def test_any_changed_bit_of_the_header_is_refused(tmp_path: Path) -> None:
 def test_a_missing_shard_is_named_with_what_it_held(tmp_path: Path) -> None:
     entry = write_shard(tmp_path, np.arange(10))
     (tmp_path / entry.file).unlink()
-    with pytest.raises(StoreDamaged, match=rf"{entry.file} is missing: it holds column 'x'. Restore the file"):
+    with pytest.raises(StoreDamagedError, match=rf"{entry.file} is missing: it holds column 'x'. Restore the file"):
         map_shard(tmp_path, entry, "column 'x'")
 
 
@@ -170,7 +172,7 @@ def test_any_corruption_is_found_by_open_or_by_the_hashes(
         description = corrupt(tmp_path / entry.file, rng, kind=kind)
         try:
             map_shard(tmp_path, entry, "a test")
-        except StoreDamaged:
+        except StoreDamagedError:
             continue
         assert list(damaged_blocks(tmp_path, entry, lambda _: None)), description
 
@@ -192,7 +194,7 @@ def test_swapped_shards_are_found(tmp_path: Path) -> None:
             try:
                 map_shard(built.path, entry, "a test")
                 assert list(damaged_blocks(built.path, entry, lambda _: None)) == [0], "same size and type: only hashes can tell"
-            except StoreDamaged:
+            except StoreDamagedError:
                 unlike += 1
         swap(built.path / first.file, built.path / second.file)
     assert unlike > 100

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.harness import FaultyFiles, Zygote
 
 from stoker._disk import SHARD_NAME
-from stoker.errors import DiskError, DiskFull
+from stoker.errors import DiskError, DiskFullError
 from stoker.store import shards as columnfile
 from stoker.store.manifest import DTYPES
 from stoker.store.shards import ColumnFile, Mark, damaged_blocks, hash_block, map_shard
@@ -204,7 +204,7 @@ def test_a_shard_is_whole_or_absent_when_killed_at_any_operation(tmp_path: Path)
     assert seen == {0, 1}
 
 
-@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EIO, DiskError)])
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFullError), (errno.EIO, DiskError)])
 def test_an_error_at_any_operation_is_raised_and_makes_no_shard(tmp_path: Path, code: int, kind: type[DiskError]) -> None:
     (tmp_path / "whole").mkdir()
     for k in range(make_column(str(tmp_path / "whole"))):
@@ -219,7 +219,7 @@ def test_an_error_at_any_operation_is_raised_and_makes_no_shard(tmp_path: Path, 
 
 def test_a_column_that_could_not_be_created_leaves_no_descriptor(tmp_path: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with FaultyFiles(error_at=(1, errno.ENOSPC)), pytest.raises(DiskFull):
+    with FaultyFiles(error_at=(1, errno.ENOSPC)), pytest.raises(DiskFullError):
         ColumnFile.create(tmp_path / "column", F8)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 

@@ -13,7 +13,7 @@ import pytest
 from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
-from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
+from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import store as stores
 from stoker.store.manifest import HEADER_BYTES
 from stoker.store.store import Series, Store, open_store
@@ -190,15 +190,15 @@ def test_without_a_key_nothing_can_be_found(tmp_path: Path) -> None:
 
 
 def test_a_path_without_a_store_is_told_why(tmp_path: Path) -> None:
-    with pytest.raises(StoreNotFound, match=r"does not exist. Make a store with `stoker pack"):
+    with pytest.raises(StoreNotFoundError, match=r"does not exist. Make a store with `stoker pack"):
         open_store(tmp_path / "nothing")
-    with pytest.raises(StoreNotFound, match=r"is not a store: it has no manifest.json"):
+    with pytest.raises(StoreNotFoundError, match=r"is not a store: it has no manifest.json"):
         open_store(tmp_path)
     (tmp_path / "work").mkdir()
-    with pytest.raises(StoreNotFound, match="holds a pack that was interrupted"):
+    with pytest.raises(StoreNotFoundError, match="holds a pack that was interrupted"):
         open_store(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(StoreNotFound):
+    with pytest.raises(StoreNotFoundError):
         open_store(tmp_path / "file")
 
 
@@ -207,15 +207,15 @@ def test_a_manifest_that_is_not_a_plain_file_is_refused(built: TinyStore) -> Non
     path.rename(built.path / "elsewhere")
     before = len(list(Path("/proc/self/fd").iterdir()))
     path.symlink_to(built.path / "elsewhere")
-    with pytest.raises(ManifestInvalid, match="cannot be opened as a plain file"):
+    with pytest.raises(ManifestError, match="cannot be opened as a plain file"):
         built.open()
     path.unlink()
     path.mkdir()
-    with pytest.raises(ManifestInvalid, match="is not a plain file"):
+    with pytest.raises(ManifestError, match="is not a plain file"):
         built.open()
     path.rmdir()
     os.mkfifo(path)
-    with pytest.raises(ManifestInvalid, match="is not a plain file"):
+    with pytest.raises(ManifestError, match="is not a plain file"):
         built.open()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
@@ -223,7 +223,7 @@ def test_a_manifest_that_is_not_a_plain_file_is_refused(built: TinyStore) -> Non
 def test_each_missing_shard_is_named_with_what_it_held(built: TinyStore) -> None:
     for path in sorted(built.path.glob("*.npy")):
         path.rename(built.path / "elsewhere")
-        with pytest.raises(StoreDamaged, match=rf"{path.name} is missing: it holds (column|texts of|offsets of|the offsets)"):
+        with pytest.raises(StoreDamagedError, match=rf"{path.name} is missing: it holds (column|texts of|offsets of|the offsets)"):
             built.open()
         (built.path / "elsewhere").rename(path)
     built.open()
@@ -236,7 +236,7 @@ def test_each_truncated_shard_is_refused_at_open(built: TinyStore) -> None:
         for size in (0, 1, 127, 128, len(whole) - 1):
             if size < len(whole):
                 path.write_bytes(whole[:size])
-                with pytest.raises(StoreDamaged, match=f"{path.name} has {size:,} bytes, but {len(whole):,} are expected"):
+                with pytest.raises(StoreDamagedError, match=f"{path.name} has {size:,} bytes, but {len(whole):,} are expected"):
                     built.open()
         path.write_bytes(whole)
     built.open()
@@ -246,7 +246,7 @@ def test_a_manifest_of_another_store_is_refused(tmp_path: Path, built: TinyStore
     other = tiny_store(tmp_path / "other", lengths=(2, 2))
     (built.path / "manifest.json").unlink()
     (built.path / "manifest.json").write_bytes((other.path / "manifest.json").read_bytes())
-    with pytest.raises(StoreDamaged, match="is missing"):
+    with pytest.raises(StoreDamagedError, match="is missing"):
         built.open()
 
 
@@ -260,7 +260,7 @@ def test_a_store_whose_files_are_removed_stays_readable(built: TinyStore) -> Non
     for i, series in enumerate(store):
         assert np.array_equal(series["price"], pieces(built, "price")[i])
     assert list(store.texts("symbol")) == built.texts["symbol"]
-    with pytest.raises(StoreNotFound):
+    with pytest.raises(StoreNotFoundError):
         built.open()
 
 
@@ -285,7 +285,7 @@ def test_a_shard_truncated_in_place_kills_its_reader_and_is_named_by_the_next(tm
     assert built.manifest.columns[0].values is not None
     victim = built.path / built.manifest.columns[0].values.file
     assert zygote.run(read_while_truncated, path=built.path, victim=victim).signal == signal.SIGBUS
-    with pytest.raises(StoreDamaged, match=f"{victim.name} has 128 bytes, but 40,128 are expected: it holds column 'price'"):
+    with pytest.raises(StoreDamagedError, match=f"{victim.name} has 128 bytes, but 40,128 are expected: it holds column 'price'"):
         built.open()
 
 
@@ -318,6 +318,6 @@ def test_open_does_not_look_forever_at_a_damaged_store(built: TinyStore, monkeyp
         return read(folder)
 
     monkeypatch.setattr(stores, "read_manifest", counting)
-    with pytest.raises(StoreDamaged, match="is missing"):
+    with pytest.raises(StoreDamagedError, match="is missing"):
         open_store(built.path)
     assert len(looks) == 1

@@ -13,7 +13,7 @@ import pytest
 from tests.harness import COLUMNS, TinyStore, Zygote, tiny_store, write_shard
 from tests.store.tampering import edit_manifest
 
-from stoker.errors import ManifestInvalid, StoreDamaged
+from stoker.errors import ManifestError, StoreDamagedError
 from stoker.store import shards as shards
 from stoker.store import store as stores
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES
@@ -35,7 +35,7 @@ def put_offsets(built: TinyStore, offsets: list[int]) -> None:
 @pytest.mark.parametrize("offsets", [[0, 3, 3, 8, 10], [1, 3, 3, 8, 9], [0, 3, 3, 8, -1], [0, 0, 0, 0, 0]])
 def test_offsets_that_do_not_run_over_all_steps_are_refused_at_open(built: TinyStore, offsets: list[int]) -> None:
     put_offsets(built, offsets)
-    with pytest.raises(StoreDamaged, match=r"the offsets run from .* but 0 to 9 are expected"):
+    with pytest.raises(StoreDamagedError, match=r"the offsets run from .* but 0 to 9 are expected"):
         built.open()
 
 
@@ -43,9 +43,9 @@ def test_offsets_that_do_not_run_over_all_steps_are_refused_at_open(built: TinyS
 def test_offsets_that_fall_are_refused_when_they_are_used(built: TinyStore, offsets: list[int]) -> None:
     put_offsets(built, offsets)
     store = built.open()
-    with pytest.raises(StoreDamaged, match=r"the offsets of series \d are"):
+    with pytest.raises(StoreDamagedError, match=r"the offsets of series \d are"):
         list(store)
-    with pytest.raises(StoreDamaged, match=r"column 'price' is not valid"):
+    with pytest.raises(StoreDamagedError, match=r"column 'price' is not valid"):
         store.to_arrow()
 
 
@@ -68,13 +68,13 @@ def test_text_offsets_that_fall_cannot_lead_out_of_the_texts(built: TinyStore, z
     put_texts(built, "symbol", b"abcd", [0, 2**40, -(2**40), 3, 4])
     store = built.open()
     assert all(len(text) <= 4 for text in store.texts("symbol"))
-    with pytest.raises(StoreDamaged, match="column 'symbol' is not valid"):
+    with pytest.raises(StoreDamagedError, match="column 'symbol' is not valid"):
         store.to_arrow()
 
 
 def test_text_offsets_that_do_not_cover_the_texts_are_refused_at_open(built: TinyStore) -> None:
     put_texts(built, "symbol", b"abcd", [0, 1, 2, 3, 5])
-    with pytest.raises(StoreDamaged, match="text offsets of column 'symbol' do not cover"):
+    with pytest.raises(StoreDamagedError, match="text offsets of column 'symbol' do not cover"):
         built.open()
 
 
@@ -82,13 +82,13 @@ def test_texts_that_are_not_utf8_do_no_harm(built: TinyStore) -> None:
     put_texts(built, "symbol", b"a\xff\xfeb", [0, 1, 2, 3, 4])
     store = built.open()
     assert store[1]["symbol"] == "\ufffd"
-    with pytest.raises(StoreDamaged, match="column 'symbol' is not valid"):
+    with pytest.raises(StoreDamagedError, match="column 'symbol' is not valid"):
         store.to_arrow()
 
 
 def test_codes_without_a_text_are_refused_by_arrow_only_then(built: TinyStore) -> None:
     put_texts(built, "mood", b"ab", [0, 1, 2])
-    with pytest.raises(StoreDamaged, match="column 'mood' is not valid"):
+    with pytest.raises(StoreDamagedError, match="column 'mood' is not valid"):
         built.open().to_arrow()
 
 
@@ -105,7 +105,7 @@ def test_a_store_with_another_dtype_is_refused_before_its_shards_are_opened(
 
     edit_manifest(built, use_dtype)
     monkeypatch.setattr(stores, "map_shard", lambda *_: pytest.fail("opened"))
-    with pytest.raises(ManifestInvalid, match="dtype"):
+    with pytest.raises(ManifestError, match="dtype"):
         built.open()
 
 

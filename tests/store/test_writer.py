@@ -17,7 +17,7 @@ import pytest
 from stoker import _disk
 from stoker.encode.indicators.engine import write_features
 from stoker.encode.sequences.store import pack_sequences
-from stoker.errors import ManifestInvalid, OptionError, SourceTooLarge, StoreDamaged, StoreError, StoreExists
+from stoker.errors import ManifestError, OptionError, SourceTooLargeError, StoreDamagedError, StoreError, StoreExistsError
 from stoker.store import manifest as manifests
 from stoker.store import writer as target
 from stoker.store.inspect import verify
@@ -61,7 +61,7 @@ def out(tmp_path: Path) -> Path:
 def test_a_store_is_replaced_only_where_that_is_asked_for(out: Path, writer: str) -> None:
     before = contents(out.parent)
     message = r"out holds a store already\. Choose another folder, or pass replace=True to replace that store\."
-    with pytest.raises(StoreExists, match=message) as caught:
+    with pytest.raises(StoreExistsError, match=message) as caught:
         WRITERS[writer](out)
     assert isinstance(caught.value, FileExistsError)
     assert contents(out.parent) == before
@@ -75,7 +75,7 @@ def test_a_damaged_store_is_replaced_only_where_that_is_asked_for(out: Path) -> 
     data = manifest.read_bytes()
     _disk.remove_file(manifest)
     manifest.write_bytes(data.replace(b"mine", b"mime"))
-    with pytest.raises(StoreExists):
+    with pytest.raises(StoreExistsError):
         pack(TABLE, out)
     assert len(pack(TABLE, out, series="k", replace=True)) == 2
 
@@ -91,7 +91,7 @@ def test_a_store_that_another_made_meanwhile_is_not_replaced(tmp_path: Path, mon
         return enter(self)
 
     monkeypatch.setattr(_disk.Lock, "__enter__", late)
-    with pytest.raises(StoreExists):
+    with pytest.raises(StoreExistsError):
         pack(TABLE, tmp_path / "out")
     assert "theirs" in open_store(tmp_path / "out").schema
 
@@ -136,11 +136,11 @@ def test_the_names_of_the_series_count_among_the_columns(out: Path, tmp_path: Pa
     """4,096 columns and the name of the file are one too many: found before anything is read, and the old store stays."""
     before = contents(out)
     source = wide_rows(tmp_path / "wide.parquet", manifests.MAX_COLUMNS)
-    with pytest.raises(SourceTooLarge, match=r"has 4,096 columns, which make 4,097 with the names of the series"):
+    with pytest.raises(SourceTooLargeError, match=r"has 4,096 columns, which make 4,097 with the names of the series"):
         pack(source, out, memory="1GB", replace=True)
     assert contents(out) == before
     table = pa.table({"k": ["a"], **{f"c{i}": [1.0] for i in range(manifests.MAX_COLUMNS)}})
-    with pytest.raises(SourceTooLarge, match=r"which make 4,097 with the names of the series"):
+    with pytest.raises(SourceTooLargeError, match=r"which make 4,097 with the names of the series"):
         pack(table, out, series="k", replace=True)
     assert contents(out) == before
 
@@ -156,7 +156,7 @@ def test_too_many_sources_are_refused_before_they_are_read(out: Path, tmp_path: 
     (tmp_path / "in").mkdir()
     for i in range(30):
         (tmp_path / "in" / f"{i}.csv").write_text("x\n1\n")
-    with pytest.raises(SourceTooLarge, match=r"30 sources need a manifest of [\d,]+ bytes, but a store has at most 2,000"):
+    with pytest.raises(SourceTooLargeError, match=r"30 sources need a manifest of [\d,]+ bytes, but a store has at most 2,000"):
         pack(tmp_path / "in", out, replace=True)
     assert contents(out) == before
 
@@ -191,7 +191,9 @@ def test_what_a_reader_refuses_is_never_committed(out: Path, monkeypatch: pytest
     before = contents(out)
     with monkeypatch.context() as patch:
         break_commit(patch, how)
-        with pytest.raises((ManifestInvalid, StoreDamaged), match="would be a store that cannot be opened, so it was not written"):
+        with pytest.raises(
+            (ManifestError, StoreDamagedError), match="would be a store that cannot be opened, so it was not written"
+        ):
             WRITERS[writer](out, replace=True)
     assert without_lock(contents(out)) == without_lock(before)
     verify(out)
@@ -203,9 +205,9 @@ def test_negative_control_without_the_check_the_older_store_is_lost(out: Path, m
     with monkeypatch.context() as patch:
         patch.setattr(target, "check_staged", lambda folder, data: None)
         break_commit(patch, how)
-        with pytest.raises((ManifestInvalid, StoreDamaged)):  # of the reader, when it is too late
+        with pytest.raises((ManifestError, StoreDamagedError)):  # of the reader, when it is too late
             WRITERS["save"](out, replace=True)
-        with pytest.raises((ManifestInvalid, StoreDamaged)):
+        with pytest.raises((ManifestError, StoreDamagedError)):
             open_store(out)
 
 

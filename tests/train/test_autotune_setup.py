@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import stoker
 from stoker._clock import Waiting
-from stoker.errors import CheckpointInvalid, OptionError, TrainError
+from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train import Setup
 from stoker.train import engine as engine_module
 from stoker.train.autotune import Timed
@@ -350,9 +350,9 @@ def test_a_resumed_run_refuses_another_setup_unless_allowed(stop_at: int, tmp_pa
     """With and without a checkpoint."""
     with pytest.raises(Stop):
         run_in(tmp_path / "run", stop_at=stop_at, fused=True)
-    with pytest.raises(CheckpointInvalid, match=r"setup.precision: 'fp32' saved, 'bf16' now"):
+    with pytest.raises(CheckpointInvalidError, match=r"setup.precision: 'fp32' saved, 'bf16' now"):
         run_in(tmp_path / "run", resume=True, precision="bf16")
-    with pytest.raises(CheckpointInvalid, match=r"setup.fused: True saved, False now"):
+    with pytest.raises(CheckpointInvalidError, match=r"setup.fused: True saved, False now"):
         run_in(tmp_path / "run", resume=True, fused=False)
     model = network(dropout=0.2)
     trainer = trainer_of(model, folder=tmp_path / "run", save_every=100, precision="bf16")

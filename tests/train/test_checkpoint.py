@@ -16,7 +16,7 @@ from tests.train.test_state_dict import DTYPES
 from tests.train.trees import bits, is_same, state
 
 from stoker._text import sync_debug_mode
-from stoker.errors import CheckpointError, CheckpointInvalid, DiskFull
+from stoker.errors import CheckpointError, CheckpointInvalidError, DiskFullError
 from stoker.train import checkpoint
 from stoker.train import checkpoint as images
 from stoker.train.checkpoint import INDEX_NAME, Image, read, write
@@ -119,7 +119,7 @@ def test_a_checkpoint_is_never_written_over(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_leaves_nothing(tmp_path: Path) -> None:
-    with FaultyFiles(error_at=(6, errno.ENOSPC), sticky=True), pytest.raises(DiskFull):
+    with FaultyFiles(error_at=(6, errno.ENOSPC), sticky=True), pytest.raises(DiskFullError):
         write(tmp_path / "c", state(1), {})
     assert not list(tmp_path.iterdir())
 
@@ -130,7 +130,7 @@ def test_an_index_that_is_too_large_is_refused_both_ways(tmp_path: Path, monkeyp
     with pytest.raises(CheckpointError, match="at most 100 fit"):
         write(tmp_path / "d", {}, {"text": "x" * 200})
     assert not (tmp_path / "d").exists()
-    with pytest.raises(CheckpointInvalid, match="at most 100"):
+    with pytest.raises(CheckpointInvalidError, match="at most 100"):
         read(tmp_path / "c")
 
 

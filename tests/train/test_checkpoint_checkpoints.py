@@ -15,7 +15,7 @@ from tests.harness import FaultyFiles
 from tests.train.trees import is_same, state
 
 from stoker import _disk
-from stoker.errors import CheckpointError, CheckpointInvalid, OptionError
+from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError
 from stoker.train import checkpoint
 from stoker.train import checkpoint as folders
 from stoker.train.checkpoint import Checkpoints
@@ -255,5 +255,5 @@ def test_negative_control_a_reader_that_does_not_start_over_fails(tmp_path: Path
         save(writer, 1)
         overtake(writer, monkeypatch)
         monkeypatch.setattr(folders, "_RETRIES", 1)
-        with pytest.raises(CheckpointInvalid, match="is missing"):
+        with pytest.raises(CheckpointInvalidError, match="is missing"):
             Checkpoints(tmp_path).latest(strict=True)

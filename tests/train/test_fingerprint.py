@@ -19,7 +19,7 @@ from tests.train.training import PLAIN, network, pairs, trainer_of
 from torch import nn
 
 import stoker
-from stoker.errors import CheckpointInvalid, StokerError
+from stoker.errors import CheckpointInvalidError, StokerError
 from stoker.train import fingerprint
 from stoker.train import resume as contents
 from stoker.train.trainer import Trainer
@@ -217,7 +217,7 @@ CHANGES: dict[str, tuple[Case, str]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_that_changes_the_run_is_refused_by_name(begun: Path, name: str) -> None:
     changed, line = CHANGES[name]
-    with pytest.raises(CheckpointInvalid, match="is of another run") as caught:
+    with pytest.raises(CheckpointInvalidError, match="is of another run") as caught:
         changed.fit(begun, resume=True)
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -314,7 +314,7 @@ def test_a_method_that_changes_is_seen() -> None:
 def test_a_schedule_that_looks_at_the_end_makes_the_number_of_updates_part_of_the_run(tmp_path: Path) -> None:
     cosine = {"schedule": stoker.train.Cosine()}
     trainer_of(network(), folder=tmp_path / "run", **cosine).fit(pairs(), epochs=1)
-    with pytest.raises(CheckpointInvalid, match=r"schedule\.total_updates: 12 saved, 24 now"):
+    with pytest.raises(CheckpointInvalidError, match=r"schedule\.total_updates: 12 saved, 24 now"):
         trainer_of(network(), folder=tmp_path / "run", **cosine).fit(pairs(), epochs=2, resume=True)
     result = trainer_of(network(), folder=tmp_path / "run", **cosine).fit(pairs(), epochs=2, resume=True, allow=["schedule"])
     assert result.step == 24
@@ -323,13 +323,13 @@ def test_a_schedule_that_looks_at_the_end_makes_the_number_of_updates_part_of_th
 def test_a_function_as_schedule_is_known_by_its_code(tmp_path: Path) -> None:
     trainer_of(network(), folder=tmp_path / "run", schedule=quicker).fit(pairs())
     trainer_of(network(), folder=tmp_path / "run", schedule=quicker).fit(pairs(), resume=True)
-    with pytest.raises(CheckpointInvalid, match=r"schedule\.function"):
+    with pytest.raises(CheckpointInvalidError, match=r"schedule\.function"):
         trainer_of(network(), folder=tmp_path / "run", schedule=slower).fit(pairs(), resume=True)
 
 
 def test_a_list_of_batches_is_known_by_its_first_one(tmp_path: Path) -> None:
     trainer_of(network(), folder=tmp_path / "run").fit(pairs())
-    with pytest.raises(CheckpointInvalid, match=r"data\.first: "):
+    with pytest.raises(CheckpointInvalidError, match=r"data\.first: "):
         trainer_of(network(), folder=tmp_path / "run").fit(pairs(seed=1), resume=True)
 
 
@@ -339,7 +339,7 @@ def test_a_loader_of_torch_is_known_by_its_settings(tmp_path: Path) -> None:
         return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x[:, :1]), batch_size=batch_size)
 
     trainer_of(network(), folder=tmp_path / "run").fit(loader(8))
-    with pytest.raises(CheckpointInvalid, match=r"data\.batch_size: 8 saved, 4 now"):
+    with pytest.raises(CheckpointInvalidError, match=r"data\.batch_size: 8 saved, 4 now"):
         trainer_of(network(), folder=tmp_path / "run").fit(loader(4), resume=True)
 
 
@@ -368,7 +368,7 @@ def test_code_of_another_python_is_not_compared(tmp_path: Path) -> None:
     BASE.fit(tmp_path / "run", resume=False)
     change_facts(tmp_path / "run", older)
     BASE.fit(tmp_path / "run", resume=True)
-    with pytest.raises(CheckpointInvalid, match=r"loss\.function\.name"):
+    with pytest.raises(CheckpointInvalidError, match=r"loss\.function\.name"):
         replace(BASE, loss=mae).fit(tmp_path / "run", resume=True)
 
 

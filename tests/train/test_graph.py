@@ -139,7 +139,7 @@ def test_held_back_updates_leave_everything_as_it_was(stand_in: list[int]) -> No
     batches[6] = (batches[6][0] * float("nan"), batches[6][1])
     good, ours = network(), network()
     fit_in_graphs(trainer_of(good), batches[:6])
-    with pytest.raises(stoker.NonFinite, match="the loss is nan at update 6 of epoch 0"):
+    with pytest.raises(stoker.errors.NonFiniteError, match="the loss is nan at update 6 of epoch 0"):
         fit_in_graphs(trainer_of(ours, ema=0.9), batches)
     assert same_weights(good, ours)
 
@@ -150,7 +150,7 @@ def test_statistics_that_overflow_hold_back_the_update_of_a_graph(stand_in: list
     batches[6][0][2, 1] = 1e25
     good, ours = network(norm=True), network(norm=True)
     fit_in_graphs(trainer_of(good), batches[:6])
-    with pytest.raises(stoker.NonFinite, match="a gradient or a buffer of the model"):
+    with pytest.raises(stoker.errors.NonFiniteError, match="a gradient or a buffer of the model"):
         fit_in_graphs(trainer_of(ours, ema=0.9), batches)
     assert same_weights(good, ours)
 

@@ -13,7 +13,7 @@ from tests.train.training import adamw, network, pairs, same_weights, trainer_of
 from torch import nn
 
 from stoker._disk import Lock
-from stoker.errors import CheckpointError, CheckpointInvalid, FeedError, OptionError, TrainError
+from stoker.errors import CheckpointError, CheckpointInvalidError, FeedError, OptionError, TrainError
 from stoker.train import loop as fit_module
 from stoker.train.loop import Result
 from stoker.train.run import read_record
@@ -121,7 +121,7 @@ def test_an_iterable_without_a_state_is_resumed_by_leaving_out_what_was_seen(tmp
 
 def test_another_configuration_is_refused_unless_allowed(tmp_path: Path) -> None:
     train(tmp_path / "run", epochs=1)
-    with pytest.raises(CheckpointInvalid, match=r"config\.clip: 1\.0 saved, 0\.5 now"):
+    with pytest.raises(CheckpointInvalidError, match=r"config\.clip: 1\.0 saved, 0\.5 now"):
         train(tmp_path / "run", clip=0.5, resume=True)
 
 
@@ -132,7 +132,7 @@ def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     store = runs.make_store()
     monkeypatch.setattr(runs, "make_store", lambda: type(store).from_arrays(x=[store[i]["x"] for i in range(5)]))
-    with pytest.raises(CheckpointInvalid, match=r"data\.store: '[0-9a-f]+' saved, '[0-9a-f]+' now"):
+    with pytest.raises(CheckpointInvalidError, match=r"data\.store: '[0-9a-f]+' saved, '[0-9a-f]+' now"):
         train(tmp_path / "run", resume=True)
     with pytest.raises(FeedError, match="other data"):  # what a position means cannot be allowed away
         train(tmp_path / "run", resume=True, allow=["data", "valid", "schedule"])
@@ -141,7 +141,9 @@ def test_another_feed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_another_model_is_refused(tmp_path: Path) -> None:
     trainer_of(network(), folder=tmp_path / "run").fit(pairs())
     other = nn.Linear(6, 1)
-    with pytest.raises(CheckpointInvalid, match=r"model\.modules\.\(model\)\.type: 'torch.nn.modules.container.Sequential' saved"):
+    with pytest.raises(
+        CheckpointInvalidError, match=r"model\.modules\.\(model\)\.type: 'torch.nn.modules.container.Sequential' saved"
+    ):
         trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(pairs(), epochs=2, resume=True)
     with pytest.raises(CheckpointError, match=r"another model: only the checkpoint has '0\.bias'"):
         trainer_of(other, optimizer=adamw(other), folder=tmp_path / "run").fit(

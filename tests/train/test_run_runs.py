@@ -58,7 +58,7 @@ def test_the_metric_can_be_chosen_and_its_name_tells_what_is_best(tmp_path: Path
 
 
 def test_every_end_has_its_state(tmp_path: Path, zygote: Zygote) -> None:
-    for how in ("finished", "early", "budget", "signal", "NonFinite"):
+    for how in ("finished", "early", "budget", "signal", "NonFiniteError"):
         write_run(tmp_path / how, how)
     running = write_run(tmp_path / "running", None)
     assert zygote.run(die, folder=tmp_path / "killed").signal == signal.SIGKILL
@@ -67,7 +67,7 @@ def test_every_end_has_its_state(tmp_path: Path, zygote: Zygote) -> None:
         "early": "finished",
         "budget": "stopped",
         "signal": "stopped",
-        "NonFinite": "stopped",
+        "NonFiniteError": "stopped",
         "running": "running",
         "killed": "killed",
     }

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from stoker.errors import CheckpointInvalid, OptionError
+from stoker.errors import CheckpointInvalidError, OptionError
 from stoker.train.schedule import EarlyStopping, Verdict, guess_mode
 
 
@@ -84,9 +84,9 @@ def test_goes_on_from_its_state_as_if_nothing_had_happened() -> None:
 
 
 def test_a_state_of_something_else_is_refused() -> None:
-    with pytest.raises(CheckpointInvalid, match=r"'val_auc' \(max\), this one about 'val_loss' \(min\)"):
+    with pytest.raises(CheckpointInvalidError, match=r"'val_auc' \(max\), this one about 'val_loss' \(min\)"):
         EarlyStopping("val_loss").load_state_dict(EarlyStopping("val_auc").state_dict())
-    with pytest.raises(CheckpointInvalid, match="cannot be read"):
+    with pytest.raises(CheckpointInvalidError, match="cannot be read"):
         EarlyStopping("val_loss").load_state_dict({"metric": "val_loss", "mode": "min", "best": "low"})
 
 

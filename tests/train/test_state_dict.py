@@ -15,7 +15,7 @@ from hypothesis import given
 from tests.train.trees import is_same
 from torch import nn
 
-from stoker.errors import CheckpointError, CheckpointInvalid
+from stoker.errors import CheckpointError, CheckpointInvalidError
 from stoker.train import state_dict as states
 from stoker.train.state_dict import MAX_DEPTH, flatten, unflatten
 
@@ -193,13 +193,13 @@ for _ in range(MAX_DEPTH + 1):
     ],
 )
 def test_a_skeleton_that_flatten_does_not_make_is_refused(skeleton: Any) -> None:
-    with pytest.raises(CheckpointInvalid, match=r"^x") as caught:
+    with pytest.raises(CheckpointInvalidError, match=r"^x") as caught:
         unflatten({"t": torch.zeros(3)}, {"x": skeleton, "y": {"$tensor": "t"}})
     assert "\n" not in str(caught.value)
 
 
 def test_a_tensor_that_no_part_names_is_refused() -> None:
-    with pytest.raises(CheckpointInvalid, match="'stray' is not part"):
+    with pytest.raises(CheckpointInvalidError, match="'stray' is not part"):
         unflatten({"stray": torch.zeros(1)}, {})
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stoker.errors import CheckpointInvalid, OptionError
+from stoker.errors import CheckpointInvalidError, OptionError
 from stoker.train.state_dict import check_facts, differences
 
 SAVED: dict[str, Any] = {
@@ -49,7 +49,7 @@ def test_equal_facts_have_no_differences_and_what_is_not_asked_for_is_not_compar
 def test_a_field_that_differs_is_named_and_can_be_allowed(path: str, value: Any, line: str) -> None:
     now = changed(path, value)
     assert differences(SAVED, now) == [line]
-    with pytest.raises(CheckpointInvalid, match="step-7 is of another run") as caught:
+    with pytest.raises(CheckpointInvalidError, match="step-7 is of another run") as caught:
         check_facts(SAVED, now, where="step-7")
     assert line in str(caught.value)
     for allowed in (path, path.split(".")[0]):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import CheckpointInvalid
+from stoker.errors import CheckpointInvalidError
 from stoker.train import state_dict as rngs
 from stoker.train.state_dict import flatten, unflatten
 
@@ -77,7 +77,7 @@ def test_a_state_that_fits_no_generator_is_refused_and_changes_nothing(field: st
     state = rngs.capture()
     draw()
     before = rngs.capture()
-    with pytest.raises(CheckpointInvalid, match="random numbers cannot be put back"):
+    with pytest.raises(CheckpointInvalidError, match="random numbers cannot be put back"):
         rngs.restore({**state, field: value})
     assert rngs.capture() == before
 

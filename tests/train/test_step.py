@@ -10,7 +10,7 @@ import torch
 from tests.train.training import Kept, adamw, network, pairs, plain_loop, same_weights, trainer_of
 from torch import nn
 
-from stoker.errors import NonFinite, TrainError
+from stoker.errors import NonFiniteError, TrainError
 from stoker.train import step as step_module
 
 
@@ -114,7 +114,7 @@ def test_nothing_that_is_not_finite_reaches_the_weights(place: str, fused: bool,
     good, ours = network(norm=True), network(norm=True)
     trainer_of(good, optimizer=adamw(good, fused=fused), accumulate=accumulate).fit(pairs()[: 3 * accumulate])
     trainer = trainer_of(ours, poisoned(place, 3 * accumulate), adamw(ours, fused=fused), accumulate=accumulate, ema=0.9)
-    with pytest.raises(NonFinite, match=r"at update 3 of epoch 0 \(batch.* 3|6.*weights are those before it"):
+    with pytest.raises(NonFiniteError, match=r"at update 3 of epoch 0 \(batch.* 3|6.*weights are those before it"):
         trainer.fit(pairs())
     assert same_weights(good, ours)
     assert trainer.ema is not None
@@ -168,7 +168,7 @@ def test_statistics_that_overflow_hold_back_the_update(fused: bool, accumulate: 
     good, ours = network(norm=True), network(norm=True)
     trainer_of(good, optimizer=adamw(good, fused=fused), accumulate=accumulate).fit(pairs()[: 3 * accumulate])
     batches = with_a_large_value(3 * accumulate, 1e25)
-    with pytest.raises(NonFinite, match=r"a gradient or a buffer of the model .* is not finite at update 3"):
+    with pytest.raises(NonFiniteError, match=r"a gradient or a buffer of the model .* is not finite at update 3"):
         trainer_of(ours, optimizer=adamw(ours, fused=fused), accumulate=accumulate).fit(batches)
     assert same_weights(good, ours)
 
@@ -185,7 +185,7 @@ def test_any_buffer_that_a_step_changes_is_guarded(at: int, changes_from: int) -
     good.changes_from = ours.changes_from = changes_from
     if at:
         trainer_of(good).fit(pairs()[:at])
-    with pytest.raises(NonFinite, match=f"at update {at} of epoch 0"):
+    with pytest.raises(NonFiniteError, match=f"at update {at} of epoch 0"):
         trainer_of(ours).fit(with_a_large_value(at, 3e38))
     for name, tensor in {**good.state_dict(), "cache": good.cache}.items():
         assert torch.equal(tensor, {**ours.state_dict(), "cache": ours.cache}[name]), name
@@ -197,7 +197,7 @@ def test_a_state_that_was_loaded_is_what_a_bad_update_goes_back_to(tmp_path: Pat
     trainer_of(first, folder=tmp_path / "run").fit(pairs())
     again = Remembering()
     trainer = trainer_of(again, folder=tmp_path / "run")
-    with pytest.raises(NonFinite):
+    with pytest.raises(NonFiniteError):
         trainer.fit(with_a_large_value(0, 3e38), epochs=2, resume=True, allow=["data"])
     assert torch.equal(again.largest, first.largest)
     assert int(again.seen) == int(first.seen)

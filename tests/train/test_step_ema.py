@@ -10,7 +10,7 @@ import torch
 from tests.train.syncs import Syncs
 from torch import Tensor, nn
 
-from stoker.errors import CheckpointInvalid, OptionError, TrainError
+from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.step import Ema
 
 
@@ -189,9 +189,9 @@ def test_misuse_is_named() -> None:
         ema.update()
     with ema.applied(), pytest.raises(TrainError, match="applied already"), ema.applied():
         pass
-    with pytest.raises(CheckpointInvalid, match=r"other weights than the model: bias"):
+    with pytest.raises(CheckpointInvalidError, match=r"other weights than the model: bias"):
         ema.load_state_dict({"average": {**ema.state_dict()["average"], "bias": torch.zeros(1)}})
-    with pytest.raises(CheckpointInvalid, match=r"'narrow' has the shape \(4,\), expected \(5,\)"):
+    with pytest.raises(CheckpointInvalidError, match=r"'narrow' has the shape \(4,\), expected \(5,\)"):
         ema.load_state_dict({"average": {**ema.state_dict()["average"], "narrow": torch.zeros(4)}})
     model.frozen.requires_grad_(True)
     with pytest.raises(TrainError, match=r"weight 'frozen\.weight' was frozen"), ema.applied():

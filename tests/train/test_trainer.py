@@ -13,7 +13,7 @@ from tests.train.training import Kept, adamw, network, pairs, same_weights, trai
 from torch import nn
 
 import stoker
-from stoker.errors import NonFinite, OptionError, StokerError, TrainError
+from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.metrics import MAE
 from stoker.train.schedule import EarlyStopping
 from stoker.train.trainer import Trainer
@@ -172,7 +172,7 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
 
     model = Line()
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
-    with pytest.raises(NonFinite, match=r"the loss is nan at update \d+ of epoch 0 \(batch .*x of series 2 is nan at step 37"):
+    with pytest.raises(NonFiniteError, match=r"the loss is nan at update \d+ of epoch 0 \(batch .*x of series 2 is nan at step 37"):
         trainer_of(model, loss, folder=tmp_path / "run").fit(feed)
     assert all(torch.isfinite(weight).all() for weight in model.parameters())
 

@@ -16,7 +16,7 @@ from torch import nn
 import stoker
 from stoker._clock import Waiting
 from stoker._text import sync_debug_mode
-from stoker.errors import NonFinite, TrainError
+from stoker.errors import NonFiniteError, TrainError
 from stoker.train import Setup
 from stoker.train.autotune import Timed
 from stoker.train.checkpoint import Checkpoints
@@ -213,7 +213,7 @@ def test_held_back_updates_leave_the_last_good_weights(graph: bool, accumulate: 
     good, ours = net(norm=accumulate == 1), net(norm=accumulate == 1)
     trainer_of(good, accumulate=accumulate, ema=0.9).fit(batches[:20])
     trainer = trainer_of(ours, accumulate=accumulate, ema=0.9, graph=graph, log_every=50)
-    with pytest.raises(NonFinite, match=f"at update {20 // accumulate} of epoch 0"):
+    with pytest.raises(NonFiniteError, match=f"at update {20 // accumulate} of epoch 0"):
         trainer.fit(batches)
     assert_close(good, ours)
     assert trainer.ema is not None
@@ -248,7 +248,7 @@ def test_buffers_that_overflow_hold_back_the_update(kind: str, graph: bool) -> N
     batches[20][0][3, 2] = 1e30
     good, ours = make(), make()
     trainer_of(good).fit(batches[:20])
-    with pytest.raises(NonFinite, match=r"a gradient or a buffer of the model .* at update 20 of epoch 0"):
+    with pytest.raises(NonFiniteError, match=r"a gradient or a buffer of the model .* at update 20 of epoch 0"):
         trainer_of(ours, graph=graph, log_every=50).fit(batches)
     assert_close(good, ours)
     assert all(torch.isfinite(one).all() for one in ours.state_dict().values())

@@ -93,7 +93,7 @@ def unguarded(folder: Path, kind: Any) -> Report:
     distributed.with_a_sample = distributed.with_a_sample = lambda batch: batch
     try:
         return unequal(folder, kind)
-    except stoker.errors.NonFinite as error:
+    except stoker.errors.NonFiniteError as error:
         return {"error": str(error)}
     finally:
         distributed.with_a_sample, distributed.with_a_sample = guards
@@ -118,7 +118,7 @@ def guarded(folder: Path, kind: Any, *, guard: Any = "stop") -> Report:
     trainer = trainer_of(model, writers=[kept], log_every=1, ema=0.9, guard=guard, ranks=kind)
     try:
         trainer.fit(shares(batches))
-    except stoker.errors.NonFinite as error:
+    except stoker.errors.NonFiniteError as error:
         return report(trainer, kept, error=str(error))
     return report(trainer, kept)
 

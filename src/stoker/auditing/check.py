@@ -25,7 +25,7 @@ from stoker.auditing.checks import (
 from stoker.auditing.findings import KINDS, SEVERITIES, UNKNOWN, Catalogue, Finding, Kind, Ledger, counted, shown
 from stoker.auditing.fingerprints import Array, Form, Rows, Words, rows_of
 from stoker.auditing.samples import Claims, Ids, Known, Means, Mixed, Recogniser, Reference, Strangers, Turn, claims_of, numbers_of
-from stoker.errors import BatchesInvalid, OptionError
+from stoker.errors import BatchError, OptionError
 
 PENDING_ROWS = 2**18
 """Rows whose fingerprints are held before they become identities. The first of them settle how samples are recognised."""
@@ -478,12 +478,12 @@ class Audit:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Faults and notes."""
-        return tuple(check for check in self.checks if check.severity in ("fault", "note"))
+        return tuple(audit for audit in self.checks if audit.severity in ("fault", "note"))
 
     @property
     def faults(self) -> tuple[Finding, ...]:
         """What is wrong."""
-        return tuple(check for check in self.checks if check.severity == "fault")
+        return tuple(audit for audit in self.checks if audit.severity == "fault")
 
     @property
     def ok(self) -> bool:
@@ -491,9 +491,9 @@ class Audit:
         return not self.faults
 
     def raise_if_bad(self) -> None:
-        """Raise `BatchesInvalid` with all faults, if there are any."""
+        """Raise `BatchError` with all faults, if there are any."""
         if self.faults:
-            raise BatchesInvalid(f"{self.name}: " + " ".join(f"{fault.kind}: {fault.text}" for fault in self.faults))
+            raise BatchError(f"{self.name}: " + " ".join(f"{fault.kind}: {fault.text}" for fault in self.faults))
 
     @property
     def headline(self) -> str:
@@ -511,11 +511,11 @@ class Audit:
             "num_samples": self.num_samples,
             "entries": list(self.entries),
             "basis": self.basis,
-            "checks": [check.to_dict() for check in self.checks],
+            "checks": [audit.to_dict() for audit in self.checks],
         }
 
     def __str__(self) -> str:
-        lines = [f"{WORDS[check.severity]:<9}  {check.kind:<14}  {check.text}" for check in self.checks]
+        lines = [f"{WORDS[audit.severity]:<9}  {audit.kind:<14}  {audit.text}" for audit in self.checks]
         return "\n".join([self.headline, self.basis, *lines])
 
 
@@ -523,7 +523,7 @@ WORDS = {"fault": "FAULT", "note": "note", "passed": "ok", "unchecked": "uncheck
 """How a severity is printed."""
 
 
-def check(
+def audit(
     batches: Iterable[Any] | Callable[[], Iterable[Any]],
     *,
     reference: Any = None,

@@ -397,10 +397,8 @@ class Recogniser:
 
     def identify(self, table: Words, numbers: Array | None, row: int, strangers: Strangers) -> Array:
         """Identities of rows, the first of which is `row` of its epoch; notes those that the reference does not hold."""
-        if isinstance(self.contents, Known):
-            identities = self.contents.identify(table, row, strangers)
-        else:
-            identities = self.contents.identify(table)
+        contents = self.contents  # asked also where samples are numbered: it notes rows that are of no sample
+        identities = contents.identify(table, row, strangers) if isinstance(contents, Known) else contents.identify(table)
         return identities if self.numbered is None or numbers is None else self.numbered.identify(numbers)
 
     def ranks(self, identities: Array) -> tuple[Array, int] | None:

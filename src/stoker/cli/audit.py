@@ -1,4 +1,4 @@
-"""`stoker check`: what is wrong with the batches of a script, found by reading them as its training would."""
+"""`stoker audit`: what is wrong with the batches of a script, found by reading them as its training would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
 
 
-@click.command("check", short_help="Audit the batches of a script.")
+@click.command("audit", short_help="Audit the batches of a script.")
 @click.argument("script", type=PATH, metavar="SCRIPT.py[:NAME]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @click.option(
@@ -54,18 +54,18 @@ def command(
     with code 1 if something is wrong.
 
     \b
-    stoker check train.py
-    stoker check train.py:train_loader --apart-from val_loader --epochs 2
-    stoker check train.py:make_loader --max-batches 100 -- --config small.yaml
+    stoker audit train.py
+    stoker audit train.py:train_loader --apart-from val_loader --epochs 2
+    stoker audit train.py:make_loader --max-batches 100 -- --config small.yaml
     """
-    from stoker.auditing.check import REFERENCE_LIMIT, check
+    from stoker.auditing.check import REFERENCE_LIMIT, audit
     from stoker.cli.script import Script
 
     # What the script itself prints must not stand among JSON.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, progress(unit="samples", enabled=not as_json) as show, Script.run(script, arguments) as ran:
         batches = ran.batches()
-        audit = check(
+        found = audit(
             batches,
             reference=ran.data(reference) if reference else None,
             apart_from=ran.data(apart_from) if apart_from else None,
@@ -77,21 +77,21 @@ def command(
             progress=show,
         )
     if as_json:
-        click.echo(json.dumps(audit.to_dict()))
+        click.echo(json.dumps(found.to_dict()))
     else:
-        _print(audit)
-    if not audit.ok:
+        _print(found)
+    if not found.ok:
         raise SystemExit(1)
 
 
-def _print(audit: Audit) -> None:
+def _print(found: Audit) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
     if not console.is_terminal:  # a log or a pipe: one check a line, whatever its width
-        click.echo("\n".join(printable(line) for line in str(audit).split("\n")))
+        click.echo("\n".join(printable(line) for line in str(found).split("\n")))
         return
     from stoker.auditing.check import WORDS
 
@@ -99,9 +99,9 @@ def _print(audit: Audit) -> None:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for one in audit.checks:
+    for one in found.checks:
         table.add_row(Text(WORDS[one.severity], style=COLORS[one.severity]), Text(one.kind), Text(printable(one.text)))
-    console.print(Text(printable(audit.headline), style="bold"))
-    console.print(Text(printable(audit.basis)))
+    console.print(Text(printable(found.headline), style="bold"))
+    console.print(Text(printable(found.basis)))
     console.print()
     console.print(table)

@@ -10,7 +10,7 @@ import click
 
 from stoker._text import printable, readable_bytes
 from stoker.cli.paths import PATH
-from stoker.errors import ConfigInvalid, OptionError
+from stoker.errors import ConfigError, OptionError
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     if Path(path).is_dir() or (Path(path).exists() and not overwrite):
         raise OptionError(f"{path} is there already. Replace the file (--overwrite), or give another name.")
     if not (folder / CONFIG_NAME).is_file():
-        raise ConfigInvalid(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
+        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
     found = find_trained(folder, latest=latest)
     config = read_config(folder / CONFIG_NAME)
     fed = open_data(config, "cpu")

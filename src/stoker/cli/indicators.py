@@ -1,4 +1,4 @@
-"""`stoker features`: bars become a store of bars and their indicators."""
+"""`stoker indicators`: bars become a store of bars and their indicators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker._text import printable
 from stoker.cli.paths import PATH
 
 
-@click.command("features", short_help="Compute the indicators of bars into a store.")
+@click.command("indicators", short_help="Compute the indicators of bars into a store.")
 @click.argument("source", nargs=-1, required=True, type=PATH)
 @click.option("--spec", required=True, type=PATH, metavar="FILE", help="Which features: a JSON file.")
 @click.option(
@@ -50,9 +50,9 @@ def command(
     series, and are NaN where they are not ready. A store that is at --out already is replaced only with --replace.
 
     \b
-    stoker features bars.csv --spec features.json --out features.stoker
-    stoker features bars.csv --spec features.json --out features.stoker --series symbol --time ts
-    stoker features bars.stoker --spec features.json --out features.stoker
+    stoker indicators bars.csv --spec features.json --out features.stoker
+    stoker indicators bars.csv --spec features.json --out features.stoker --series symbol --time ts
+    stoker indicators bars.stoker --spec features.json --out features.stoker
     """
     from stoker.encode.indicators.bars import packed_bars
     from stoker.encode.indicators.engine import write_features

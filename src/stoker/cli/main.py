@@ -12,21 +12,20 @@ import click
 
 import stoker
 from stoker._text import printable
-from stoker.errors import StokerError, StoreExists, shorten
+from stoker.errors import StokerError, StoreExistsError, shorten
 
 COMMANDS = {
     "pack": "Pack raw files into a store.",
     "inspect": "Show what a store holds.",
     "verify": "Read every byte of a store against its hash.",
     "encode": "Encode a table of events as sequences.",
-    "features": "Compute the indicators of bars into a store.",
+    "indicators": "Compute the indicators of bars into a store.",
     "order": "Say how good a shuffle is and what it costs to read.",
-    "check": "Audit the batches of a script.",
+    "audit": "Audit the batches of a script.",
     "diagnose": "Say what holds a training back.",
     "gate": "Hold what a step does against a budget.",
     "train": "Train a model as a configuration says, or a recipe.",
     "forecast": "Forecast a series with a trained Time-MoE.",
-    "bench": "Measure a recipe against the way it replaces.",
     "export": "Export the model of a run as a program.",
     "runs": "Show the runs of a folder side by side.",
 }
@@ -108,7 +107,7 @@ def _usage(error: click.ClickException) -> str:
 
 def _line(error: Exception) -> str:
     text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
-    if isinstance(error, StoreExists):
+    if isinstance(error, StoreExistsError):
         text = text.replace("replace=True", "--replace")  # what this command line calls it
     return shorten(printable(text))
 

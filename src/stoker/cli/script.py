@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from stoker.errors import BatchesInvalid, OptionError, StokerError
+from stoker.errors import BatchError, OptionError, StokerError
 
 NAME = "__stoker_check__"
 """What `__name__` is in the script."""
@@ -44,9 +44,9 @@ class Script:
         except StokerError:
             raise
         except SystemExit as end:
-            raise BatchesInvalid(f"{path} ended itself with code {end.code!r} before its batches could be read.") from end
+            raise BatchError(f"{path} ended itself with code {end.code!r} before its batches could be read.") from end
         except Exception as error:
-            raise BatchesInvalid(f"{path}{_line_of(error, path)} raised {type(error).__name__}: {_one_line(error)}") from error
+            raise BatchError(f"{path}{_line_of(error, path)} raised {type(error).__name__}: {_one_line(error)}") from error
         finally:
             sys.argv, sys.path[:] = argv, paths
             sys.modules.pop(NAME, None)

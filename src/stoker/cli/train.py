@@ -19,7 +19,7 @@ import msgspec
 
 from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.errors import ConfigInvalid, OptionError, StokerError
+from stoker.errors import ConfigError, OptionError, StokerError
 
 if TYPE_CHECKING:
     from stoker.experiment.config import Config
@@ -108,9 +108,9 @@ def recipe_of_run(folder: Path) -> str | None:
     try:
         found = json.loads(path.read_bytes()).get("recipe")
     except (ValueError, AttributeError) as error:
-        raise ConfigInvalid(f"{path} is damaged: {error}.") from error
+        raise ConfigError(f"{path} is damaged: {error}.") from error
     if found not in RECIPES:
-        raise ConfigInvalid(f"{path} is of the recipe {found!r}; this stoker knows {', '.join(RECIPES)}.")
+        raise ConfigError(f"{path} is of the recipe {found!r}; this stoker knows {', '.join(RECIPES)}.")
     return str(found)
 
 
@@ -212,7 +212,7 @@ def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> 
     from stoker.train.fingerprint import GROUPS
 
     if not (folder / CONFIG_NAME).is_file():
-        raise ConfigInvalid(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
+        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
     document = read_document(folder / CONFIG_NAME)
     # A folder may have been moved since.
     saved = _in_folder(check(document, Config), folder)

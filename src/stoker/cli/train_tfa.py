@@ -12,7 +12,7 @@ import click
 from stoker._text import printable
 from stoker.cli.paths import PATH
 from stoker.cli.train import CONFIG_NAME, stopped_line
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 
 if TYPE_CHECKING:
     from stoker.recipes.tfa.pipeline import Trained
@@ -62,7 +62,7 @@ def command(
     if resume is not None:
         folder = Path(resume)
         if not (folder / "config.yaml").is_file():
-            raise ConfigInvalid(
+            raise ConfigError(
                 f"{folder} has no config.yaml: its run ended before its first step. Start it again: stoker train CONFIG"
             )
         settings = read_settings(folder / "config.yaml", assignments=assignments)

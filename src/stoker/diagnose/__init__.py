@@ -10,7 +10,7 @@ from stoker._lazy import lazy
 _LAZY = {
     "Finding": "stoker.diagnose.measurements:Finding",
     "Measurements": "stoker.diagnose.measurements:Measurements",
-    "find_wrong": "stoker.diagnose.correctness:find_wrong",
+    "audit_loaders": "stoker.diagnose.correctness:audit_loaders",
     "gate_step": "stoker.gate.gate:gate_step",
     "measure_script": "stoker.diagnose.scripts:measure_script",
     "measure_step": "stoker.diagnose.scripts:measure_step",
@@ -20,7 +20,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from stoker.diagnose.correctness import find_wrong as find_wrong
+    from stoker.diagnose.correctness import audit_loaders as audit_loaders
     from stoker.diagnose.measurements import Finding as Finding
     from stoker.diagnose.measurements import Measurements as Measurements
     from stoker.diagnose.scripts import measure_script as measure_script

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
-from stoker.auditing.check import Audit, check
+from stoker.auditing.check import Audit, audit
 from stoker.auditing.findings import Finding
 from stoker.auditing.fingerprints import Form, Rows, rows_of
 from stoker.auditing.samples import Claims, claims_of
@@ -184,7 +184,7 @@ def wrong_in(sources: Sources, losses: Sequence[float], *, seconds: float) -> li
     others = [in_process(other) for other in loaders_apart(loader, sources)]
     loader = in_process(loader)
     others = comparable(loader, others)
-    return [*find_wrong(loader, _Together(others) if others else None, seconds=seconds), *wrong]
+    return [*audit_loaders(loader, _Together(others) if others else None, seconds=seconds), *wrong]
 
 
 def wrong_losses(losses: Sequence[float]) -> list[str]:
@@ -193,7 +193,7 @@ def wrong_losses(losses: Sequence[float]) -> list[str]:
     return [f"losses that are not finite: {bad:,} of the first {len(losses):,}."] if bad else []
 
 
-def find_wrong(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None = None, *, seconds: float = SECONDS) -> list[str]:
+def audit_loaders(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None = None, *, seconds: float = SECONDS) -> list[str]:
     """What is wrong with the batches of a training, one sentence each; empty where nothing was found.
 
     Takes about `seconds`. Of a loader that is too large for that a part is read, and the sentence says so.
@@ -205,9 +205,9 @@ def find_wrong(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None =
     valid_loader = None if isinstance(valid_loader, Iterator) else valid_loader
     try:
         with _as_it_was(train_loader), _as_it_was(valid_loader):
-            audit = _audit(train_loader, valid_loader, seconds)
+            report = _audit(train_loader, valid_loader, seconds)
     except OptionError:  # batches that hold nothing to compare
-        return find_wrong(train_loader, seconds=seconds) if valid_loader is not None else []
+        return audit_loaders(train_loader, seconds=seconds) if valid_loader is not None else []
     except _TimeUp:
         return _said(train_loader)
     except StokerError:
@@ -217,15 +217,15 @@ def find_wrong(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None =
             return []
         return [f"samples that cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"]
     num_batches = _declared_length(train_loader)
-    whole = num_batches is None or audit.num_batches >= num_batches
-    aside = "" if whole else f" ({audit.num_batches:,} of {num_batches:,} batches were looked at.)"
+    whole = num_batches is None or report.num_batches >= num_batches
+    aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were looked at.)"
     given = isinstance(train_loader, list | tuple)  # what stands there twice was put there twice
     wrong = [
         f"{TITLES[found.kind]}: {_reworded(found)}{aside}"
-        for found in audit.checks
+        for found in report.checks
         if _is_wrong(found) and not (given and found.kind in ("seen twice", "reused memory"))
     ]
-    unjudged = any(found.kind == "order" and found.severity == "unchecked" for found in audit.checks)
+    unjudged = any(found.kind == "order" and found.severity == "unchecked" for found in report.checks)
     return [*wrong, *_said(train_loader)] if unjudged else wrong
 
 
@@ -259,7 +259,7 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> Audit:
 
     probed = _affordable(train_loader, seconds * PROBING)
     apart = _First(valid_loader, PROBED_BATCHES) if valid_loader is not None else None
-    probe = check(train_loader, max_batches=PROBED_BATCHES, reference_limit=probed, apart_from=apart, progress=stop)
+    probe = audit(train_loader, max_batches=PROBED_BATCHES, reference_limit=probed, apart_from=apart, progress=stop)
     spent = (now_ns() - start) / 1e9
     rows = probe.num_samples * (1 if valid_loader is None else 2) + 2 * probed  # those of the dataset are read twice
     parts = 2 if valid_loader is None else 3
@@ -268,7 +268,7 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> Audit:
     if batches <= PROBED_BATCHES:
         return probe
     apart = _First(valid_loader, batches) if valid_loader is not None else None
-    return check(train_loader, max_batches=batches, reference_limit=samples, apart_from=apart, progress=stop)
+    return audit(train_loader, max_batches=batches, reference_limit=samples, apart_from=apart, progress=stop)
 
 
 def _affordable(loader: Any, seconds: float) -> int:

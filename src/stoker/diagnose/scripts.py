@@ -19,7 +19,7 @@ from stoker._clock import now_ns
 from stoker.diagnose.child import Answer, Request
 from stoker.diagnose.hooks import leaves, own_frame, place_of
 from stoker.diagnose.measurements import Measurements
-from stoker.errors import BatchesInvalid, OptionError, TrainError
+from stoker.errors import BatchError, OptionError, TrainError
 
 if TYPE_CHECKING:
     from stoker.diagnose.measurements import Finding
@@ -127,11 +127,11 @@ def step(train_step: Callable[[Any], object], batches: Iterable[Any], *, valid_b
     The model is trained meanwhile: pass a step that works on a copy where that matters. `valid_batches` are looked at only for
     samples that are trained on, too.
     """
-    from stoker.diagnose.correctness import find_wrong, wrong_losses
+    from stoker.diagnose.correctness import audit_loaders, wrong_losses
     from stoker.diagnose.verdict import conclude
 
     measured = measure_step(train_step, batches)
-    wrong = [*find_wrong(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
+    wrong = [*audit_loaders(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
     return conclude(measured, correctness=wrong)
 
 
@@ -167,7 +167,7 @@ def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *,
         if session.failure is not None:
             raise session.failure
         if not source.nexts:
-            raise BatchesInvalid("batches has none; expected an iterable that gives at least one.")
+            raise BatchError("batches has none; expected an iterable that gives at least one.")
         return training.measurements()
     finally:
         session.remove()

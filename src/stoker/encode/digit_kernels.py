@@ -27,7 +27,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from stoker._kernels import kernel
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 Array = npt.NDArray[Any]
 
@@ -445,7 +445,7 @@ class Numbers:
             yield start, values
 
 
-def infinite_value(name: str | None, row: int, value: float) -> BadValue:
+def infinite_value(name: str | None, row: int, value: float) -> BadValueError:
     """The error for a number without digits."""
     return _bad(name, row, value, "which has no digits. Replace infinite values, or make them missing")
 
@@ -459,14 +459,14 @@ def _described(given: object) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" if kind.__module__ != "builtins" else f"a {kind.__name__}"
 
 
-def _bad(name: str | None, row: int, value: object, reason: str) -> BadValue:
+def _bad(name: str | None, row: int, value: object, reason: str) -> BadValueError:
     if isinstance(value, np.datetime64 | np.timedelta64):
         text = str(value)
     else:
         text = repr(value.item() if isinstance(value, np.generic) else value)
     text = " ".join(text.split())  # some things show themselves in many lines
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return BadValue(f"{_column(name)} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
+    return BadValueError(f"{_column(name)} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
 
 
 def _from_array(values: Array, name: str | None, index: Any = None) -> Numbers:
@@ -589,9 +589,11 @@ def _arrow_values(chunk: Any, start: int, block: Array) -> Array:
     return block
 
 
-def _wrong_type(name: str | None, kind: object, values: Iterator[Any]) -> BadValue:
+def _wrong_type(name: str | None, kind: object, values: Iterator[Any]) -> BadValueError:
     """The first value shows what is wrong."""
     for row, value in enumerate(values):
         if not _is_missing(value):
             return _bad(name, row, value, f"and its type is {kind}, not a number. Convert it first (to float64 or a whole number)")
-    return BadValue(f"{_column(name)} has the type {kind}, which is not a number. Convert it first (to float64 or a whole number).")
+    return BadValueError(
+        f"{_column(name)} has the type {kind}, which is not a number. Convert it first (to float64 or a whole number)."
+    )

@@ -13,7 +13,7 @@ import torch
 
 from stoker.encode.digit_kernels import HIGHEST, LOWEST, LOWEST_POWER, Window, infinite_value, powers_of_ten
 from stoker.encode.digits import Digits, split_digits
-from stoker.errors import BadValue
+from stoker.errors import BadValueError
 
 Tensor = torch.Tensor
 
@@ -55,7 +55,7 @@ def split_on_device(values: Tensor, max_decimal: int | None, min_decimal: int | 
     return Digits(matrix=matrix, window=window, num_cut=num_cut, name=name)
 
 
-def _first_infinite(values: Tensor, name: str | None) -> BadValue:
+def _first_infinite(values: Tensor, name: str | None) -> BadValueError:
     start = next(start for start in range(0, len(values), CHUNK) if values[start : start + CHUNK].isinf().any())
     row = start + int(values[start : start + CHUNK].isinf().nonzero()[0])
     return infinite_value(name, row, float(values[row]))

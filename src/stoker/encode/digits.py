@@ -31,7 +31,7 @@ from stoker.encode.digit_kernels import (
     powers_of_ten,
     upper_half,
 )
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 if TYPE_CHECKING:
     import torch
@@ -353,7 +353,7 @@ def split_digits(
     `name` is what errors call a column that has no name. With `frame` the result is a pandas DataFrame of int64 with the
     index of the column: a drop-in for `split_sub_columns_digit` of mostlyai-engine.
 
-    Raises `BadValue` for what is not a number or infinite.
+    Raises `BadValueError` for what is not a number or infinite.
     """
     if type(values).__module__.partition(".")[0] == "torch":
         from stoker.encode.digit_tensors import as_array, split_tensor
@@ -407,7 +407,7 @@ def join_digits(digits: Any) -> Any:
     """Join what `split_digits` made: `Digits`, or a table (pandas, polars, Arrow, a mapping) with its columns in any order.
 
     A table may lack `nan`, `neg` and places: they count as 0. Gives float64 with NaN for what is missing: a pandas Series with
-    the frame's index, a tensor on the device of the digits, or else a NumPy array. Raises `BadValue` for what is no digit.
+    the frame's index, a tensor on the device of the digits, or else a NumPy array. Raises `BadValueError` for what is no digit.
     """
     if not isinstance(digits, Digits):
         return _from_table(digits)
@@ -437,9 +437,9 @@ def _joined(matrix: Array, window: Window, first_row: int = 0) -> npt.NDArray[np
     return values
 
 
-def _no_digit(column: str, row: int, value: float) -> BadValue:
+def _no_digit(column: str, row: int, value: float) -> BadValueError:
     wanted = "0 or 1" if column in ("nan", "neg") else "a digit from 0 to 9"
-    return BadValue(f"column {column!r} holds {value:g} in row {row + 1:,}, where {wanted} is needed.")
+    return BadValueError(f"column {column!r} holds {value:g} in row {row + 1:,}, where {wanted} is needed.")
 
 
 def _from_table(table: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 from stoker.experiment.config import (
     BlockOrder,
     Config,
@@ -124,7 +124,7 @@ def _scalers(config: Config, fed: Fed) -> dict[str, nn.Module]:
 
     data = config.data
     if data.scale and data.normalize:
-        raise ConfigInvalid("data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.")
+        raise ConfigError("data.scale is true and data.normalize is set: values would be scaled twice. Give one of them.")
     if data.scale is False or data.normalize:
         return {}
     part = fed.split.train if fed.split else None
@@ -166,21 +166,19 @@ def _task(config: Config, store: Store) -> Task:
     targets = data.target if data.target is not None else inputs if horizon or shift else []
     for name in [*inputs, *targets]:
         if name not in store.schema:
-            raise ConfigInvalid(f"data.columns or data.target names {name!r}, but {store.name} has {', '.join(store.schema)}.")
+            raise ConfigError(f"data.columns or data.target names {name!r}, but {store.name} has {', '.join(store.schema)}.")
     when = _when(data, store, targets, horizon, shift)
     if when in ("last", "series"):
         seen = [name for name in targets if name in inputs and data.columns is not None]
         if seen:
-            raise ConfigInvalid(
-                f"data.columns holds {seen[0]!r}, which is the target: the model would see the answer. Leave it out."
-            )
+            raise ConfigError(f"data.columns holds {seen[0]!r}, which is the target: the model would see the answer. Leave it out.")
         inputs = [name for name in inputs if name not in targets]
     if not any(store.schema[name].level == "step" for name in inputs):
-        raise ConfigInvalid(f"no column of {store.name} has numbers of steps for the model to see. Name some in data.columns.")
+        raise ConfigError(f"no column of {store.name} has numbers of steps for the model to see. Name some in data.columns.")
     if not isinstance(config.model, Own):
         for name in inputs:
             if store.schema[name].kind not in ("number", "bfloat16"):
-                raise ConfigInvalid(
+                raise ConfigError(
                     f"data.columns names {name!r}, which holds {store.schema[name].label}; builtin models see numbers. "
                     f"Leave it out, or use a model of your own (model: file.py:function)."
                 )
@@ -204,18 +202,18 @@ def _check_classes(store: Store, name: str, classes: int | None) -> None:
     values = store.column(name)
     largest = np.fmax.reduce(values, axis=None) if values.size else -1
     if classes is not None and largest >= classes:
-        raise ConfigInvalid(f"data.target {name!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it.")
+        raise ConfigError(f"data.target {name!r} holds {largest:g}, but loss.classes is {classes}; expected classes below it.")
 
 
 def _when(data: Data, store: Store, targets: list[str], horizon: int, shift: int) -> When:
     levels = {store.schema[name].level for name in targets}
     if horizon or shift:
         if levels != {"step"}:
-            raise ConfigInvalid(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
+            raise ConfigError(f"data.target is {targets}; a horizon or shift predicts columns of steps.")
         return "horizon" if horizon else "shift"
     if len(levels) != 1:
         what = "is missing" if not targets else f"is {targets}, which mixes values of steps and of series"
-        raise ConfigInvalid(f"data.target {what}; expected the columns that are predicted, or a horizon or shift in data.view.")
+        raise ConfigError(f"data.target {what}; expected the columns that are predicted, or a horizon or shift in data.view.")
     return "last" if levels == {"step"} else "series"
 
 

@@ -38,7 +38,7 @@ from msgspec.inspect import (
     type_info,
 )
 
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 from stoker.experiment.config import Config
 
 MAX_BYTES = 256 << 10
@@ -83,22 +83,22 @@ def read_document(path: Path) -> Document:
     """Read a file: JSON by its name, otherwise YAML."""
     name = str(path)
     if path.is_dir():
-        raise ConfigInvalid(f"{name} is a folder; expected a configuration, such as config.yaml.")
+        raise ConfigError(f"{name} is a folder; expected a configuration, such as config.yaml.")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigInvalid(f"{name} does not exist. `stoker train --fields` shows what a configuration may hold.") from None
+        raise ConfigError(f"{name} does not exist. `stoker train --fields` shows what a configuration may hold.") from None
     if len(data) > MAX_BYTES:
-        raise ConfigInvalid(f"{name} has more than {MAX_BYTES:,} bytes, which no configuration needs.")
+        raise ConfigError(f"{name} has more than {MAX_BYTES:,} bytes, which no configuration needs.")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigInvalid(f"{name} is not UTF-8 text (byte {error.start:,}).") from None
+        raise ConfigError(f"{name} is not UTF-8 text (byte {error.start:,}).") from None
     lines: dict[Path_, int] = {}
     value = parse_json(text, name) if path.suffix == ".json" else parse_yaml(text, name, lines)
     if not isinstance(value, dict):
-        raise ConfigInvalid(f"{name} holds {describe(value)}; expected keys and their values, such as `data:`.")
+        raise ConfigError(f"{name} holds {describe(value)}; expected keys and their values, such as `data:`.")
     return Document(name, value, lines)
 
 
@@ -109,21 +109,21 @@ def parse_json(text: str, name: str) -> Any:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise ConfigInvalid(f"{name}: the key {key!r} comes twice. Remove one of them.")
+                raise ConfigError(f"{name}: the key {key!r} comes twice. Remove one of them.")
             found[key] = value
         return found
 
     def whole(digits: str) -> int:
         if not _INT.fullmatch(digits):
-            raise ConfigInvalid(f"{name}: a number of {len(digits):,} digits is not meant. Write a smaller one.")
+            raise ConfigError(f"{name}: a number of {len(digits):,} digits is not meant. Write a smaller one.")
         return int(digits)
 
     try:
         return json.loads(text, object_pairs_hook=unique, parse_int=whole)
     except RecursionError:
-        raise ConfigInvalid(f"{name} is nested deeper than {MAX_DEPTH} levels.") from None
+        raise ConfigError(f"{name} is nested deeper than {MAX_DEPTH} levels.") from None
     except json.JSONDecodeError as error:
-        raise ConfigInvalid(f"{name}:{error.lineno} is not JSON: {error.msg}.") from None
+        raise ConfigError(f"{name}:{error.lineno} is not JSON: {error.msg}.") from None
 
 
 def parse_yaml(text: str, name: str, lines: dict[Path_, int] | None = None) -> Any:
@@ -136,9 +136,9 @@ def parse_yaml(text: str, name: str, lines: dict[Path_, int] | None = None) -> A
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
         problem = " ".join(str(error.problem or error.context).split())
-        raise ConfigInvalid(f"{name}{line} is not YAML: {problem}.") from None
+        raise ConfigError(f"{name}{line} is not YAML: {problem}.") from None
     except yaml.YAMLError as error:
-        raise ConfigInvalid(f"{name} is not YAML: {' '.join(str(error).split())}.") from None
+        raise ConfigError(f"{name} is not YAML: {' '.join(str(error).split())}.") from None
 
 
 def scalar(text: str) -> Any:
@@ -221,7 +221,7 @@ class _Builder:
         return found
 
     def _refuse(self, event: Any, what: str) -> NoReturn:
-        raise ConfigInvalid(f"{self._name}:{event.start_mark.line + 1}: {what}.")
+        raise ConfigError(f"{self._name}:{event.start_mark.line + 1}: {what}.")
 
 
 # Checking: plain values become a `Config`, or one line that says which value, where, and what was expected.
@@ -270,7 +270,7 @@ def check(document: Document, config: type[T]) -> T:
     try:
         return msgspec.convert(tree, config)
     except msgspec.ValidationError as error:  # a rule that the walk does not know
-        raise ConfigInvalid(f"{document.name}: {error}.") from error
+        raise ConfigError(f"{document.name}: {error}.") from error
 
 
 def _struct(config: type) -> StructType:
@@ -341,12 +341,12 @@ class _Check:
         return value
 
     def _missing(self, path: Path_, what: str) -> NoReturn:
-        raise ConfigInvalid(f"{self._document.place(path[:-1])}: {_dotted(path)} is missing; expected {what}.")
+        raise ConfigError(f"{self._document.place(path[:-1])}: {_dotted(path)} is missing; expected {what}.")
 
     def _expected(self, value: object, path: Path_, what: str) -> NoReturn:
         where = self._document.place(path)
         found = f"the list {value}" if isinstance(value, list) else describe(value)
-        raise ConfigInvalid(f"{where}: {_dotted(path)} is {found[:200]}; expected {what}.")
+        raise ConfigError(f"{where}: {_dotted(path)} is {found[:200]}; expected {what}.")
 
     def _unknown(self, path: Path_, siblings: list[str]) -> NoReturn:
         key = str(path[-1])
@@ -361,7 +361,7 @@ class _Check:
         elif near := difflib.get_close_matches(key, [one.split(".")[-1] for one in self._known], 1, 0.75):
             hint = f"did you mean {next(one for one in self._known if one.split('.')[-1] == near[0])}?"
         end = "" if hint.endswith("?") else "."
-        raise ConfigInvalid(f"{self._document.place(path)}: {_dotted(path)} is not known; {hint}{end}")
+        raise ConfigError(f"{self._document.place(path)}: {_dotted(path)} is not known; {hint}{end}")
 
 
 def _record_of_list(info: Type) -> StructType | None:
@@ -458,7 +458,7 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not sign:
-            raise ConfigInvalid(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as {OPTION} batch_size=512.")
+            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as {OPTION} batch_size=512.")
         path = find(name.strip(), known)
         value = parse_yaml(text, f"{OPTION} {name.strip()}")
         _put(tree, path, value)
@@ -485,14 +485,14 @@ def find(name: str, known: Sequence[tuple[str, ...]], *, option: str = OPTION) -
     if len(ends) == 1:
         return ends[0]
     if ends:
-        raise ConfigInvalid(f"{option} {name} could be {' or '.join(map('.'.join, ends))}. Write it in full.")
+        raise ConfigError(f"{option} {name} could be {' or '.join(map('.'.join, ends))}. Write it in full.")
     for stop in range(len(parts) - 1, 1, -1):  # below the options of a function of the user's own, any name is known
         if parts[stop - 1] == "options" and parts[:stop] in known:
             return parts
     names = {".".join(path[start:]): path for path in known for start in range(len(path))}
     close = difflib.get_close_matches(name, names, 1, 0.6)
     hint = f"did you mean {'.'.join(names[close[0]])}?" if close else "`stoker train --fields` shows all."
-    raise ConfigInvalid(f"{option} {name} is not known; {hint}")
+    raise ConfigError(f"{option} {name} is not known; {hint}")
 
 
 def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

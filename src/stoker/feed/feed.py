@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
-from stoker.errors import FeedError, LeakFound, OptionError
+from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.cursor import Batches, Cursor, Ranks, Source, Steps, check_state
 from stoker.feed.device import DeviceGather
 from stoker.feed.host import Encode, HostGather, Ring
@@ -494,7 +494,7 @@ def _check_part(part: Part | None, store: Store, view: AnyView, normalize: Metho
         raise OptionError(f"part is {part!r}; expected a part of a split, like stoker.split.chronological(store, view).train.")
     part.check(view, identity_of(store))
     if normalize is not None and not part.whole_series:
-        raise LeakFound(
+        raise LeakError(
             f"normalize={normalize!r} scales by whole series, so the {part.name} part would tell of the steps of the others. "
             f"Leave it out, and let the model begin with stoker.split.Scaler.fit(store, split.train, …)."
         )

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from stoker._kernels import ALIGNMENT
-from stoker.errors import FeedError, StoreDamaged
+from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed.layout import (
     COUNTS,
     NUMBERS,
@@ -217,7 +217,7 @@ class HostGather:
         """The series and files of some samples, in words; also where the samples cannot be found."""
         try:
             series = self._samples.locate(numbers).series[:4]
-        except StoreDamaged:
+        except StoreDamagedError:
             series = numbers[:0]
         shown = ", ".join(f"{one:,}" for one in series.tolist()) + (", …" if len(numbers) > 4 else "")
         return f"series {shown or '?'} in {', '.join(self._files)}"

@@ -21,7 +21,7 @@ from numba import types
 
 from stoker._kernels import kernel
 from stoker._text import readable_bytes
-from stoker.errors import OptionError, StoreDamaged
+from stoker.errors import OptionError, StoreDamagedError
 from stoker.feed.cursor import Steps
 from stoker.feed.layout import FedColumn
 from stoker.sampling.block_shuffle import BlockPlan
@@ -227,7 +227,7 @@ class Hints:
             sizes = [end - first for first, end in pieces]
             # All in one call: each would wait for the GIL when it comes back.
             advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
-        except StoreDamaged:
+        except StoreDamagedError:
             pass  # whoever gathers the damaged series says so, in its batch
         except Exception as error:  # the one who waits must get it
             return error

@@ -20,7 +20,7 @@ from stoker._disk import make_folder, write_file
 from stoker._text import readable_bytes
 from stoker.diagnose.child import Request
 from stoker.diagnose.measurements import Place
-from stoker.errors import ConfigInvalid, OptionError, TrainError
+from stoker.errors import ConfigError, OptionError, TrainError
 from stoker.experiment.parse import parse_json
 
 if TYPE_CHECKING:
@@ -130,14 +130,14 @@ def read_budget(path: Path) -> Budget:
     except FileNotFoundError:
         raise OptionError(f"{path} is not there; expected a budget. Write one from this run with --write.") from None
     except UnicodeDecodeError:
-        raise ConfigInvalid(f"{path} is no text; expected a budget in JSON.") from None
+        raise ConfigError(f"{path} is no text; expected a budget in JSON.") from None
     try:
         budget = msgspec.convert(parse_json(text, str(path)), Budget)
     except msgspec.ValidationError as error:
-        raise ConfigInvalid(f"{path}: {error}. Write it anew with --write.") from None
+        raise ConfigError(f"{path}: {error}. Write it anew with --write.") from None
     unknown = [name for name in (*budget.allowed, *budget.varying) if name not in NAMES]
     if unknown:
-        raise ConfigInvalid(f"{path}: {unknown[0]!r} is no count; expected some of {', '.join(NAMES)}.")
+        raise ConfigError(f"{path}: {unknown[0]!r} is no count; expected some of {', '.join(NAMES)}.")
     return budget
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._kernels import kernel, prefetch
-from stoker.errors import OptionError, StoreDamaged
+from stoker.errors import OptionError, StoreDamagedError
 
 Array = npt.NDArray[Any]
 
@@ -32,7 +32,7 @@ class Lengths:
             self._refuse(series)
 
     def _refuse(self, series: int) -> NoReturn:
-        raise StoreDamaged(
+        raise StoreDamagedError(
             f"{self.name}: the offsets of series {series:,} are {self.offsets[series]:,} and {self.offsets[series + 1]:,} "
             f"of {self.num_steps:,}. Run `stoker verify`."
         )

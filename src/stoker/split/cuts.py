@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._kernels import kernel
-from stoker.errors import LeakFound, OptionError, TimeDisorder
+from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.feed.layout import AnyView, identity_of, lengths_of
 from stoker.sampling.subset import Runs
 from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
@@ -102,12 +102,12 @@ class Reach:
         windows = view.windows if isinstance(view, Segments) else view
         own = windows.span - windows.length
         if horizon is not None and horizon < own:
-            raise LeakFound(
+            raise LeakError(
                 f"horizon is {horizon}, but the targets of {view} reach {own} steps. Give at least {own}, or leave it out."
             )
         least = windows.length - 1 + warm_up
         if embargo is not None and embargo < least:
-            raise LeakFound(
+            raise LeakError(
                 f"embargo is {embargo}, but windows of {windows.length} steps with a warm-up of {warm_up} reach back {least}. "
                 f"Give at least {least}, or leave it out."
             )
@@ -285,7 +285,7 @@ def _times(ground: Ground, store: Store, name: str, *, trusted: bool) -> tuple[A
     if not trusted:  # a packed store has refused times that do not rise
         step = _first_disorder(times, ground.bounds(0, ground.lengths.num_series))
         if step >= 0:
-            raise TimeDisorder(
+            raise TimeOrderError(
                 f"column {name!r} of {store.name} falls from {times[step - 1]:,} to {times[step]:,} at step {step:,} of the flat "
                 f"column; expected times that rise within a series."
             )

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._kernels import kernel
-from stoker.errors import LeakFound, OptionError
+from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import AnyView
 from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs
@@ -247,7 +247,7 @@ def given(
     warm_up: int = 0,
     allow_leak: bool = False,
 ) -> Split:
-    """Parts with the samples of these numbers, as scikit-learn's splitters give them. LeakFound where two of them share a step.
+    """Parts with the samples of these numbers, as scikit-learn's splitters give them. LeakError where two of them share a step.
 
     `allow_leak` makes a warning of it. Within a part the samples are in the order of their numbers.
     """
@@ -272,7 +272,7 @@ def shuffled(
     warm_up: int = 0,
     allow_leak: bool = False,
 ) -> Split:
-    """Parts of samples at random. LeakFound where samples share steps: their neighbours in other parts would tell their labels.
+    """Parts of samples at random. LeakError where samples share steps: their neighbours in other parts would tell their labels.
 
     Windows share none with a stride of at least `warm_up + length + horizon`; whole series never do. `allow_leak` makes a
     warning of it. The samples are listed, so there may be 2**28 at most.
@@ -293,7 +293,7 @@ def shuffled(
             f"tell each other's labels"
         )
         if not allow_leak:
-            raise LeakFound(f"{found}. Use chronological(…) or purged(…), or a stride of {reach.span}.")
+            raise LeakError(f"{found}. Use chronological(…) or purged(…), or a stride of {reach.span}.")
         warnings.warn(f"allow_leak=True: {found}; a score on such parts is too good.", stacklevel=2)
     order = Permutation(size, epoch_key(checked_seed(seed), 0, _CHANCE)).part(0, size)
     cuts = [0, *np.floor(shares * size + 1e-6).astype(np.int64).tolist()]

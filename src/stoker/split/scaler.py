@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from stoker._kernels import kernel
-from stoker.errors import LeakFound, OptionError
+from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import identity_of, lengths_of
 from stoker.sampling.quality import merge
 from stoker.sampling.subset import Part
@@ -196,7 +196,7 @@ class Scaler(nn.Module):
         return x * self.std + self.mean
 
     def check(self, split: Split) -> None:
-        """Raise LeakFound unless it was fitted on exactly the steps of the training part of this split."""
+        """Raise LeakError unless it was fitted on exactly the steps of the training part of this split."""
         number, num_steps = self.fitted_on.tolist()
         if number == _NOT_FITTED:
             raise OptionError("the scaler was not fitted. Use Scaler.fit(store, split.train, columns=…), or load its state.")
@@ -204,7 +204,7 @@ class Scaler(nn.Module):
             return
         part = next((name for name, part in split.parts.items() if _number(part) == number), None)
         where = "all steps of a store" if number == _ALL_STEPS else f"the {part} part" if part else "another part than these"
-        raise LeakFound(
+        raise LeakError(
             f"the scaler was fitted on {where} ({num_steps:,} steps), so it tells a model of steps that it is judged by. "
             f"Fit it on the training part: Scaler.fit(store, split.train, columns=…)."
         )

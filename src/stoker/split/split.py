@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stoker.errors import LeakFound, OptionError
+from stoker.errors import LeakError, OptionError
 from stoker.sampling.subset import Part, Runs, Stretches
 from stoker.split.cuts import Ground, Reach, Tally
 
@@ -119,7 +119,7 @@ def build(
 
 
 def check(split: Split | Iterable[Split]) -> None:
-    """Raise LeakFound if a step is in samples of two parts, as part of a window, a target, or a warm-up."""
+    """Raise LeakError if a step is in samples of two parts, as part of a window, a target, or a warm-up."""
     if not isinstance(split, Split):
         for one in split:
             check(one)
@@ -131,7 +131,7 @@ def check(split: Split | Iterable[Split]) -> None:
         if found:
             (early, late), series, step, samples = found
             begin = int(ground.bounds(series, series + 1)[0])
-            raise LeakFound(
+            raise LeakError(
                 f"step {step - begin:,} of series {series:,} of {ground.name} is in two parts: in the samples from "
                 f"{samples[0]:,} on of {names[early]} and from {samples[1]:,} on of {names[late]} (horizon {split.reach.horizon}, "
                 f"warm-up {split.reach.warm_up}). Use chronological(…), grouped(…) or purged(…), which keep such samples out."

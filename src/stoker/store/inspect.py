@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stoker.errors import StoreDamaged
+from stoker.errors import StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, Manifest, Shard, SourceEntry
 from stoker.store.shards import Column, damaged_blocks, name_of
@@ -170,13 +170,13 @@ class Verified:
 
 
 def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Verified:
-    """Read every byte of a store; raises `StoreDamaged` with shard, column and rows of all damage."""
+    """Read every byte of a store; raises `StoreDamagedError` with shard, column and rows of all damage."""
     folder = Path(path)
     while True:
         stamp = manifest_stamp(folder)
         try:
             return _verify(open_store(folder), folder, report)
-        except StoreDamaged:
+        except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
                 raise  # nobody replaced the store while it was read: it is damaged
 
@@ -198,7 +198,7 @@ def _verify(store: Store, folder: Path, report: Report | None) -> Verified:
     damages += list(_structure(store, manifest))
     if damages:
         shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
-        raise StoreDamaged(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
+        raise StoreDamagedError(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
     return Verified(num_shards=len(list(manifests.shards(manifest))), num_bytes=total, digest=manifest.digest)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.errors import StoreDamaged
+from stoker.errors import StoreDamagedError
 from stoker.store.shards import Column, Texts
 from stoker.store.store import Store
 
@@ -105,7 +105,7 @@ def _checked(store: Store, column: Column) -> pa.Array:
         array = _level(store, column, _flat(store, column))
         array.validate(full=True)
     except pa.ArrowException as error:
-        raise StoreDamaged(f"{store.name}: column {column.name!r} is not valid: {error}. Run `stoker verify`.") from error
+        raise StoreDamagedError(f"{store.name}: column {column.name!r} is not valid: {error}. Run `stoker verify`.") from error
     return array
 
 

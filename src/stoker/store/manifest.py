@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 
 from stoker._disk import SHARD_NAME
-from stoker.errors import ManifestInvalid
+from stoker.errors import ManifestError
 
 VERSION = 1
 MAX_BYTES = 64 << 20
@@ -134,19 +134,19 @@ def shards(manifest: Manifest) -> Iterator[Shard]:
 
 
 def load(data: bytes, where: str) -> Manifest:
-    """Parse and check a manifest; anything that is not exactly right raises `ManifestInvalid`."""
+    """Parse and check a manifest; anything that is not exactly right raises `ManifestError`."""
     if len(data) > MAX_BYTES:
-        raise ManifestInvalid(f"{where} has {len(data):,} bytes, but a manifest has at most {MAX_BYTES:,}.")
+        raise ManifestError(f"{where} has {len(data):,} bytes, but a manifest has at most {MAX_BYTES:,}.")
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _refuse_other_version(data, where)
-        raise ManifestInvalid(f"{where} is not a stoker manifest: {error}.") from None
+        raise ManifestError(f"{where} is not a stoker manifest: {error}.") from None
     if manifest.version != VERSION:
         _refuse_version(manifest.version, where)
     _check(manifest, where)
     if dump(manifest) != data:
-        raise ManifestInvalid(f"{where} does not match its digest: it was changed after it was written. Pack the store again.")
+        raise ManifestError(f"{where} does not match its digest: it was changed after it was written. Pack the store again.")
     return manifest
 
 
@@ -174,10 +174,10 @@ def _refuse_other_version(data: bytes, where: str) -> None:
 
 def _refuse_version(version: int, where: str) -> NoReturn:
     if version > VERSION:
-        raise ManifestInvalid(
+        raise ManifestError(
             f"{where} has format version {version}, but this stoker reads version {VERSION}: install a newer stoker."
         )
-    raise ManifestInvalid(f"{where} has format version {version}, which never was: this stoker reads version {VERSION}.")
+    raise ManifestError(f"{where} has format version {version}, which never was: this stoker reads version {VERSION}.")
 
 
 def _check(manifest: Manifest, where: str) -> None:
@@ -261,13 +261,13 @@ def _check_column(rule: _Rules, path: str, column: ColumnEntry, rows: int, num_s
 
 
 class _Rules:
-    """Checks that raise `ManifestInvalid` with the JSON path of what is wrong."""
+    """Checks that raise `ManifestError` with the JSON path of what is wrong."""
 
     def __init__(self, where: str) -> None:
         self._where = where
 
     def broken(self, path: str, expected: str, found: str) -> NoReturn:
-        raise ManifestInvalid(f"{self._where} at {path}: expected {expected}, found {found}.")
+        raise ManifestError(f"{self._where} at {path}: expected {expected}, found {found}.")
 
     def equal(self, path: str, found: int, expected: int) -> None:
         if found != expected:

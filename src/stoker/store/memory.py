@@ -24,7 +24,7 @@ import psutil
 import pyarrow as pa
 
 from stoker._text import readable_bytes
-from stoker.errors import OptionError, SourceTooLarge
+from stoker.errors import OptionError, SourceTooLargeError
 from stoker.store.formats.time_moe import COLUMN, Part, Sequences, TimeMoeSource
 from stoker.store.manifest import DTYPES, NonFinite
 from stoker.store.shards import Column, Level, Texts
@@ -172,7 +172,7 @@ def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
     all_sequences = _all_sequences(source)
     stretches = _stretches(source, all_sequences)
     if len(stretches) > MOST_STRETCHES:
-        raise SourceTooLarge(
+        raise SourceTooLargeError(
             f"{source.label} has its sequences in {len(stretches):,} separate stretches, at most {MOST_STRETCHES:,} are mapped. "
             f"Pack it: stoker pack {path} {path.name}.stoker"
         )
@@ -214,7 +214,7 @@ def _stretches(source: TimeMoeSource, sequences: Sequences) -> list[tuple[int, i
 def _check_memory(source: TimeMoeSource, num_bytes: int) -> None:
     free = int(psutil.virtual_memory().available * MEMORY_SHARE)
     if num_bytes > free:
-        raise SourceTooLarge(
+        raise SourceTooLargeError(
             f"{source.label} has {readable_bytes(num_bytes)} of sequences that are scaled or span files, so they cannot be mapped, "
             f"and at most {readable_bytes(free)} are read into memory. Pack it: stoker pack {source.path} {source.path.name}.stoker"
         )

@@ -18,7 +18,7 @@ import xxhash
 
 from stoker import _disk
 from stoker._disk import AppendFile, naming
-from stoker.errors import DiskError, StoreDamaged
+from stoker.errors import DiskError, StoreDamagedError
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, NonFinite, Shard, Text
 
 Array = npt.NDArray[Any]
@@ -173,15 +173,15 @@ def open_shard(folder: Path, shard: Shard, what: str) -> int:
     try:
         fd = _disk.open_inside(folder, shard.file)
     except FileNotFoundError:
-        raise StoreDamaged(f"{path} is missing: it holds {what}. Restore the file or pack the store again.") from None
+        raise StoreDamagedError(f"{path} is missing: it holds {what}. Restore the file or pack the store again.") from None
     try:
         found = os.fstat(fd).st_size
         if found != shard.num_bytes:
-            raise StoreDamaged(
+            raise StoreDamagedError(
                 f"{path} has {found:,} bytes, but {shard.num_bytes:,} are expected: it holds {what}. Pack the store again."
             )
         if os.pread(fd, HEADER_BYTES, 0) != header(shard.dtype, shard.shape):
-            raise StoreDamaged(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
+            raise StoreDamagedError(f"{path} has a header that does not fit the manifest: it holds {what}. Pack the store again.")
     except BaseException:
         os.close(fd)
         raise

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._disk import check_path
-from stoker.errors import ManifestInvalid, OptionError, StoreDamaged, StoreNotFound
+from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import ColumnEntry, Manifest, Text
 from stoker.store.shards import Column, Texts, ends_of, map_shard, open_shard
@@ -113,7 +113,7 @@ class Store:
             return Series(self, i, i * length, (i + 1) * length)
         start, stop = self._offsets.item(i), self._offsets.item(i + 1)
         if not 0 <= start <= stop <= self._num_steps:
-            raise StoreDamaged(
+            raise StoreDamagedError(
                 f"{self.name}: the offsets of series {i:,} are {start:,} and {stop:,} of {self._num_steps:,}. Run `stoker verify`."
             )
         return Series(self, i, start, stop)
@@ -237,7 +237,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         stamp = manifest_stamp(folder)
         try:
             return _map(folder, read_manifest(folder))
-        except StoreDamaged:
+        except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
                 raise  # nobody replaced the store between our two looks: it is damaged
 
@@ -259,25 +259,25 @@ def read_manifest(folder: Path) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         _explain_absence(folder)
     except OSError as error:
-        raise ManifestInvalid(f"{path} cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
+        raise ManifestError(f"{path} cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ManifestInvalid(f"{path} is not a plain file.")
+        raise ManifestError(f"{path} is not a plain file.")
     try:
         # One byte more than allowed, so that the size rule can fire without reading a file of any size.
         with os.fdopen(fd, "rb") as file:
             data = file.read(manifests.MAX_BYTES + 1)
     except OSError as error:
-        raise ManifestInvalid(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from error
+        raise ManifestError(f"{path} cannot be read ({os.strerror(error.errno or 0)}).") from error
     return manifests.load(data, str(path))
 
 
 def _explain_absence(folder: Path) -> NoReturn:
     if not folder.exists():
-        raise StoreNotFound(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
+        raise StoreNotFoundError(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
     if (folder / WORK_NAME).is_dir():
-        raise StoreNotFound(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again and it goes on.")
-    raise StoreNotFound(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
+        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again and it goes on.")
+    raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
 
 
 def _map(folder: Path, manifest: Manifest) -> Store:
@@ -308,12 +308,12 @@ _OFFSETS = "the offsets of the series"
 
 def _check_offsets(folder: Path, ends: tuple[int, int], num_steps: int) -> None:
     if ends != (0, num_steps):
-        raise StoreDamaged(f"{folder}: the offsets run from {ends[0]:,} to {ends[1]:,}, but 0 to {num_steps:,} are expected.")
+        raise StoreDamagedError(f"{folder}: the offsets run from {ends[0]:,} to {ends[1]:,}, but 0 to {num_steps:,} are expected.")
 
 
 def _check_text_offsets(folder: Path, ends: tuple[int, int], num_bytes: int, name: str) -> None:
     if ends != (0, num_bytes):
-        raise StoreDamaged(f"{folder}: the text offsets of column {name!r} do not cover its texts. Pack the store again.")
+        raise StoreDamagedError(f"{folder}: the text offsets of column {name!r} do not cover its texts. Pack the store again.")
 
 
 def check_staged(folder: Path, data: bytes) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker import _disk
-from stoker.errors import DiskError, ManifestInvalid, OptionError, StoreDamaged, StoreExists, StoreNotFound
+from stoker.errors import DiskError, ManifestError, OptionError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
 from stoker.store.shards import Column, ColumnFile, Texts
@@ -49,9 +49,9 @@ def remove_debris(folder: Path) -> None:
     """Remove shards that the manifest does not name; all stay if the manifest cannot say which."""
     try:
         named = {shard.file for shard in manifests.shards(read_manifest(folder))}
-    except StoreNotFound:
+    except StoreNotFoundError:
         named = set()
-    except ManifestInvalid:
+    except ManifestError:
         return
     for entry in sorted(folder.iterdir()):
         if _disk.SHARD_NAME.fullmatch(entry.name) and entry.name not in named:
@@ -115,7 +115,9 @@ def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: 
 
 def _refuse_store(folder: Path, *, replace: bool) -> None:
     if not replace and os.path.lexists(folder / MANIFEST_NAME):
-        raise StoreExists(f"{folder} holds a store already. Choose another folder, or pass replace=True to replace that store.")
+        raise StoreExistsError(
+            f"{folder} holds a store already. Choose another folder, or pass replace=True to replace that store."
+        )
 
 
 def _foreign(folder: Path) -> Iterator[str]:
@@ -130,9 +132,9 @@ def _foreign(folder: Path) -> Iterator[str]:
     try:
         read_manifest(folder)
         return  # files beside those of a store are in nobody's way
-    except StoreNotFound:
+    except StoreNotFoundError:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp"}
-    except ManifestInvalid:
+    except ManifestError:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME}
     # What a process that was killed at its begin leaves: a lock file, and a work folder with nothing in it but a mark under way.
     names = {entry.name for entry in folder.iterdir()}
@@ -146,20 +148,20 @@ def _foreign(folder: Path) -> Iterator[str]:
 def _names_stoker(manifest: Path) -> bool:
     """Whether a damaged manifest still begins as one of ours does."""
     try:
-        with os.fdopen(_disk.open_plain(manifest, ManifestInvalid), "rb") as file:
+        with os.fdopen(_disk.open_plain(manifest, ManifestError), "rb") as file:
             return b'"format": "stoker"' in file.read(64)
-    except (OSError, ManifestInvalid):
+    except (OSError, ManifestError):
         return False
 
 
 def _is_lock(path: Path) -> bool:
     """Whether a file could be a lock of ours: it is empty, holds the number of a process, or is gone with that process."""
     try:
-        with os.fdopen(_disk.open_plain(path, StoreDamaged), "rb") as file:
+        with os.fdopen(_disk.open_plain(path, StoreDamagedError), "rb") as file:
             found = file.read(32)
     except FileNotFoundError:
         return True
-    except (OSError, StoreDamaged):
+    except (OSError, StoreDamagedError):
         return False
     return not found or (len(found) < 20 and found.isdigit())
 
@@ -172,7 +174,7 @@ def _commit(folder: Path, manifest: Manifest) -> None:
     data = manifests.dump(manifest)
     try:
         check_staged(folder, data)
-    except (ManifestInvalid, StoreDamaged) as error:
+    except (ManifestError, StoreDamagedError) as error:
         raise type(error)(f"{folder} would be a store that cannot be opened, so it was not written: {error}") from error
     with _disk.naming(folder):
         _disk.disk.sync_folder(folder)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from stoker import _disk
 from stoker._disk import AppendFile
-from stoker.errors import CheckpointError, CheckpointInvalid, DiskError, OptionError
+from stoker.errors import CheckpointError, CheckpointInvalidError, DiskError, OptionError
 from stoker.train import checkpoint
 from stoker.train.state_dict import Layout, Run, Signature, flatten, lay_out, signature, unflatten
 
@@ -244,13 +244,13 @@ def is_committed(folder: Path) -> bool:
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read parts and facts, and verify every byte; anything that is not exactly right raises `CheckpointInvalid`."""
+    """Read parts and facts, and verify every byte; anything that is not exactly right raises `CheckpointInvalidError`."""
     index = _read_index(folder)
     expected = {INDEX_NAME, *(part.name + _SUFFIX for part in index.parts if part.file is not None)}
     with _reading(folder):
         strange = sorted({entry.name for entry in folder.iterdir()} - expected)
     if strange:
-        raise CheckpointInvalid(f"{folder} holds {strange[0]!r}, which is not part of the checkpoint. Remove it.")
+        raise CheckpointInvalidError(f"{folder} holds {strange[0]!r}, which is not part of the checkpoint. Remove it.")
     parts = {}
     for part in index.parts:
         path = folder / (part.name + _SUFFIX)
@@ -260,7 +260,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     with _within(f"{folder}, facts"):
         facts = unflatten({}, index.facts)
     if not isinstance(facts, dict):
-        raise CheckpointInvalid(f"{folder}, facts: expected named values, found {type(facts).__name__}.")
+        raise CheckpointInvalidError(f"{folder}, facts: expected named values, found {type(facts).__name__}.")
     return parts, facts
 
 
@@ -290,19 +290,19 @@ def _read_index(folder: Path) -> Index:
     with _opened(path) as fd:
         size = os.fstat(fd).st_size
         if size > MAX_INDEX_BYTES:
-            raise CheckpointInvalid(f"{path} has {size:,} bytes, but at most {MAX_INDEX_BYTES:,} are allowed.")
+            raise CheckpointInvalidError(f"{path} has {size:,} bytes, but at most {MAX_INDEX_BYTES:,} are allowed.")
         data = os.pread(fd, size, 0)
     try:
         version = msgspec.json.decode(data, type=_AnyVersion).version
         if version != VERSION:
-            raise CheckpointInvalid(f"{path} has format version {version}, but this stoker reads version {VERSION}.")
+            raise CheckpointInvalidError(f"{path} has format version {version}, but this stoker reads version {VERSION}.")
         index = msgspec.json.decode(data, type=Index)
         same = _dump(index) == data
     except (msgspec.DecodeError, UnicodeError, RecursionError, OverflowError) as error:
-        raise CheckpointInvalid(f"{path} is not the index of a checkpoint: {error}.") from None
+        raise CheckpointInvalidError(f"{path} is not the index of a checkpoint: {error}.") from None
     _check(index, path)
     if not same:
-        raise CheckpointInvalid(f"{path} does not match its digest: it was changed after it was written.")
+        raise CheckpointInvalidError(f"{path} does not match its digest: it was changed after it was written.")
     return index
 
 
@@ -323,7 +323,7 @@ def _check(index: Index, path: Path) -> None:
 
 
 def _broken(path: Path, place: str, expected: str, found: str) -> NoReturn:
-    raise CheckpointInvalid(f"{path}: {place}: expected {expected}, found {found}.")
+    raise CheckpointInvalidError(f"{path}: {place}: expected {expected}, found {found}.")
 
 
 def _read_tensors(path: Path, file: File) -> dict[str, Tensor]:
@@ -331,16 +331,16 @@ def _read_tensors(path: Path, file: File) -> dict[str, Tensor]:
     with _opened(path) as fd:
         size = os.fstat(fd).st_size
         if size != file.num_bytes:
-            raise CheckpointInvalid(f"{path} has {size:,} bytes, but {file.num_bytes:,} are expected.")
+            raise CheckpointInvalidError(f"{path} has {size:,} bytes, but {file.num_bytes:,} are expected.")
         if _hash(fd, size, path) != file.xxh3:
-            raise CheckpointInvalid(f"{path} does not match its hash: it was changed or swapped after it was written.")
+            raise CheckpointInvalidError(f"{path} does not match its hash: it was changed or swapped after it was written.")
         try:
             # By the descriptor: what is parsed is what was hashed, whatever the name means by now.
             with safe_open(f"/proc/self/fd/{fd}", framework="pt") as opened:
                 return {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118 - it is no dict
         except (SafetensorError, OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
-            raise CheckpointInvalid(f"{path} is not a safetensors file: {reason}.") from error
+            raise CheckpointInvalidError(f"{path} is not a safetensors file: {reason}.") from error
 
 
 def _hash(fd: int, size: int, path: Path) -> str:
@@ -350,7 +350,7 @@ def _hash(fd: int, size: int, path: Path) -> str:
     while done < size:
         count = os.preadv(fd, [buffer[: size - done]], done)
         if count == 0:
-            raise CheckpointInvalid(f"{path} became shorter while it was read.")
+            raise CheckpointInvalidError(f"{path} became shorter while it was read.")
         digest.update(buffer[:count])
         done += count
     return digest.hexdigest()
@@ -359,9 +359,9 @@ def _hash(fd: int, size: int, path: Path) -> str:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[int]:
     try:
-        fd = _disk.open_plain(path, CheckpointInvalid)
+        fd = _disk.open_plain(path, CheckpointInvalidError)
     except FileNotFoundError:
-        raise CheckpointInvalid(f"{path} is missing.") from None
+        raise CheckpointInvalidError(f"{path} is missing.") from None
     try:
         with _reading(path):
             yield fd
@@ -375,7 +375,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointInvalid(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
+        raise CheckpointInvalidError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
 
 
 @contextlib.contextmanager
@@ -383,8 +383,8 @@ def _within(where: str) -> Iterator[None]:
     """Put the place before the message of an error."""
     try:
         yield
-    except CheckpointInvalid as error:
-        raise CheckpointInvalid(f"{where}: {error}") from None
+    except CheckpointInvalidError as error:
+        raise CheckpointInvalidError(f"{where}: {error}") from None
 
 
 # Checkpoints: the folder of a run's checkpoints, written by one background thread and read back newest first.
@@ -495,7 +495,7 @@ class Checkpoints:
     def latest(self, *, strict: bool = False) -> Checkpoint | None:
         """The newest checkpoint that verifies; None if there is none at all. Falling back to an older one is warned of.
 
-        With `strict`, a newest one that does not verify raises `CheckpointInvalid`, as it does where none verifies. After this
+        With `strict`, a newest one that does not verify raises `CheckpointInvalidError`, as it does where none verifies. After this
         call saves go on from there: what was newer goes, as does what is not whole.
         """
         self.wait()
@@ -510,7 +510,7 @@ class Checkpoints:
             named, candidates = now, newer  # a writer has gone on meanwhile, and may have removed what was being read
         self._known = {named}
         if failed and (found is None or strict):
-            raise CheckpointInvalid(f"{failed[0]} " + ("It is the newest one." if strict else "No other checkpoint is whole."))
+            raise CheckpointInvalidError(f"{failed[0]} " + ("It is the newest one." if strict else "No other checkpoint is whole."))
         if found is None:
             return None
         if failed:
@@ -529,16 +529,16 @@ class Checkpoints:
             )
 
     def best(self) -> Checkpoint | None:
-        """The checkpoint that BEST names; None if there is no BEST. One that does not verify raises `CheckpointInvalid`."""
+        """The checkpoint that BEST names; None if there is no BEST. One that does not verify raises `CheckpointInvalidError`."""
         self.wait()
         for _ in range(_RETRIES):
             name = self._read_name(BEST)
             try:
                 return None if name is None else self._read(name)
-            except CheckpointInvalid:
+            except CheckpointInvalidError:
                 if self._read_name(BEST) == name:
                     raise
-        raise CheckpointInvalid(f"{self.folder / BEST} changes faster than it can be read.")
+        raise CheckpointInvalidError(f"{self.folder / BEST} changes faster than it can be read.")
 
     # ---- reading ----
 
@@ -551,32 +551,32 @@ class Checkpoints:
         newer = [name for name in names if _number(name) > _number(named)]
         return named, [named, *(name for name in names if _number(name) < _number(named)), *newer]
 
-    def _first_whole(self, names: list[str]) -> tuple[Checkpoint | None, list[CheckpointInvalid]]:
-        failed: list[CheckpointInvalid] = []
+    def _first_whole(self, names: list[str]) -> tuple[Checkpoint | None, list[CheckpointInvalidError]]:
+        failed: list[CheckpointInvalidError] = []
         for name in names:
             try:
                 return self._read(name), failed
-            except CheckpointInvalid as error:
+            except CheckpointInvalidError as error:
                 failed.append(error)
         return None, failed
 
     def _read(self, name: str) -> Checkpoint:
         if not _NAME.fullmatch(name):
-            raise CheckpointInvalid(f"{self.folder / LATEST}: expected the name of a checkpoint, found {name[:40]!r}.")
+            raise CheckpointInvalidError(f"{self.folder / LATEST}: expected the name of a checkpoint, found {name[:40]!r}.")
         path = self.folder / name
         if path.is_symlink() or not path.is_dir():
-            raise CheckpointInvalid(f"{path} is missing.")
+            raise CheckpointInvalidError(f"{path} is missing.")
         parts, facts = checkpoint.read(path)
         step = _number(name)[0]
         if facts.get("step") != step:
-            raise CheckpointInvalid(f"{path} is of step {facts.get('step')!r}: its folder was renamed.")
+            raise CheckpointInvalidError(f"{path} is of step {facts.get('step')!r}: its folder was renamed.")
         return Checkpoint(path=path, step=step, parts=parts, facts=facts)
 
     def _read_name(self, pointer: str) -> str | None:
         """What LATEST or BEST says, which may be anything; None if it is not there."""
         path = self.folder / pointer
         try:
-            fd = _disk.open_plain(path, CheckpointInvalid)
+            fd = _disk.open_plain(path, CheckpointInvalidError)
         except FileNotFoundError:
             return None
         with _disk.naming(path):

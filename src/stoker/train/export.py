@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from stoker import _disk
-from stoker.errors import CheckpointError, CheckpointInvalid, OptionError, TrainError
+from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError, TrainError
 from stoker.train import resume
 from stoker.train.checkpoint import Checkpoint, Checkpoints
 
@@ -55,7 +55,7 @@ def load_weights(model: nn.Module, found: Checkpoint) -> bool:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise CheckpointInvalid(f"{found.path} is of another model: {' '.join(str(error).split())[:200]}") from error
+        raise CheckpointInvalidError(f"{found.path} is of another model: {' '.join(str(error).split())[:200]}") from error
     return bool(average)
 
 

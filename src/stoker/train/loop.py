@@ -22,7 +22,7 @@ from torch import nn
 
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
-from stoker.errors import NonFinite, OptionError, TrainError
+from stoker.errors import NonFiniteError, OptionError, TrainError
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
 from stoker.train.graph import Work
@@ -435,7 +435,7 @@ class Fit:
             self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
             self._ranks.meet()  # so that nobody leaves, and is missed, before all is saved
             where = f" and are saved in {self._checkpoints.folder}"
-        raise NonFinite(
+        raise NonFiniteError(
             f"{text} The weights are those before it{where}. Mend the data, lower the learning rate, or pass guard='skip'."
         )
 

@@ -17,7 +17,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from stoker.errors import CheckpointError, CheckpointInvalid
+from stoker.errors import CheckpointError, CheckpointInvalidError
 from stoker.train import fingerprint, state_dict
 from stoker.train.autotune import Setup
 from stoker.train.checkpoint import Checkpoint
@@ -199,7 +199,7 @@ def check_weights(model: nn.Module, saved: Any) -> None:
     odd = sorted(map(str, saved.keys() ^ own.keys()))
     if odd:
         whose = "the checkpoint" if odd[0] in saved else "this model"
-        raise CheckpointInvalid(f"it is of another model: only {whose} has {odd[0]!r} ({len(odd):,} such in all).")
+        raise CheckpointInvalidError(f"it is of another model: only {whose} has {odd[0]!r} ({len(odd):,} such in all).")
     for name, now in own.items():
         if not isinstance(now, Tensor):
             continue  # the extra state of a module, which only the module knows
@@ -355,7 +355,7 @@ def _check_readout(saved: Any, step: int) -> None:
 
 
 def _refuse(place: str, found: str, expected: str) -> NoReturn:
-    raise CheckpointInvalid(f"{place} {found}; expected {expected}.")
+    raise CheckpointInvalidError(f"{place} {found}; expected {expected}.")
 
 
 @contextlib.contextmanager
@@ -363,8 +363,10 @@ def naming(found: Checkpoint) -> Iterator[None]:
     """Put the name of the checkpoint before what is wrong with it."""
     try:
         yield
-    except CheckpointInvalid as error:
-        raise CheckpointInvalid(f"{found.path} cannot be loaded: {error} Use another checkpoint, or the model it is of.") from None
+    except CheckpointInvalidError as error:
+        raise CheckpointInvalidError(
+            f"{found.path} cannot be loaded: {error} Use another checkpoint, or the model it is of."
+        ) from None
 
 
 def _shown(value: Any) -> str:
@@ -409,4 +411,4 @@ def _converted(value: Any, kind: type[T], place: str) -> T:
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
-        raise CheckpointInvalid(f"{place} cannot be read: {str(error).splitlines()[0]}.") from None
+        raise CheckpointInvalidError(f"{place} cannot be read: {str(error).splitlines()[0]}.") from None

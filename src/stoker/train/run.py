@@ -21,7 +21,7 @@ import msgspec
 from stoker._clock import now_utc
 from stoker._disk import Lock, is_locked, make_folder, remove_file, remove_folder, write_file
 from stoker._text import printable, readable_seconds
-from stoker.errors import OptionError, StoreLocked, TrainError
+from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.train.checkpoint import is_own_name
 from stoker.train.loggers import JsonLines, Lines, read_lines
 from stoker.train.schedule import Mode, guess_mode
@@ -380,7 +380,7 @@ def _locked(folder: Path) -> Lock | None:
     for tries_left in reversed(range(LOCK_TRIES)):
         try:
             return Lock(folder).__enter__()
-        except StoreLocked as error:
+        except StoreLockedError as error:
             # Whoever lists runs looks at the lock for a moment: only one that stays is a training.
             if not tries_left:
                 reason = str(error).partition(". ")[0].replace("is being written", "is being trained")

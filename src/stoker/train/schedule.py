@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stoker.errors import CheckpointInvalid, OptionError
+from stoker.errors import CheckpointInvalidError, OptionError
 
 Schedule = Callable[[int, int | None], float]
 
@@ -281,11 +281,11 @@ class EarlyStopping:
         best, best_epoch, waited = state.get("best"), state.get("best_epoch"), state.get("waited")
         if (state.get("metric"), state.get("mode")) != (self.metric, self.mode):
             found, expected = f"{state.get('metric')!r} ({state.get('mode')})", f"{self.metric!r} ({self.mode})"
-            raise CheckpointInvalid(
+            raise CheckpointInvalidError(
                 f"the saved early stopping is about {found}, this one about {expected}. Give the same one to resume."
             )
         is_best = best is None or (isinstance(best, float | int) and not isinstance(best, bool) and math.isfinite(best))
         is_counted = all(type(count) is int and 0 <= count < 2**53 for count in (0 if best_epoch is None else best_epoch, waited))
         if not is_best or not is_counted or (best is None) != (best_epoch is None):
-            raise CheckpointInvalid(f"the saved early stopping cannot be read: {dict(state)!r}. Use an earlier checkpoint.")
+            raise CheckpointInvalidError(f"the saved early stopping cannot be read: {dict(state)!r}. Use an earlier checkpoint.")
         self.best, self.best_epoch, self.waited = None if best is None else float(best), best_epoch, waited  # type: ignore[assignment]

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from stoker._text import printable
-from stoker.errors import CheckpointError, CheckpointInvalid, OptionError
+from stoker.errors import CheckpointError, CheckpointInvalidError, OptionError
 
 NAMES = {
     torch.float64: "F64",
@@ -174,7 +174,9 @@ def _check_form(state: Any, form: Any, place: str) -> None:
 
 def _refuse(place: str, found: Any) -> NoReturn:
     text = repr(found)
-    raise CheckpointInvalid(f"{place} is {text[:40]}{'…' * (len(text) > 40)}; expected the state of a generator of this process.")
+    raise CheckpointInvalidError(
+        f"{place} is {text[:40]}{'…' * (len(text) > 40)}; expected the state of a generator of this process."
+    )
 
 
 def restore(state: dict[str, Any]) -> None:
@@ -185,7 +187,7 @@ def restore(state: dict[str, Any]) -> None:
     except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, OverflowError) as error:
         _restore(before)
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise CheckpointInvalid(f"the saved state of random numbers cannot be put back ({reason}).") from error
+        raise CheckpointInvalidError(f"the saved state of random numbers cannot be put back ({reason}).") from error
     saved, present = len(state["cuda"]), torch.cuda.device_count()
     if saved > present:
         warnings.warn(
@@ -277,7 +279,7 @@ def check_facts(saved: Mapping[str, Any], now: Mapping[str, Any], *, where: str,
     found = differences(saved, now, allow=allow)
     if found:
         shown = "; ".join(found[:_LISTED]) + (f"; and {len(found) - _LISTED:,} more" if len(found) > _LISTED else "")
-        raise CheckpointInvalid(
+        raise CheckpointInvalidError(
             f"{where} is of another run: {printable(shown)}. Make them equal, or allow each by name "
             f"({printable(found[0].partition(':')[0])})."
         )
@@ -358,12 +360,14 @@ def flatten(tree: Any) -> tuple[dict[str, Tensor], Any]:
 
 
 def unflatten(tensors: Mapping[str, Tensor], skeleton: Any) -> Any:
-    """Put a tree together; anything that `flatten` does not make raises `CheckpointInvalid`."""
+    """Put a tree together; anything that `flatten` does not make raises `CheckpointInvalidError`."""
     joining = _Joining(tensors)
     tree = joining.decode(skeleton, "", 0)
     unused = sorted(set(tensors) - joining.used)
     if unused:
-        raise CheckpointInvalid(f"tensor {unused[0]!r} is not part of the state it was saved with ({len(unused)} such in all).")
+        raise CheckpointInvalidError(
+            f"tensor {unused[0]!r} is not part of the state it was saved with ({len(unused)} such in all)."
+        )
     return tree
 
 
@@ -560,4 +564,4 @@ def _bytes(text: str, path: str) -> bytes:
 
 def _invalid(path: str, expected: str, found: str) -> NoReturn:
     line = " ".join(found.split())  # a tensor is printed in several lines
-    raise CheckpointInvalid(f"{path or 'the state itself'}: expected {expected}, found {line}.")
+    raise CheckpointInvalidError(f"{path or 'the state itself'}: expected {expected}, found {line}.")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from stoker.errors import CheckpointInvalid, OptionError, TrainError
+from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train.distributed import is_shard, local
 from stoker.train.loss import LossFunction, num_rows, num_samples, outcome_of
 from stoker.train.numerics import Precision, Scale, autocast, bare_step
@@ -106,13 +106,13 @@ class Ema:
         averages: Mapping[str, Tensor] = state.get("average", {})
         if averages.keys() != self._average.keys():
             odd = sorted(averages.keys() ^ self._average.keys())
-            raise CheckpointInvalid(
+            raise CheckpointInvalidError(
                 f"the saved average has other weights than the model: {', '.join(odd[:5])}. Resume the same model."
             )
         for name, own in self._average.items():
             if averages[name].shape != own.shape:
                 found, expected = tuple(averages[name].shape), tuple(own.shape)
-                raise CheckpointInvalid(
+                raise CheckpointInvalidError(
                     f"the saved average of {name!r} has the shape {found}, expected {expected}. Resume the same model."
                 )
         _copy(list(self._average.values()), [averages[name] for name in self._average])

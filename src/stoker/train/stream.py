@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stoker.errors import CheckpointInvalid, OptionError, StokerError, TrainError
+from stoker.errors import CheckpointInvalidError, OptionError, StokerError, TrainError
 from stoker.train import state_dict
 from stoker.train.loss import map_tensors, tensors_of
 
@@ -96,7 +96,7 @@ class Stream:
                 raise
             except Exception as error:  # a loader of somebody else, which may refuse a state with any error
                 reason = " ".join(str(error).split())[:200]
-                raise CheckpointInvalid(f"the batches refuse their saved state ({type(error).__name__}: {reason}).") from error
+                raise CheckpointInvalidError(f"the batches refuse their saved state ({type(error).__name__}: {reason}).") from error
         else:
             self._skip = taken
 

@@ -14,7 +14,7 @@ from tests.encode.indicators.markets import market
 from tests.encode.indicators.specs import all_operators
 
 from stoker.encode.indicators.engine import features
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.store.store import Store
 
 SPEC = all_operators(window=5)
@@ -91,18 +91,18 @@ def test_what_is_missing_is_not_ready(column: Any) -> None:
     ],
 )
 def test_text_is_refused_with_its_row(column: Any) -> None:
-    with pytest.raises(BadValue, match=r"column 'close' holds '1.5' \(str_?\) in row 1, but numbers are needed"):
+    with pytest.raises(BadValueError, match=r"column 'close' holds '1.5' \(str_?\) in row 1, but numbers are needed"):
         features({"close": column}, CLOSE)
 
 
 def test_a_word_among_numbers_is_refused_with_its_row() -> None:
-    with pytest.raises(BadValue, match=r"column 'close' holds 'n/a' \(str\) in row 3, but numbers are needed"):
+    with pytest.raises(BadValueError, match=r"column 'close' holds 'n/a' \(str\) in row 3, but numbers are needed"):
         features({"close": np.array([1.0, 2.0, "n/a"], dtype=object)}, CLOSE)
 
 
 @pytest.mark.parametrize("column", [np.array(["2020-01-01"], dtype="M8[s]"), pa.array([0], pa.timestamp("s")), [[1.0]]])
 def test_times_and_lists_are_no_prices(column: Any) -> None:
-    with pytest.raises((BadValue, OptionError), match="column 'close'"):
+    with pytest.raises((BadValueError, OptionError), match="column 'close'"):
         features({"close": column}, CLOSE)
 
 
@@ -148,7 +148,7 @@ def test_series_by_any_kind_of_key() -> None:
 def test_series_that_cannot_be_told_apart() -> None:
     with pytest.raises(OptionError, match="series names 'symbol', but the bars have the columns close"):
         features({"close": [1.0]}, CLOSE, series="symbol")
-    with pytest.raises(BadValue, match="column 'symbol' is missing in row 2, so that row belongs to no series"):
+    with pytest.raises(BadValueError, match="column 'symbol' is missing in row 2, so that row belongs to no series"):
         features({"close": [1.0, 2.0], "symbol": ["a", None]}, CLOSE, series="symbol")
     with pytest.raises(OptionError, match="column 'symbol' has 1 rows, but 'close' has 2"):
         features({"close": [1.0, 2.0], "symbol": ["a"]}, CLOSE, series="symbol")

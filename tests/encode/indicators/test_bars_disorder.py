@@ -13,7 +13,7 @@ import pytest
 
 from stoker.encode.indicators import bars
 from stoker.encode.indicators.engine import FeatureStream, features
-from stoker.errors import BadValue, OptionError, TimeDisorder
+from stoker.errors import BadValueError, OptionError, TimeOrderError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
@@ -41,7 +41,7 @@ ZONED = pd.to_datetime(DAYS).tz_localize("America/New_York")
 )
 def test_a_time_that_falls_is_refused(table: Any, behind: str, before: str) -> None:
     with pytest.raises(
-        TimeDisorder, match=rf"^the time '\w+' of the bars falls: {behind} comes after {before}.*\. Sort the bars by"
+        TimeOrderError, match=rf"^the time '\w+' of the bars falls: {behind} comes after {before}.*\. Sort the bars by"
     ):
         features(table, SPEC)
 
@@ -83,14 +83,14 @@ def test_several_symbols_are_no_series(keys: Any) -> None:
 def test_times_rise_within_each_series() -> None:
     table = {"close": CLOSE, "symbol": ["a", "b", "a"], "ts": [5, 1, 6]}
     assert features(table, SPEC, series="symbol")["c"].tolist() == CLOSE
-    with pytest.raises(TimeDisorder, match="falls: 4 in row 3 comes after 5 in row 1"):
+    with pytest.raises(TimeOrderError, match="falls: 4 in row 3 comes after 5 in row 1"):
         features({**table, "ts": [5, 1, 4]}, SPEC, series="symbol")
 
 
 def test_a_store_is_looked_at_where_it_was_packed_without_a_time_or_a_key(tmp_path: Path) -> None:
     close = np.array(CLOSE)
     assert len(features(Store.from_arrays(lengths=[2, 1], close=close, ts=np.array([1, 2, 0])), SPEC)) == 3
-    with pytest.raises(TimeDisorder, match=r"falls: 0 in bar 2 of series 1 comes after 2\. Pass --time ts --sort when"):
+    with pytest.raises(TimeOrderError, match=r"falls: 0 in bar 2 of series 1 comes after 2\. Pass --time ts --sort when"):
         features(Store.from_arrays(lengths=[1, 2], close=close, ts=np.array([1, 2, 0])), SPEC)
     table = pa.table({"close": CLOSE, "date": np.array(DAYS, dtype="M8[s]"), "symbol": ["a", "b", "a"]})
     with pytest.raises(OptionError, match=r"holds several series: b in bar 2 comes after a\. Pass --series symbol when the bars"):
@@ -98,13 +98,13 @@ def test_a_store_is_looked_at_where_it_was_packed_without_a_time_or_a_key(tmp_pa
     keyed = pack(table, tmp_path / "keyed", series="symbol", time="date", sort=True)
     assert features(keyed, SPEC)["c"].tolist() == [3, 1, 2]
     days = pack(table.drop_columns("symbol"), tmp_path / "days")
-    with pytest.raises(TimeDisorder, match=r"falls: 2024-01-01.* in bar 3 comes after 2024-01-03"):
+    with pytest.raises(TimeOrderError, match=r"falls: 2024-01-01.* in bar 3 comes after 2024-01-03"):
         features(days, SPEC)
 
 
 def test_text_in_a_store_is_named_with_its_bar(tmp_path: Path) -> None:
     (tmp_path / "bars.csv").write_text("close\n1.5\n2.5\nfoo\n3.5\n")
-    with pytest.raises(BadValue, match=r"column 'close' of the bars holds text: 'foo' in bar 3, but numbers are needed\."):
+    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds text: 'foo' in bar 3, but numbers are needed\."):
         features(pack(tmp_path / "bars.csv", tmp_path / "bars"), SPEC)
 
 
@@ -113,7 +113,7 @@ def test_a_break_is_found_wherever_it_lies(monkeypatch: pytest.MonkeyPatch) -> N
     for row in range(1, 30):
         times = np.arange(30)
         times[row:] -= 5
-        with pytest.raises(TimeDisorder, match=f"in row {row + 1} comes after {row - 1} in row {row}"):
+        with pytest.raises(TimeOrderError, match=f"in row {row + 1} comes after {row - 1} in row {row}"):
             features({"close": np.ones(30), "ts": times}, SPEC)
 
 

@@ -19,7 +19,7 @@ from tests.harness import FaultyFiles
 from stoker import _disk
 from stoker.encode.indicators import engine
 from stoker.encode.indicators.engine import features, write_features
-from stoker.errors import BadValue, DiskError, OptionError, StoreDamaged
+from stoker.errors import BadValueError, DiskError, OptionError, StoreDamagedError
 from stoker.sampling.views import Windows
 from stoker.store.inspect import verify
 from stoker.store.pack.api import pack
@@ -121,7 +121,7 @@ def test_damaged_bars_are_not_carried_on(bars: Store, tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(500)
         file.write(b"\x07")
-    with pytest.raises(StoreDamaged, match="has changed since it was written"):
+    with pytest.raises(StoreDamagedError, match="has changed since it was written"):
         write_features(open_store(tmp_path / "bars"), SPEC, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -164,6 +164,6 @@ def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(quick_pat
 
 def test_bars_that_cannot_be_read_leave_nothing(tmp_path: Path) -> None:
     bars = pack({"close": ["a", "b"], "x": [1.0, 2.0]}, tmp_path / "bars")
-    with pytest.raises(BadValue, match=r"column 'close' of the bars holds text: 'a' in bar 1, but numbers are needed\."):
+    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds text: 'a' in bar 1, but numbers are needed\."):
         write_features(bars, {"features": [{"name": "c", "op": "IDENT"}]}, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from tests.encode.indicators.markets import market
 from tests.encode.indicators.specs import all_operators, minimal_spec
 
 from stoker.encode.indicators.engine import FeatureStream, features
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.store.store import Store
 
 Bar = namedtuple("Bar", "open high low close volume")
@@ -102,7 +102,7 @@ def test_a_reset_begins_another_series() -> None:
 )
 def test_what_is_no_bar_is_said_and_changes_nothing(bar: Any, message: str) -> None:
     stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
-    with pytest.raises((OptionError, BadValue), match=message):
+    with pytest.raises((OptionError, BadValueError), match=message):
         stream.push(bar)
     assert stream.num_bars == 0
     assert stream.push({"close": 3.0}).tolist() == [3]

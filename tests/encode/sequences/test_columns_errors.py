@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from stoker.encode import pad_sequences
-from stoker.errors import BadValue, OptionError, SourceTooLarge, StokerError
+from stoker.errors import BadValueError, OptionError, SourceTooLargeError, StokerError
 
 KEYS = [7, 3, 7]
 SECONDS = np.array([1, 2, 3], dtype="datetime64[s]")
@@ -98,7 +98,7 @@ def test_values_that_are_no_numbers(values: list[Any], expected: str) -> None:
     objects = np.empty(3, dtype=object)
     objects[:] = values
     for given in (values, objects):
-        assert message({"k": KEYS, "v": given}, BadValue).startswith(expected)
+        assert message({"k": KEYS, "v": given}, BadValueError).startswith(expected)
 
 
 def test_values_with_axes() -> None:
@@ -108,7 +108,7 @@ def test_values_with_axes() -> None:
 
 def test_nullable_columns_of_pandas() -> None:
     frame = pd.DataFrame({"k": KEYS, "v": pd.array([1, 2, None], dtype="Int64")})
-    assert message(frame, BadValue).startswith("column 'v' holds None (NoneType) in row 3, which int64 cannot hold.")
+    assert message(frame, BadValueError).startswith("column 'v' holds None (NoneType) in row 3, which int64 cannot hold.")
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_nullable_columns_of_pandas() -> None:
     ],
 )
 def test_a_type_that_cannot_hold_a_value(values: Any, dtype: str, row: int, shown: str) -> None:
-    text = message({"k": KEYS, "v": values}, BadValue, dtype=dtype)
+    text = message({"k": KEYS, "v": values}, BadValueError, dtype=dtype)
     assert text.startswith(f"column 'v' holds {shown} in row {row}, which {dtype} cannot hold.")
 
 
 def test_a_row_far_behind_is_named() -> None:
     values = np.zeros(200_000)
     values[150_000] = 0.5
-    text = message({"k": np.zeros(200_000, dtype=np.int64), "v": values}, BadValue, dtype="int64")
+    text = message({"k": np.zeros(200_000, dtype=np.int64), "v": values}, BadValueError, dtype="int64")
     assert text.startswith("column 'v' holds 0.5 (float) in row 150,001,")
 
 
@@ -153,7 +153,7 @@ def test_a_row_far_behind_is_named() -> None:
     ],
 )
 def test_a_missing_key(keys: Any) -> None:
-    text = message({"k": keys, "v": [1, 2, 3]}, BadValue)
+    text = message({"k": keys, "v": [1, 2, 3]}, BadValueError)
     assert text == "the key 'k' is missing in row 2. Every row needs a key: fill it, or leave the row out."
 
 
@@ -169,7 +169,7 @@ def test_a_missing_key(keys: Any) -> None:
     ],
 )
 def test_keys_that_are_none(keys: Any, expected: str) -> None:
-    assert message({"k": keys, "v": [1, 2, 3]}, BadValue).startswith(expected)
+    assert message({"k": keys, "v": [1, 2, 3]}, BadValueError).startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_contexts_that_cannot_be_meant(keys: Any, contexts: Any, expected: str) 
 
 
 def test_more_than_there_is_memory_for() -> None:
-    text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLarge, max_length=2**31 - 2, contexts=np.arange(2**20))
+    text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLargeError, max_length=2**31 - 2, contexts=np.arange(2**20))
     assert text.startswith("1 columns of shape [1048576, 2147483646, 1] take 18,014.4 TB, which there is no memory for.")
 
 
@@ -211,7 +211,7 @@ def test_more_than_there_is_memory_for() -> None:
     ],
 )
 def test_codes_that_are_none(values: Any, expected: str) -> None:
-    assert message({"k": KEYS, "v": values}, BadValue, compat="mostlyai", max_length=3).startswith(expected)
+    assert message({"k": KEYS, "v": values}, BadValueError, compat="mostlyai", max_length=3).startswith(expected)
 
 
 def test_a_store_cannot_hold_every_key() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.encode.sequences.columns import read_column
 from stoker.encode.sequences.contexts import find_listed, number_contexts
-from stoker.errors import BadValue
+from stoker.errors import BadValueError
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)
 
@@ -24,7 +24,7 @@ def both(keys: Any, listed: Any) -> list[Any]:
     for way in (find_listed, lambda a, b: number_contexts(a, listed=b, keeps_missing=False)):
         try:
             result: Any = way(read_column("k", keys), read_column("contexts", listed))
-        except BadValue as error:
+        except BadValueError as error:
             found.append(str(error))
             continue
         rows, wanted = result if isinstance(result, tuple) else (result.rows, result.keys)

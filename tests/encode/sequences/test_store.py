@@ -16,7 +16,7 @@ from tests.encode import sequences_twin as twin
 import stoker
 from stoker.encode import pack_sequences, pad_sequences
 from stoker.encode.sequences.store import ChosenColumn
-from stoker.errors import BadValue, OptionError, SourceNotFound, StoreExists
+from stoker.errors import BadValueError, OptionError, SourceNotFoundError, StoreExistsError
 
 KEYS = [7, 3, 7, 7, 9, 3, 7, 1, 9]
 VALUES = {"x": np.array([1.5, 2, np.nan, 4, -0.0, 6, 7, 8, np.inf]), "n": np.arange(10, 19, dtype=np.int16)}
@@ -108,7 +108,7 @@ def test_contexts_from_a_file(tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["9"]}), tmp_path / "other.parquet")
     with pytest.raises(OptionError, match="has no column 'user' with contexts; it has name"):
         pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "other.parquet"))
-    with pytest.raises(SourceNotFound):
+    with pytest.raises(SourceNotFoundError):
         pack_sequences(TABLE, tmp_path / "other", key="user", contexts=str(tmp_path / "nowhere.csv"))
 
 
@@ -121,7 +121,7 @@ def test_contexts_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_bad_contexts_leave_nothing_behind(tmp_path: Path, contexts: Any, expected: str) -> None:
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(BadValueError) as caught:
         pack_sequences(TABLE, tmp_path / "store", key="user", contexts=contexts)
     assert str(caught.value).startswith(expected)
     assert list(tmp_path.iterdir()) == []
@@ -139,9 +139,9 @@ def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_store_is_replaced_at_the_end_only(tmp_path: Path) -> None:
     first = pack_sequences(TABLE, tmp_path / "store", key="user")
-    with pytest.raises(BadValue):
+    with pytest.raises(BadValueError):
         pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3, 3], replace=True)
-    with pytest.raises(StoreExists):
+    with pytest.raises(StoreExistsError):
         pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3])
     assert stoker.open(tmp_path / "store").digest == first.digest
     second = pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3], replace=True)

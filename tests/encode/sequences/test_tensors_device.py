@@ -10,7 +10,7 @@ import torch
 
 from stoker.encode import PackedSequences, PaddedSequences, pad_sequences
 from stoker.encode.sequences.tensors import Options, pad_tensors
-from stoker.errors import BadValue, OptionError, StokerError
+from stoker.errors import BadValueError, OptionError, StokerError
 
 TYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64"]
 
@@ -161,11 +161,11 @@ def test_what_cannot_be_meant(table: dict[str, Any], options: dict[str, Any], ex
     ],
 )
 def test_a_type_that_cannot_hold_a_value(values: torch.Tensor, dtype: str, expected: str) -> None:
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(BadValueError) as caught:
         on_tensors({"k": torch.tensor([0, 0]), "v": values}, key="k", dtype=dtype)
     assert str(caught.value).startswith(expected)
 
 
 def test_repeated_contexts() -> None:
-    with pytest.raises(BadValue, match=r"column 'contexts' holds 4 \(int\) in row 3, as in row 2. List each context once."):
+    with pytest.raises(BadValueError, match=r"column 'contexts' holds 4 \(int\) in row 3, as in row 2. List each context once."):
         on_tensors({"k": torch.tensor([4]), "v": torch.tensor([1])}, key="k", contexts=torch.tensor([1, 4, 4]))

@@ -17,7 +17,7 @@ import pytest
 import stoker
 from stoker.encode import Statistics, analyze
 from stoker.encode.statistics.columns import CategoryColumn, DateColumn, EmptyColumn, NumberColumn
-from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid, SourceNotFound
+from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceNotFoundError
 
 
 @pytest.fixture
@@ -98,7 +98,9 @@ def test_text_whose_first_block_suggests_another_type(tmp_path: Path) -> None:
 def test_text_that_does_not_fit_is_named(tmp_path: Path) -> None:
     lines = ["a", *map(str, range(300_000)), "oops"]
     (tmp_path / "bad.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(BadValue, match=r"column 'a' of .*bad.csv holds values that are not int64 .*first in row 300,00\d: 'oops'"):
+    with pytest.raises(
+        BadValueError, match=r"column 'a' of .*bad.csv holds values that are not int64 .*first in row 300,00\d: 'oops'"
+    ):
         analyze(tmp_path / "bad.csv")
 
 
@@ -165,17 +167,22 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
     ("source", "options", "error", "told"),
     [
         ({"a": [1]}, {"threads": 0}, OptionError, "threads is 0, but at least 1 is needed"),
-        ({"o": [1, 2.5, "x"]}, {}, BadValue, r"column 'o' holds 'x' \(str\) in row 3, but the values before it are of type number"),
-        (pd.DataFrame({"o": [None, "a", 7]}), {}, BadValue, r"column 'o' holds 7 \(int\) in row 3, but .* of type str"),
-        (pa.table({"o": [{"a": 1}]}), {}, SourceInvalid, "column 'o' of <Table> is struct<a: int64>, which has no statistics"),
-        (pa.table([[1], [2]], names=["a", "a"]), {}, SourceInvalid, "<Table> has 2 columns named 'a'"),
+        (
+            {"o": [1, 2.5, "x"]},
+            {},
+            BadValueError,
+            r"column 'o' holds 'x' \(str\) in row 3, but the values before it are of type number",
+        ),
+        (pd.DataFrame({"o": [None, "a", 7]}), {}, BadValueError, r"column 'o' holds 7 \(int\) in row 3, but .* of type str"),
+        (pa.table({"o": [{"a": 1}]}), {}, SourceInvalidError, "column 'o' of <Table> is struct<a: int64>, which has no statistics"),
+        (pa.table([[1], [2]], names=["a", "a"]), {}, SourceInvalidError, "<Table> has 2 columns named 'a'"),
         ({"a": [1]}, {"exact": 1000}, OptionError, "exact is 1,000, but a multiple of 16 is needed"),
         ({"a": [1]}, {"exact": "16"}, OptionError, "exact is '16', but a whole number is needed"),
         ({"a": [1]}, {"categories": True}, OptionError, "categories is True, but a whole number is needed"),
         ({"a": [1]}, {"categories": 0}, OptionError, "categories is 0"),
         ({"a": [1]}, {"columns": []}, OptionError, "columns names no column"),
-        ({"o": np.array([1, "x"], dtype=object)}, {}, BadValue, r"column 'o' holds 'x' \(str\) in row 2"),
-        ({"o": np.array([1, True], dtype=object)}, {}, BadValue, r"column 'o' holds True \(bool\) in row 2"),
+        ({"o": np.array([1, "x"], dtype=object)}, {}, BadValueError, r"column 'o' holds 'x' \(str\) in row 2"),
+        ({"o": np.array([1, True], dtype=object)}, {}, BadValueError, r"column 'o' holds True \(bool\) in row 2"),
         ({"a": [1]}, {"kinds": {"b": "category"}}, OptionError, "kinds names 'b', but <dict> has the columns a"),
         (
             {"a": [1]},
@@ -184,16 +191,16 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
             "kinds takes column 'a' for 'text'; expected one of number, category, date",
         ),
         ({"a": [1]}, {"kinds": {"a": "date"}}, OptionError, "kinds takes column 'a' of <dict> for a date, but it is int64"),
-        ({"a": [1, 2, 3], "b": [np.int64(1), 2]}, {}, SourceInvalid, "length 2. Give all columns the same number of rows"),
+        ({"a": [1, 2, 3], "b": [np.int64(1), 2]}, {}, SourceInvalidError, "length 2. Give all columns the same number of rows"),
         (
             {"a": [1, 2**70]},
             {},
-            BadValue,
+            BadValueError,
             r"column 'a' holds 1180591620717411303424 \(int\) in row 2, which does not fit into 64 bits",
         ),
-        ({"b": [1], "a": [1j]}, {}, BadValue, r"column 'a' holds 1j \(complex\) in row 1, which is not a number"),
-        ({"a": [1, np.int64(2)], "b": ["x", 1]}, {}, BadValue, r"column 'b' holds 1 \(int\) in row 2"),
-        ("nothing-here.csv", {}, SourceNotFound, "nothing-here.csv does not exist"),
+        ({"b": [1], "a": [1j]}, {}, BadValueError, r"column 'a' holds 1j \(complex\) in row 1, which is not a number"),
+        ({"a": [1, np.int64(2)], "b": ["x", 1]}, {}, BadValueError, r"column 'b' holds 1 \(int\) in row 2"),
+        ("nothing-here.csv", {}, SourceNotFoundError, "nothing-here.csv does not exist"),
         (5, {}, OptionError, "int is no data: give a path"),
     ],
 )
@@ -221,7 +228,7 @@ def test_columns_of_a_mapping_keep_what_numpy_would_lose() -> None:
 def test_files_that_disagree_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": ["text"]}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaDrift, match=r"column 'x' of .*b.parquet is text, not double"):
+    with pytest.raises(SchemaError, match=r"column 'x' of .*b.parquet is text, not double"):
         analyze(tmp_path)
 
 

@@ -17,7 +17,7 @@ from benchmarks.before import mostlyai_statistics as before
 
 from stoker.encode import Statistics, analyze
 from stoker.encode.statistics import analyze as subjects
-from stoker.errors import OptionError, SourceInvalid
+from stoker.errors import OptionError, SourceInvalidError
 
 
 def table(rng: np.random.Generator, num_rows: int = 400, num_keys: int = 50) -> pd.DataFrame:
@@ -185,7 +185,7 @@ def test_more_pairs_than_are_kept_are_told_and_not_kept(rng: np.random.Generator
 def test_counts_of_keys_that_cannot_be_are_refused(change: bytes, told: str) -> None:
     content = json.loads(analyze({"who": [1, 2], "x": [1, 2]}, key="who").to_json(partial=True))
     content["columns"][0]["state"]["num_keys"] = base64.b64encode(change).decode()
-    with pytest.raises(SourceInvalid, match=told):
+    with pytest.raises(SourceInvalidError, match=told):
         Statistics.from_json(json.dumps(content).encode())
 
 
@@ -205,7 +205,7 @@ def test_parts_by_another_key_do_not_join() -> None:
 )
 def test_lengths_that_cannot_be_are_refused(change: dict[str, Any], told: str) -> None:
     content = json.loads(analyze({"who": [1, 2], "x": [1, 2]}, key="who").to_json())
-    with pytest.raises(SourceInvalid, match=told):
+    with pytest.raises(SourceInvalidError, match=told):
         Statistics.from_json(json.dumps({**content, **change}).encode())
 
 
@@ -221,5 +221,5 @@ def test_lengths_that_cannot_be_are_refused(change: dict[str, Any], told: str) -
 def test_counts_by_key_that_cannot_be_are_refused(field: str, value: Any, told: str) -> None:
     content = json.loads(analyze({"who": [1, 2], "x": [1, 2]}, key="who").to_json())
     content["columns"][0][field] = value
-    with pytest.raises(SourceInvalid, match=told):
+    with pytest.raises(SourceInvalidError, match=told):
         Statistics.from_json(json.dumps(content).encode())

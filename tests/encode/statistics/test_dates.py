@@ -17,7 +17,7 @@ from stoker.encode import analyze
 from stoker.encode.statistics import dates as calendar
 from stoker.encode.statistics.columns import DateColumn
 from stoker.encode.statistics.dates import civil_date, civil_days, moment_texts, parse_moments, widen_parts
-from stoker.errors import BadValue
+from stoker.errors import BadValueError
 
 MOMENTS = st.integers(-(2**58), 2**58)
 
@@ -120,5 +120,5 @@ def test_quantiles_are_moments_that_occur(rng: np.random.Generator) -> None:
 
 
 def test_a_time_that_microseconds_cannot_hold_is_named() -> None:
-    with pytest.raises(BadValue, match="column 'x' holds 9300000000000 s since 1970 near row 1"):
+    with pytest.raises(BadValueError, match="column 'x' holds 9300000000000 s since 1970 near row 1"):
         dates(pa.array([0, 9_300_000_000_000], pa.timestamp("s")))

@@ -14,7 +14,7 @@ from tests.encode.statistics.twin import as_json, number_columns
 
 from stoker.encode import analyze
 from stoker.encode.statistics.columns import Encoding, NumberColumn
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 
 def number(values: Any, **options: Any) -> NumberColumn:
@@ -78,7 +78,7 @@ def test_infinite_values_are_counted_and_left_out() -> None:
     assert (found.num_infinite, found.first_infinite, found.num_null) == (2, 2, 1)
     assert (found.min, found.max, found.num_distinct) == (1.0, 3.0, 2)
     assert sum(found.log_hist) == 2
-    with pytest.raises(BadValue, match="column 'x' holds an infinite value in row 3, which has no digits"):
+    with pytest.raises(BadValueError, match="column 'x' holds an infinite value in row 3, which has no digits"):
         found.analysis()
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from stoker.encode import Statistics, analyze
 from stoker.encode.statistics import result
-from stoker.errors import OptionError, SchemaDrift, SourceInvalid, SourceNotFound
+from stoker.errors import OptionError, SchemaError, SourceInvalidError, SourceNotFoundError
 
 
 def table(size: int = 40) -> pa.Table:
@@ -60,7 +60,7 @@ def test_a_report_has_no_state() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFound, match=r"none.json does not exist"):
+    with pytest.raises(SourceNotFoundError, match=r"none.json does not exist"):
         Statistics.load(tmp_path / "none.json")
 
 
@@ -148,7 +148,7 @@ FAULTS: list[tuple[Change, str]] = [
 
 @pytest.mark.parametrize(("change", "told"), FAULTS, ids=[told[:60] for _, told in FAULTS])
 def test_what_is_wrong_is_refused_with_its_field(change: Change, told: str) -> None:
-    with pytest.raises(SourceInvalid, match=told) as caught:
+    with pytest.raises(SourceInvalidError, match=told) as caught:
         Statistics.from_json(changed(SMALL, change), "stats.json")
     assert str(caught.value).startswith("stats.json ")
     assert "\n" not in str(caught.value)
@@ -156,21 +156,21 @@ def test_what_is_wrong_is_refused_with_its_field(change: Change, told: str) -> N
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b"\xff", b'{"version": 1}', b"[" * 100_000])
 def test_what_is_no_such_json_is_refused(data: bytes) -> None:
-    with pytest.raises(SourceInvalid, match="is not what analyze wrote"):
+    with pytest.raises(SourceInvalidError, match="is not what analyze wrote"):
         Statistics.from_json(data)
 
 
 def test_every_cut_and_a_thousand_changed_bytes_are_refused_or_valid(rng: np.random.Generator) -> None:
     data = SKETCHED.to_json(partial=True)
     for _ in range(300):
-        with pytest.raises(SourceInvalid):
+        with pytest.raises(SourceInvalidError):
             Statistics.from_json(data[: rng.integers(len(data) - 2)])
     for _ in range(1000):
         mutant = bytearray(data)
         mutant[rng.integers(len(data))] = rng.integers(32, 127)
         try:
             valid = Statistics.from_json(bytes(mutant))
-        except SourceInvalid:
+        except SourceInvalidError:
             continue
         valid.merge(valid)
 
@@ -185,13 +185,13 @@ def test_parts_that_do_not_fit_are_refused() -> None:
     other = analyze(table(), exact=64)
     with pytest.raises(OptionError, match="one part was analysed with exact=1,048,576"):
         SMALL.merge(other)
-    with pytest.raises(SchemaDrift, match="parts differ in their columns: d, l"):
+    with pytest.raises(SchemaError, match="parts differ in their columns: d, l"):
         SMALL.merge(analyze(table().select(["x", "i", "s", "n"])))
-    with pytest.raises(SchemaDrift, match="parts differ in their columns: the order"):
+    with pytest.raises(SchemaError, match="parts differ in their columns: the order"):
         SMALL.merge(analyze(table().select(["i", "x", "s", "d", "n", "l"])))
-    with pytest.raises(SchemaDrift, match=r"column 'x' is double \(a number\) in one part and int64 \(a number\) in another"):
+    with pytest.raises(SchemaError, match=r"column 'x' is double \(a number\) in one part and int64 \(a number\) in another"):
         analyze({"x": [1.5]}).merge(analyze({"x": [1]}))
-    with pytest.raises(SchemaDrift, match=r"column 'x' is double \(a number\) in one part and lists of double"):
+    with pytest.raises(SchemaError, match=r"column 'x' is double \(a number\) in one part and lists of double"):
         analyze({"x": [1.5]}).merge(analyze({"x": [[1.5]]}))
     with pytest.raises(OptionError, match="column 'x' was saved without what joining needs"):
         Statistics.from_json(SMALL.to_json()).merge(SMALL)

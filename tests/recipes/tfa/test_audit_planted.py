@@ -354,10 +354,10 @@ def test_windows_that_each_worker_serves(sound: Prepared) -> None:
     def served(num_workers: int) -> list[tuple[torch.Tensor, ...]]:
         return [tuple(part.clone() for part in batch) for batch in DataLoader(windows, batch_size=None, num_workers=num_workers)]
 
-    stoker.check(served(0), reference=every).raise_if_bad()
-    line = refusal(stoker.check(served(2), reference=every).raise_if_bad)
+    stoker.audit(served(0), reference=every).raise_if_bad()
+    line = refusal(stoker.audit(served(2), reference=every).raise_if_bad)
     assert "seen twice: " in line
-    reused = refusal(stoker.check(DataLoader(windows, batch_size=None), reference=every).raise_if_bad)
+    reused = refusal(stoker.audit(DataLoader(windows, batch_size=None), reference=every).raise_if_bad)
     assert "reused memory: 5 batches changed after being handed out" in reused
 
 
@@ -374,7 +374,7 @@ def test_inputs_and_labels_of_different_rows(sound: Prepared) -> None:
         if before is not None:
             yield before
 
-    assert "mixed rows" in refusal(stoker.check(raced, reference=every).raise_if_bad)
+    assert "mixed rows" in refusal(stoker.audit(raced, reference=every).raise_if_bad)
 
 
 def test_control_a_feed_serves_each_sample_once(sound: Prepared) -> None:

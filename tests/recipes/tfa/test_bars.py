@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from benchmarks.markets import market, write_csv
 
-from stoker.errors import ConfigInvalid, SourceNotFound
+from stoker.errors import ConfigError, SourceNotFoundError
 from stoker.recipes.tfa.audit import check_bars
 from stoker.recipes.tfa.bars import Bars, read_bars
 from stoker.recipes.tfa.settings import Dataset
@@ -65,11 +65,11 @@ def test_what_is_packed_is_not_read_again(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFound, match="there is no file"):
+    with pytest.raises(SourceNotFoundError, match="there is no file"):
         read_bars([Dataset(path=str(tmp_path / "none.csv"))], tmp_path / "bars")
-    with pytest.raises(ConfigInvalid, match="expected a time"):
+    with pytest.raises(ConfigError, match="expected a time"):
         read(tmp_path, "close\n1\n2\n")
-    with pytest.raises(ConfigInvalid, match="leveraged"):
+    with pytest.raises(ConfigError, match="leveraged"):
         read(tmp_path / ".", ISO.replace("SPY", "TQQQ")) if not (tmp_path / "bars").exists() else read_bars(
             [Dataset(path=_written(tmp_path, ISO.replace("SPY", "TQQQ")))], tmp_path / "other"
         )

@@ -16,7 +16,7 @@ from benchmarks.markets import market
 from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, make_folder, settings_of
 
 import stoker
-from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, TrainError
+from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.recipes.tfa import Predictor, train, verify_bundle, write_bundle, write_program
 from stoker.recipes.tfa.bundle import read_bundle
 
@@ -202,7 +202,7 @@ def test_another_window_is_refused(copy: Path) -> None:
     with pytest.raises(OptionError, match=f"windows here have 64 rows, but the model of .* was trained on {own}"):
         Predictor.load(copy, length=64)
     edit(copy, length=64)
-    with pytest.raises(CheckpointInvalid, match=f"says length 64, but model.safetensors was trained with {own}"):
+    with pytest.raises(CheckpointInvalidError, match=f"says length 64, but model.safetensors was trained with {own}"):
         Predictor.load(copy)
 
 
@@ -211,7 +211,7 @@ def test_another_spec_is_refused(copy: Path) -> None:
     with pytest.raises(OptionError, match=r"the spec here is sha256:.*, but the model of .* was trained on sha256:"):
         Predictor.load(copy, spec=other)
     (copy / "feature_spec.json").write_text(json.dumps(other))
-    with pytest.raises(CheckpointInvalid, match=r"feature_spec.json has changed since it was written"):
+    with pytest.raises(CheckpointInvalidError, match=r"feature_spec.json has changed since it was written"):
         Predictor.load(copy)
 
 
@@ -219,10 +219,10 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
     data = bytearray((copy / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (copy / "model.safetensors").write_bytes(bytes(data))
-    with pytest.raises(CheckpointInvalid, match=r"model.safetensors has changed"):
+    with pytest.raises(CheckpointInvalidError, match=r"model.safetensors has changed"):
         Predictor.load(copy)
     (copy / "model.safetensors").unlink()
-    with pytest.raises(CheckpointInvalid, match=r"model.safetensors is missing"):
+    with pytest.raises(CheckpointInvalidError, match=r"model.safetensors is missing"):
         verify_bundle(copy)
 
 
@@ -231,25 +231,25 @@ def test_a_file_that_changed_or_is_missing_is_refused(copy: Path) -> None:
 )
 def test_no_file_of_a_bundle_may_change(copy: Path, name: str) -> None:
     (copy / name).write_bytes((copy / name).read_bytes() + b" ")
-    with pytest.raises(CheckpointInvalid, match=f"{name} has changed"):
+    with pytest.raises(CheckpointInvalidError, match=f"{name} has changed"):
         verify_bundle(copy)
 
 
 @pytest.mark.parametrize(("name", "other"), [("warm_up", 0), ("features", ["one", "two", "three", "four", "five"])])
 def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, other: Any) -> None:
     edit(copy, **{name: other})
-    with pytest.raises(CheckpointInvalid, match=rf"bundle.json says {name} .*, but feature_spec.json gives"):
+    with pytest.raises(CheckpointInvalidError, match=rf"bundle.json says {name} .*, but feature_spec.json gives"):
         Predictor.load(copy)
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path, copy: Path) -> None:
-    with pytest.raises(ConfigInvalid, match="so it is no bundle"):
+    with pytest.raises(ConfigError, match="so it is no bundle"):
         Predictor.load(tmp_path)
     edit(copy, surprise=1)
-    with pytest.raises(CheckpointInvalid, match="surprise"):
+    with pytest.raises(CheckpointInvalidError, match="surprise"):
         Predictor.load(copy)
     (copy / "bundle.json").write_text("{}")
-    with pytest.raises(CheckpointInvalid, match="cannot be read"):
+    with pytest.raises(CheckpointInvalidError, match="cannot be read"):
         Predictor.load(copy)
 
 

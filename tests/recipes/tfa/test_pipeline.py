@@ -19,7 +19,7 @@ from tests.recipes.tfa.trainings import OURS, SPEC, THEIRS, WARM_UP, change_bars
 
 import stoker
 from stoker import _disk
-from stoker.errors import BadValue, DiskError, OptionError, TrainError
+from stoker.errors import BadValueError, DiskError, OptionError, TrainError
 from stoker.recipes.tfa import audit, pipeline, scoring
 from stoker.recipes.tfa.pipeline import accumulate_of, direction_loss, train
 from stoker.recipes.tfa.scoring import Line, judge
@@ -212,7 +212,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None
 def test_bars_that_were_refused_can_be_mended_under_the_same_folder(tmp_path: Path) -> None:
     make_folder(tmp_path)
     change_bars(tmp_path, close=lambda values: np.where(np.arange(3000) == 70, np.nan, values))
-    with pytest.raises(BadValue, match="close is nan in bar 71"):
+    with pytest.raises(BadValueError, match="close is nan in bar 71"):
         train(settings_of(tmp_path))
     change_bars(tmp_path)
     done = train(settings_of(tmp_path, epochs=1))

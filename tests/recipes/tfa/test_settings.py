@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.recipes.tfa.trainings import THEIRS, make_folder, settings_of
 
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 from stoker.experiment.parse import docstrings
 from stoker.recipes.tfa.settings import IGNORED, LEVERAGED, Settings, ignored, is_tfa, read_settings
 
@@ -78,7 +78,7 @@ def test_every_yaml_of_theirs_is_read_and_says_what_it_ignores(tmp_path: Path, n
 @pytest.mark.parametrize("key", sorted({*IGNORED, "hidden", "cutoff_bp"}))
 def test_a_misspelt_key_is_refused_also_where_the_right_one_is_ignored(tmp_path: Path, key: str) -> None:
     wrong = key[:-2] + key[-1]
-    with pytest.raises(ConfigInvalid, match=rf"{wrong} is not known; did you mean {key}\?"):
+    with pytest.raises(ConfigError, match=rf"{wrong} is not known; did you mean {key}\?"):
         read_settings(make_folder(tmp_path, f"{yaml_of(ONE)}{wrong}: 1\n", num_bars=50))
 
 
@@ -94,7 +94,7 @@ def test_names_of_older_trainers_mean_what_they_meant(tmp_path: Path) -> None:
     make_folder(tmp_path, yaml_of(f"{ONE} T d_model nhead num_layers"), num_bars=50)
     assert settings_of(tmp_path, hidden=192).sizes["hidden"] == 192
     assert settings_of(tmp_path, hidden=192, ffn_hidden=192).sizes["hidden"] == 192
-    with pytest.raises(ConfigInvalid, match=r"hidden is 192, but ffn_hidden is 96; .* Give one of them\."):
+    with pytest.raises(ConfigError, match=r"hidden is 192, but ffn_hidden is 96; .* Give one of them\."):
         settings_of(tmp_path, hidden=192, ffn_hidden=96)
     assert settings_of(tmp_path, cutoff_bp=5).least_change == pytest.approx(5e-4)
     assert settings_of(tmp_path, cutoff_bp=5, price_change_threshold=1e-3).least_change == 1e-3
@@ -158,14 +158,14 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
 )
 def test_what_cannot_be_meant_is_one_line(tmp_path: Path, found: str, change: str, line: str) -> None:
     assert found in THEIRS
-    with pytest.raises(ConfigInvalid) as error:
+    with pytest.raises(ConfigError) as error:
         read_settings(make_folder(tmp_path, THEIRS.replace(found, change, 1)))
     assert line in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_wrong_key_of_a_dataset_has_its_place(tmp_path: Path) -> None:
-    with pytest.raises(ConfigInvalid, match=r"tfa\.yaml:4: datasets\.1\.regim is not known; did you mean datasets\.1\.regime\?"):
+    with pytest.raises(ConfigError, match=r"tfa\.yaml:4: datasets\.1\.regim is not known; did you mean datasets\.1\.regime\?"):
         read_settings(make_folder(tmp_path, MULTI.replace("regime: wild", "regim: wild")))
 
 

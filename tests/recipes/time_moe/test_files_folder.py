@@ -14,7 +14,7 @@ from benchmarks.timemoe_folder import walks, write_folder
 from tests.recipes.time_moe.waves import NAMES, make_waves, write_csv
 
 import stoker
-from stoker.errors import OptionError, SourceInvalid, SourceNotFound
+from stoker.errors import OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.recipes.time_moe import files
 from stoker.recipes.time_moe.dataset import CompatSamples
 from stoker.recipes.time_moe.files import open_corpus
@@ -67,7 +67,7 @@ def test_a_tree_of_binary_folders_is_read_in_place_in_the_order_of_names(tmp_pat
 
 def test_a_file_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     os.truncate(write_folder(tmp_path / "a", walks([5, 30])) / "data-1-of-1.bin", 100)
-    with pytest.raises(SourceInvalid, match=r"data-1-of-1.bin is cut off: 100 bytes found, 140 expected"):
+    with pytest.raises(SourceInvalidError, match=r"data-1-of-1.bin is cut off: 100 bytes found, 140 expected"):
         open_corpus(tmp_path)
 
 
@@ -104,11 +104,11 @@ def test_json_of_tables_is_packed(tmp_path: Path, name: str) -> None:
 
 
 def test_what_is_none_of_these_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(SourceNotFound, match="nowhere does not exist"):
+    with pytest.raises(SourceNotFoundError, match="nowhere does not exist"):
         open_corpus(tmp_path / "nowhere")
     (tmp_path / "csv").mkdir()
     with pytest.raises(
-        SourceNotFound, match=r"neither a store nor a tree of Time-MoE data .*: it is empty\. .*stoker pack .*--wide"
+        SourceNotFoundError, match=r"neither a store nor a tree of Time-MoE data .*: it is empty\. .*stoker pack .*--wide"
     ):
         open_corpus(tmp_path / "csv")
     with pytest.raises(OptionError, match="no column with one number a step"):
@@ -218,11 +218,11 @@ def test_a_pickle_is_refused_by_name(tmp_path: Path, name: str) -> None:
     write_folder(tmp_path / "bin", walks([5]))
     (tmp_path / name).write_bytes(b"cos\nsystem\n(S'touch ran'\ntR.")
     with pytest.raises(
-        SourceInvalid, match=rf"{name} is a pickle, which can run code and is never read\. Write its series as \.jsonl"
+        SourceInvalidError, match=rf"{name} is a pickle, which can run code and is never read\. Write its series as \.jsonl"
     ):
         open_corpus(tmp_path / name)
     if name == "x.pkl":  # the other one is not read by the authors either, and reported
-        with pytest.raises(SourceInvalid, match=r"x\.pkl is a pickle"):
+        with pytest.raises(SourceInvalidError, match=r"x\.pkl is a pickle"):
             open_corpus(tmp_path)
 
 
@@ -237,7 +237,7 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: 
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(SourceInvalid, match=r"locked cannot be read: Permission denied\. Change its mode, or move it out of"):
+    with pytest.raises(SourceInvalidError, match=r"locked cannot be read: Permission denied\. Change its mode, or move it out of"):
         open_corpus(tmp_path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.recipes.time_moe import files
 from stoker.recipes.time_moe.files import NotSeries, open_corpus, read_series
 
@@ -83,12 +83,12 @@ def test_byte_order_mark_empty_lines_and_ends_of_lines(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_a_series_is_one_line(tmp_path: Path, element: Any, message: str) -> None:
-    with pytest.raises(SourceInvalid, match=message) as caught:
+    with pytest.raises(SourceInvalidError, match=message) as caught:
         read_series(write(tmp_path / "x.jsonl", [1, 2], element))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
     values = element.get("sequence") if isinstance(element, dict) else element
-    with pytest.raises(SourceInvalid) as first:
+    with pytest.raises(SourceInvalidError) as first:
         read_series(write(tmp_path / "x.jsonl", element))
     assert isinstance(first.value, NotSeries) == (not isinstance(values, list)), "a table in JSON, which is packed"
 
@@ -104,7 +104,7 @@ def test_what_is_not_a_series_is_one_line(tmp_path: Path, element: Any, message:
 )
 def test_what_is_not_json_is_one_line(tmp_path: Path, text: bytes, message: str) -> None:
     (tmp_path / "x.jsonl").write_bytes(text)
-    with pytest.raises(SourceInvalid, match=message) as caught:
+    with pytest.raises(SourceInvalidError, match=message) as caught:
         read_series(tmp_path / "x.jsonl")
     assert "\n" not in str(caught.value)
 
@@ -112,7 +112,7 @@ def test_what_is_not_json_is_one_line(tmp_path: Path, text: bytes, message: str)
 def test_a_document_that_is_not_a_list_is_refused_in_a_tree(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "info.json").write_text('{"license": "mit"}')
-    with pytest.raises(SourceInvalid, match=r"tree/info\.json is a JSON object; expected a list of series\. Move it away"):
+    with pytest.raises(SourceInvalidError, match=r"tree/info\.json is a JSON object; expected a list of series\. Move it away"):
         open_corpus(tmp_path / "tree")
 
 
@@ -129,17 +129,17 @@ def test_a_document_that_is_not_a_list_is_refused_in_a_tree(tmp_path: Path) -> N
 )
 def test_arrays_that_are_not_series_are_refused(tmp_path: Path, array: Any, message: str) -> None:
     np.save(tmp_path / "x.npy", array, allow_pickle=True)
-    with pytest.raises(SourceInvalid, match=message):
+    with pytest.raises(SourceInvalidError, match=message):
         open_corpus(tmp_path / "x.npy")
 
 
 def test_a_file_that_only_claims_to_be_npy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(b"\x93NUMPY junk")
-    with pytest.raises(SourceInvalid, match=r"x\.npy is not a \.npy file"):
+    with pytest.raises(SourceInvalidError, match=r"x\.npy is not a \.npy file"):
         open_corpus(tmp_path / "x.npy")
     np.save(tmp_path / "y.npy", np.arange(1000.0).reshape(10, 100))
     (tmp_path / "y.npy").write_bytes((tmp_path / "y.npy").read_bytes()[:-8])
-    with pytest.raises(SourceInvalid, match=r"y\.npy is not a \.npy file"):
+    with pytest.raises(SourceInvalidError, match=r"y\.npy is not a \.npy file"):
         open_corpus(tmp_path / "y.npy")
 
 
@@ -153,7 +153,7 @@ def test_a_file_without_series_is_empty(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("[]" if name == "x.json" else "")
     if name == "x.npy":
         np.save(tmp_path / name, np.zeros((0, 5)))
-    with pytest.raises(SourceEmpty, match="holds no"):
+    with pytest.raises(SourceEmptyError, match="holds no"):
         open_corpus(tmp_path / name)
 
 
@@ -161,5 +161,7 @@ def test_a_file_without_series_is_empty(tmp_path: Path, name: str) -> None:
 def test_what_does_not_fit_into_memory_is_to_be_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     path = write(tmp_path / name, [1, 2, 3], [4, 5, 6])
     monkeypatch.setattr(files, "MEMORY_SHARE", 0.0)
-    with pytest.raises(SourceTooLarge, match=r"needs more than half of the free memory\. Pack it first: stoker pack .* x\.stoker"):
+    with pytest.raises(
+        SourceTooLargeError, match=r"needs more than half of the free memory\. Pack it first: stoker pack .* x\.stoker"
+    ):
         open_corpus(path)

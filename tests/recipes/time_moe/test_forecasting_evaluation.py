@@ -14,7 +14,7 @@ from tests.recipes.time_moe.waves import make_waves
 from torch import nn
 
 import stoker
-from stoker.errors import OptionError, SourceNotFound
+from stoker.errors import OptionError, SourceNotFoundError
 from stoker.recipes import time_moe
 from stoker.recipes.time_moe import forecasting
 from stoker.recipes.time_moe.forecasting import (
@@ -230,7 +230,7 @@ def test_weights_of_official_checkpoints_are_loaded(tmp_path: Path) -> None:
     found = load_model(tmp_path / "weights")
     assert (found.method, found.length) == ("zero", 512)
     assert torch.equal(found.model.embed, model.embed)
-    with pytest.raises(SourceNotFound, match="is neither a run of Time-MoE"):
+    with pytest.raises(SourceNotFoundError, match="is neither a run of Time-MoE"):
         load_model(tmp_path)
 
 

@@ -48,15 +48,15 @@ def test_a_point_is_looked_at_once() -> None:
 
 @pytest.mark.parametrize("horizon", [0, -1, 1.5, True])
 def test_a_horizon_is_a_number_of_points(horizon: int) -> None:
-    with pytest.raises(stoker.OptionError, match="horizon is"):
+    with pytest.raises(stoker.errors.OptionError, match="horizon is"):
         model_of(SIZES["tiny"]).forecast(torch.randn(1, 5), horizon)
 
 
 def test_a_context_has_points() -> None:
-    with pytest.raises(stoker.OptionError, match=r"context has shape \(1, 0\)"):
+    with pytest.raises(stoker.errors.OptionError, match=r"context has shape \(1, 0\)"):
         model_of(SIZES["tiny"]).forecast(torch.randn(1, 0), 4)
 
 
 def test_a_forecast_beyond_known_positions_is_refused() -> None:
-    with pytest.raises(stoker.OptionError, match="513 positions"):
+    with pytest.raises(stoker.errors.OptionError, match="513 positions"):
         model_of(SIZES["tiny"]).forecast(torch.randn(1, 500), 13)

@@ -17,7 +17,7 @@ from tests.recipes.time_moe.waves import write_csv
 
 import stoker
 from stoker import _disk
-from stoker.errors import CheckpointInvalid, ConfigInvalid, NonFinite, OptionError, SourceNotFound
+from stoker.errors import CheckpointInvalidError, ConfigError, NonFiniteError, OptionError, SourceNotFoundError
 from stoker.recipes import time_moe
 from stoker.recipes.time_moe import files, training
 from stoker.recipes.time_moe.files import Corpus, open_corpus
@@ -98,10 +98,10 @@ def test_a_run_goes_on_with_what_it_began_with_only(ett: Path, tmp_path: Path) -
         train(ett, folder=tmp_path / "run", **QUICK)
     with pytest.raises(OptionError, match="lr cannot change in a run that goes on"):
         resume(tmp_path / "run", lr=1.0)
-    with pytest.raises(ConfigInvalid, match=r"has no recipe.json, so it is no run of Time-MoE"):
+    with pytest.raises(ConfigError, match=r"has no recipe.json, so it is no run of Time-MoE"):
         resume(tmp_path)
     (tmp_path / "run" / "recipe.json").write_text("{")
-    with pytest.raises(ConfigInvalid, match=r"recipe.json is damaged"):
+    with pytest.raises(ConfigError, match=r"recipe.json is damaged"):
         resume(tmp_path / "run")
 
 
@@ -110,7 +110,7 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     store.save(tmp_path / "x.stoker")
     train(tmp_path / "x.stoker", folder=tmp_path / "run", **QUICK, max_seconds=1e-9, save_every=1)
     stoker.Store.from_arrays(x=[np.cos(np.arange(200.0))]).save(tmp_path / "x.stoker", replace=True)
-    with pytest.raises(stoker.FeedError, match="the state is of other data"):
+    with pytest.raises(stoker.errors.FeedError, match="the state is of other data"):
         resume(tmp_path / "run", device="cpu", max_seconds=None)
 
 
@@ -123,7 +123,7 @@ def test_it_begins_with_an_official_checkpoint(ett: Path, tmp_path: Path) -> Non
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), given.parameters(), strict=True))
     with pytest.raises(OptionError, match=r"size is '50m', but .*checkpoint is of another size"):
         make_model(msgspec.structs.replace(settings, size="50m"))
-    with pytest.raises(SourceNotFound, match="nowhere does not exist"):
+    with pytest.raises(SourceNotFoundError, match="nowhere does not exist"):
         make_model(msgspec.structs.replace(settings, init=str(tmp_path / "nowhere")))
 
 
@@ -203,7 +203,7 @@ def test_windows_of_the_authors_need_finite_points(tmp_path: Path, normalize: st
 def test_without_that_look_a_missing_point_stops_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stoker.Store.from_arrays(x=[np.where(np.arange(200) == 7, np.nan, 1.0)]).save(tmp_path / "x.stoker")
     monkeypatch.setattr(Corpus, "find_nonfinite", lambda self: None)
-    with pytest.raises(NonFinite, match="the loss is nan at update 0"):
+    with pytest.raises(NonFiniteError, match="the loss is nan at update 0"):
         train(tmp_path / "x.stoker", samples="compat", **QUICK)
 
 
@@ -290,7 +290,7 @@ def test_sizes_that_disagree_are_refused(ett: Path, tmp_path: Path, sizes: Path)
         ({"size": None, "model": str(tmp_path / "none")}, r"none.config\.json is missing"),
         ({"size": str(sizes)}, r"expected one of 50m, 200m, tiny\. For the sizes of a config\.json, use model\."),
     ):
-        with pytest.raises((OptionError, SourceNotFound), match=message):
+        with pytest.raises((OptionError, SourceNotFoundError), match=message):
             train(ett, **{**QUICK, **options})
 
 
@@ -363,7 +363,7 @@ def test_what_cannot_be_meant_is_one_line(ett: Path, options: dict[str, Any], me
 
 def test_other_weights_than_those_of_the_run_are_refused(ett: Path, tmp_path: Path) -> None:
     train(ett, folder=tmp_path / "run", **{**QUICK, "steps": 1, "validate_every": 1})
-    with pytest.raises(CheckpointInvalid, match="is of another model"):
+    with pytest.raises(CheckpointInvalidError, match="is of another model"):
         stoker.train.load_trained(torch.nn.Linear(2, 2), tmp_path / "run")
 
 

@@ -114,13 +114,13 @@ def test_a_checkpoint_in_parts_is_read(model: TimeMoe, folder: Path) -> None:
 def test_parts_that_disagree_with_their_index_are_refused(folder: Path) -> None:
     places = in_parts(folder)
     (folder / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(stoker.SourceNotFound, match=r"model-00002-of-00002\.safetensors is missing"):
+    with pytest.raises(stoker.errors.SourceNotFoundError, match=r"model-00002-of-00002\.safetensors is missing"):
         load_weights(TimeMoe(SIZES["tiny"]), folder)
     save_file({"model.norm.weight": torch.ones(32)}, folder / "model-00002-of-00002.safetensors")
-    with pytest.raises(stoker.SourceInvalid, match=r"has no|does not say"):
+    with pytest.raises(stoker.errors.SourceInvalidError, match=r"has no|does not say"):
         load_weights(TimeMoe(SIZES["tiny"]), folder)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(places, "../other.safetensors")}))
-    with pytest.raises(stoker.SourceInvalid, match="weight_map is not a map"):
+    with pytest.raises(stoker.errors.SourceInvalidError, match="weight_map is not a map"):
         load_weights(TimeMoe(SIZES["tiny"]), folder)
 
 
@@ -135,7 +135,7 @@ def test_tensors_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
     }
     for number, (text, given) in enumerate(cases.items()):
         save_file(given, tmp_path / f"{number}.safetensors")
-        with pytest.raises(stoker.SourceInvalid, match=text) as caught:
+        with pytest.raises(stoker.errors.SourceInvalidError, match=text) as caught:
             load_weights(TimeMoe(SIZES["tiny"]), tmp_path / f"{number}.safetensors")
         assert "\n" not in str(caught.value)
 
@@ -143,7 +143,7 @@ def test_tensors_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
 def test_a_refused_checkpoint_changes_nothing(model: TimeMoe, tmp_path: Path) -> None:
     before = [weight.clone() for weight in weights_of(model)]
     save_file({"model.norm.weight": torch.zeros(32)}, tmp_path / "part.safetensors")
-    with pytest.raises(stoker.SourceInvalid):
+    with pytest.raises(stoker.errors.SourceInvalidError):
         load_weights(model, tmp_path / "part.safetensors")
     assert all(map(torch.equal, weights_of(model), before))
 
@@ -177,7 +177,7 @@ def test_a_refused_checkpoint_changes_nothing(model: TimeMoe, tmp_path: Path) ->
 def test_a_config_of_another_model_is_refused(folder: Path, key: str, value: object, text: str) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, key: value}))
-    with pytest.raises(stoker.SourceInvalid, match=text) as caught:
+    with pytest.raises(stoker.errors.SourceInvalidError, match=text) as caught:
         load_weights(TimeMoe(SIZES["tiny"]), folder)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -192,13 +192,13 @@ def test_sizes_are_read_of_a_config_without_weights(folder: Path, tmp_path: Path
     assert size == replace(SIZES["tiny"], hidden=24, spread=0.5, horizons=(1,)) == read_size(tmp_path / "config.json")
     torch.manual_seed(0)
     assert 0.4 < float(TimeMoe(size).layers[0].attention.qkv.weight.detach().std()) < 0.6  # type: ignore[union-attr, operator]
-    with pytest.raises(stoker.SourceNotFound, match=r"none\.json is missing"):
+    with pytest.raises(stoker.errors.SourceNotFoundError, match=r"none\.json is missing"):
         read_size(tmp_path / "none.json")
 
 
 def test_a_checkpoint_is_not_written_over_another(model: TimeMoe, folder: Path) -> None:
     before = (folder / "model.safetensors").read_bytes()
-    with pytest.raises(stoker.OptionError, match=r"checkpoint holds model\.safetensors already\. Choose another folder"):
+    with pytest.raises(stoker.errors.OptionError, match=r"checkpoint holds model\.safetensors already\. Choose another folder"):
         save_weights(TimeMoe(SIZES["tiny"]), folder)
     assert (folder / "model.safetensors").read_bytes() == before
     save_weights(TimeMoe(SIZES["tiny"]), folder, overwrite=True)
@@ -207,13 +207,13 @@ def test_a_checkpoint_is_not_written_over_another(model: TimeMoe, folder: Path) 
 
 def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
     model = TimeMoe(SIZES["tiny"])
-    with pytest.raises(stoker.SourceNotFound, match="there is no checkpoint"):
+    with pytest.raises(stoker.errors.SourceNotFoundError, match="there is no checkpoint"):
         load_weights(model, tmp_path / "nowhere")
-    with pytest.raises(stoker.SourceNotFound, match="holds neither"):
+    with pytest.raises(stoker.errors.SourceNotFoundError, match="holds neither"):
         load_weights(model, tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\x80\x02}q\x00.")
-    with pytest.raises(stoker.SourceInvalid, match="is no safetensors file"):
+    with pytest.raises(stoker.errors.SourceInvalidError, match="is no safetensors file"):
         load_weights(model, tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(stoker.SourceInvalid, match="is a list; expected a JSON object"):
+    with pytest.raises(stoker.errors.SourceInvalidError, match="is a list; expected a JSON object"):
         load_weights(model, tmp_path)

@@ -11,7 +11,7 @@ import pyarrow.feather
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
-from stoker.errors import SourceEmpty, SourceError, SourceInvalid
+from stoker.errors import SourceEmptyError, SourceError, SourceInvalidError
 from stoker.store.formats.arrow import ArrowSource
 from stoker.store.pack.api import pack
 
@@ -63,21 +63,21 @@ def test_a_file_is_packed(tmp_path: Path, table: pa.Table, suffix: str) -> None:
 
 def test_feather_version_1_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.feather").write_bytes(b"FEA1" + bytes(100) + b"FEA1")
-    with pytest.raises(SourceInvalid, match=r"old.feather is Feather version 1, which is no longer read"):
+    with pytest.raises(SourceInvalidError, match=r"old.feather is Feather version 1, which is no longer read"):
         pack(tmp_path / "old.feather", tmp_path / "out")
 
 
 @pytest.mark.parametrize("kind", ["file", "stream"])
 def test_a_file_without_rows(tmp_path: Path, table: pa.Table, kind: str) -> None:
     write(tmp_path / "a.arrow", table.select(["x"]).slice(0, 0), kind)
-    with pytest.raises(SourceEmpty, match=r"a.arrow holds no rows"):
+    with pytest.raises(SourceEmptyError, match=r"a.arrow holds no rows"):
         pack(tmp_path / "a.arrow", tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", [b"A", b"ARROW1", b"ARROW1\0\0", b"text, not Arrow", b"\xff\xff\xff\xff" + bytes(50)])
 def test_what_is_not_arrow_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.arrow").write_bytes(content)
-    with pytest.raises(SourceInvalid, match=r"a.arrow (is damaged or not Arrow IPC|has no end mark)"):
+    with pytest.raises(SourceInvalidError, match=r"a.arrow (is damaged or not Arrow IPC|has no end mark)"):
         pack(tmp_path / "a.arrow", tmp_path / "out")
 
 
@@ -100,7 +100,7 @@ def test_texts_that_point_outside_are_found(tmp_path: Path) -> None:
     assert data.count(offsets) == 1
     broken = data.replace(offsets, np.array([0, 5, 2**30, 14], dtype="<i4").tobytes())
     (tmp_path / "a.arrow").write_bytes(broken)
-    with pytest.raises(SourceInvalid, match=r"a.arrow is damaged or not Arrow IPC"):
+    with pytest.raises(SourceInvalidError, match=r"a.arrow is damaged or not Arrow IPC"):
         pack(tmp_path / "a.arrow", tmp_path / "out")
 
 

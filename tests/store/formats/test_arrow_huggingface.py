@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import SourceEmpty, SourceError, SourceInvalid
+from stoker.errors import SourceEmptyError, SourceError, SourceInvalidError
 from stoker.store.formats.arrow import HuggingFaceSource
 from stoker.store.formats.base import Place
 
@@ -89,7 +89,7 @@ def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
     datasets.disable_progress_bars()
     saved = datasets.Dataset.from_dict(ROWS)
     datasets.DatasetDict(train=saved, test=saved).save_to_disk(tmp_path / "set")
-    with pytest.raises(SourceInvalid, match=r"holds the splits 'train', 'test'.* Give one of them, like .*set/train"):
+    with pytest.raises(SourceInvalidError, match=r"holds the splits 'train', 'test'.* Give one of them, like .*set/train"):
         HuggingFaceSource(tmp_path / "set", "set").schema()
     assert table_of(HuggingFaceSource(tmp_path / "set" / "train", "set")).num_rows == 50
 
@@ -118,22 +118,22 @@ def test_a_batch_larger_than_a_chunk_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_compressed_batches_are_refused(tmp_path: Path, compression: str) -> None:
     one = write(tmp_path / "set", {"x": np.zeros(100_000)}, compression=compression)
-    with pytest.raises(SourceInvalid, match="compressed"):
+    with pytest.raises(SourceInvalidError, match="compressed"):
         table_of(one)
 
 
 @pytest.mark.parametrize(
     ("names", "others", "error", "message"),
     [
-        ([], {}, SourceEmpty, "names no data file"),
-        (["../x.arrow"], {}, SourceInvalid, "expected the plain name"),
-        (["/etc/passwd"], {}, SourceInvalid, "expected the plain name"),
-        ([".."], {}, SourceInvalid, "expected the plain name"),
-        ([""], {}, SourceInvalid, "expected the plain name"),
-        (["missing.arrow"], {}, SourceInvalid, "which is not in"),
-        (["x.arrow"], {"_indices_files": [{"filename": "i.arrow"}]}, SourceInvalid, "flatten_indices"),
-        (["x.arrow"], {"_indices_data_files": [{"filename": "i.arrow"}]}, SourceInvalid, "flatten_indices"),
-        (["x.arrow"], {"_data_files": 5}, SourceInvalid, "not what save_to_disk writes"),
+        ([], {}, SourceEmptyError, "names no data file"),
+        (["../x.arrow"], {}, SourceInvalidError, "expected the plain name"),
+        (["/etc/passwd"], {}, SourceInvalidError, "expected the plain name"),
+        ([".."], {}, SourceInvalidError, "expected the plain name"),
+        ([""], {}, SourceInvalidError, "expected the plain name"),
+        (["missing.arrow"], {}, SourceInvalidError, "which is not in"),
+        (["x.arrow"], {"_indices_files": [{"filename": "i.arrow"}]}, SourceInvalidError, "flatten_indices"),
+        (["x.arrow"], {"_indices_data_files": [{"filename": "i.arrow"}]}, SourceInvalidError, "flatten_indices"),
+        (["x.arrow"], {"_data_files": 5}, SourceInvalidError, "not what save_to_disk writes"),
     ],
 )
 def test_odd_states_are_named(
@@ -148,12 +148,12 @@ def test_odd_states_are_named(
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff", b"[]", b"null", b"{}"])
 def test_a_damaged_state_is_named(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "state.json").write_bytes(text)
-    with pytest.raises((SourceInvalid, SourceEmpty), match=r"state\.json"):
+    with pytest.raises((SourceInvalidError, SourceEmptyError), match=r"state\.json"):
         HuggingFaceSource(tmp_path, "set").schema()
 
 
 def test_a_folder_without_a_state_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalid, match=r"'state\.json', which is not in"):
+    with pytest.raises(SourceInvalidError, match=r"'state\.json', which is not in"):
         HuggingFaceSource(tmp_path, "set").schema()
 
 
@@ -162,7 +162,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "set" / "data-00000-of-00001.arrow"
     data.rename(tmp_path / "outside.arrow")
     data.symlink_to("../outside.arrow")
-    with pytest.raises(SourceInvalid, match="a link that leads out"):
+    with pytest.raises(SourceInvalidError, match="a link that leads out"):
         one.schema()
 
 
@@ -171,7 +171,7 @@ def test_files_that_disagree_are_named(tmp_path: Path) -> None:
     write(tmp_path / "other", {"y": [1]})
     shutil.copy(tmp_path / "other" / "data-00000-of-00001.arrow", tmp_path / "set" / "b.arrow")
     state(tmp_path / "set", ["data-00000-of-00001.arrow", "b.arrow"])
-    with pytest.raises(SourceInvalid, match=r"b\.arrow has other columns"):
+    with pytest.raises(SourceInvalidError, match=r"b\.arrow has other columns"):
         HuggingFaceSource(tmp_path / "set", "set").schema()
 
 
@@ -180,12 +180,13 @@ def test_a_stream_cut_between_batches_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "set" / "data-00000-of-00001.arrow"
     os.truncate(data, data.stat().st_size - 8)
     assert len(pa.ipc.open_stream(data).read_all()) == 50  # Arrow itself takes it for whole: this is the control
-    with pytest.raises(SourceInvalid, match="no end mark"):
+    with pytest.raises(SourceInvalidError, match="no end mark"):
         HuggingFaceSource(tmp_path / "set", "set").schema()
 
 
 @pytest.mark.parametrize(
-    ("content", "error"), [(b"", SourceEmpty), (b"x" * 100, SourceInvalid), (b"\xff\xff\xff\xff\0\0\0\0", SourceInvalid)]
+    ("content", "error"),
+    [(b"", SourceEmptyError), (b"x" * 100, SourceInvalidError), (b"\xff\xff\xff\xff\0\0\0\0", SourceInvalidError)],
 )
 def test_odd_streams_are_named(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
     (tmp_path / "x.arrow").write_bytes(content)

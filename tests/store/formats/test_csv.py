@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from tests.store.formats.csv_file import Csv, chunks_of, joined
 from tests.store.shrink import shrunk
 
-from stoker.errors import OptionError, SchemaDrift, SourceEmpty, SourceError, SourceInvalid, SourceTooLarge
+from stoker.errors import OptionError, SchemaError, SourceEmptyError, SourceError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import csv as csv_format
 from stoker.store.formats.base import Unfit
 from stoker.store.formats.csv import CsvSource, Dialect
@@ -77,7 +77,7 @@ def test_compressed_tables(text: Csv, compress: Callable[[bytes], bytes]) -> Non
     store = text.pack(compress(content))
     assert store.column("b").tolist() == [i * i for i in range(500)]
     for length in (len(compress(content)) - 1, len(compress(content)) // 2):
-        with pytest.raises(SourceInvalid, match=r"table.csv cannot be decompressed"):
+        with pytest.raises(SourceInvalidError, match=r"table.csv cannot be decompressed"):
             text.pack(compress(content)[:length])
 
 
@@ -94,7 +94,7 @@ def test_encodings(text: Csv, encoding: str) -> None:
     ids=["header", "value", "late value", "key"],
 )
 def test_a_wrong_encoding_is_said(text: Csv, content: str) -> None:
-    with shrunk(), pytest.raises(SourceInvalid, match=r"table.csv is not utf-8\. Pass the right --encoding, like latin-1"):
+    with shrunk(), pytest.raises(SourceInvalidError, match=r"table.csv is not utf-8\. Pass the right --encoding, like latin-1"):
         text.pack(content.encode("latin-1"), series="key" if content.startswith("key") else None)
 
 
@@ -161,13 +161,13 @@ def test_reading_goes_on_within_compressed_text(text: Csv, compress: Callable[[b
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\n\r\n  \n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
 def test_a_file_without_a_line_is_named(text: Csv, content: bytes) -> None:
-    with pytest.raises(SourceEmpty, match=r"table.csv (is empty \(0 bytes\)|holds no lines)"):
+    with pytest.raises(SourceEmptyError, match=r"table.csv (is empty \(0 bytes\)|holds no lines)"):
         text.pack(content)
 
 
 def test_a_header_alone_is_no_rows(text: Csv) -> None:
     assert text.source("a,b\n").schema() == pa.schema({"a": pa.null(), "b": pa.null()})
-    with pytest.raises(SourceEmpty, match=r"table.csv holds no rows"):
+    with pytest.raises(SourceEmptyError, match=r"table.csv holds no rows"):
         text.pack("a,b\n")
 
 
@@ -187,7 +187,7 @@ def test_a_header_alone_among_others_is_counted(text: Csv) -> None:
 @pytest.mark.parametrize("first", ["a,a", "a,b,a", "caf\u00e9,cafe\u0301", ",x,"])
 def test_equal_names_are_refused(text: Csv, first: str) -> None:
     count = len(first.split(","))
-    with pytest.raises(SourceInvalid, match="has two columns named"):
+    with pytest.raises(SourceInvalidError, match="has two columns named"):
         text.pack(f"{first}\n{','.join('1' * count)}\n")
 
 
@@ -225,24 +225,26 @@ def test_any_unicode_name_arrives(tmp_path_factory: pytest.TempPathFactory, name
 
 
 def test_too_many_columns_are_refused(text: Csv) -> None:
-    with pytest.raises(SourceTooLarge, match="has 70,000 columns; at most 65,536 can be read"):
+    with pytest.raises(SourceTooLargeError, match="has 70,000 columns; at most 65,536 can be read"):
         text.pack(",".join(f"c{i}" for i in range(70_000)) + "\n" + ",".join("1" * 70_000) + "\n")
     wide = ",".join(f"c{i}" for i in range(5000)) + "\n" + ",".join("1" * 5000) + "\n"
-    with pytest.raises(SourceTooLarge, match=r"has 5,000 columns, which make 5,001 .* at most 4,096\. Use --columns, or --wide"):
+    with pytest.raises(
+        SourceTooLargeError, match=r"has 5,000 columns, which make 5,001 .* at most 4,096\. Use --columns, or --wide"
+    ):
         text.pack(wide)
     assert len(text.pack(wide, wide=True)) == 5000
 
 
 def test_an_endless_first_line_is_refused(text: Csv, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_format, "MAX_HEADER_BYTES", 3 << 20)
-    with pytest.raises(SourceTooLarge, match=r"has a first or second line of more than 3\.1 MB"):
+    with pytest.raises(SourceTooLargeError, match=r"has a first or second line of more than 3\.1 MB"):
         text.pack(b"x" * (5 << 20))
 
 
 def test_an_overlong_field_is_no_trouble(text: Csv) -> None:
     long = "x" * 300_000
     assert list(text.pack(f"a,b\n1,{long}\n2,y\n").texts("b")) == [long, "y"]
-    with pytest.raises(SourceInvalid, match="has a first line that is not one of names or values: field larger than"):
+    with pytest.raises(SourceInvalidError, match="has a first line that is not one of names or values: field larger than"):
         text.pack(f"{long},b\n1,2\n")
 
 
@@ -268,7 +270,7 @@ def test_the_first_misfit_is_found(text: Csv, at: int) -> None:
 def test_files_that_disagree_about_text_are_drift_unless_a_type_is_named(text: Csv) -> None:
     (text.folder / "a.csv").write_text("code,x\nA1,1\n")
     (text.folder / "b.csv").write_text("code,x\n77,2\n")
-    with pytest.raises(SchemaDrift, match=r"column 'code' of .*b.csv is int64, not text"):
+    with pytest.raises(SchemaError, match=r"column 'code' of .*b.csv is int64, not text"):
         pack(str(text.folder / "?.csv"), text.folder / "out")
     store = pack(str(text.folder / "?.csv"), text.folder / "out", dtype="code=text")
     assert list(store.texts("code")) == ["A1", "77"]

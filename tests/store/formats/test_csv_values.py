@@ -9,7 +9,7 @@ import pytest
 from tests.store.formats.csv_file import Csv
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValue, SourceInvalid
+from stoker.errors import BadValueError, SourceInvalidError
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_ragged_row_is_named(text: Csv, bad: str, fields: int, at: int, blank:
     lines.insert(at, bad)
     message = rf"row {at + 1} of .*table.csv has {fields} fields, but 2 are expected: '{bad}'"
     for small in (False, True):
-        with shrunk(line_bytes=64 if small else 1 << 20), pytest.raises(SourceInvalid, match=message):
+        with shrunk(line_bytes=64 if small else 1 << 20), pytest.raises(SourceInvalidError, match=message):
             text.pack("a,b\n" + "\n".join(lines) + "\n", delimiter=",")
 
 
@@ -35,7 +35,7 @@ def test_a_ragged_row_is_named(text: Csv, bad: str, fields: int, at: int, blank:
 def test_text_among_numbers_is_named_with_its_row(text: Csv, at: int) -> None:
     lines = [f"{i},{i / 4}" for i in range(1000)]
     lines[at] = f"{at},broken 7"
-    with shrunk(), pytest.raises(BadValue) as caught:
+    with shrunk(), pytest.raises(BadValueError) as caught:
         text.pack("a,close\n" + "\n".join(lines))
     assert str(caught.value) == (
         f"column 'close' of {text.path} holds values that are not double like those before them "
@@ -96,7 +96,7 @@ def test_times_settle_on_the_finest_unit(text: Csv) -> None:
 
 
 def test_time_zones_do_not_mix(text: Csv) -> None:
-    with shrunk(), pytest.raises(BadValue, match=r"first in row 31: '2020-01-02T00:00:00Z'"):
+    with shrunk(), pytest.raises(BadValueError, match=r"first in row 31: '2020-01-02T00:00:00Z'"):
         text.pack("t,x\n" + "2020-01-01T00:00:00,1\n" * 30 + "2020-01-02T00:00:00Z,2\n" * 30)
 
 
@@ -104,7 +104,7 @@ def test_a_time_format_is_followed(text: Csv) -> None:
     content = "t,x\n31/12/2019 23:59,1\n01/01/2020 00:00,2\n"
     store = text.pack(content, time="t", time_format="%d/%m/%Y %H:%M")
     assert np.diff(store.column("t")).tolist() == [60]
-    with pytest.raises(BadValue, match=r"the time column 't' .* is text that is not ISO 8601. Pass --time-format"):
+    with pytest.raises(BadValueError, match=r"the time column 't' .* is text that is not ISO 8601. Pass --time-format"):
         text.pack(content, time="t")
 
 
@@ -117,7 +117,10 @@ def test_integers_that_fit_int64_are_kept(text: Csv, number: int) -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_integers_beyond_int64_are_refused_and_not_rounded(text: Csv, number: int, late: bool) -> None:
     lines = ["1"] * (60 if late else 0) + [str(number)]
-    with shrunk(), pytest.raises(BadValue, match=rf"'a' of .* holds {number} in row {len(lines)}, an integer that float64 cannot"):
+    with (
+        shrunk(),
+        pytest.raises(BadValueError, match=rf"'a' of .* holds {number} in row {len(lines)}, an integer that float64 cannot"),
+    ):
         text.pack("a\n" + "\n".join(lines) + "\n")
     assert list(text.pack("a\n" + "\n".join(lines) + "\n", dtype="a=text").texts("a"))[-1] == str(number)
 
@@ -125,9 +128,9 @@ def test_integers_beyond_int64_are_refused_and_not_rounded(text: Csv, number: in
 @pytest.mark.parametrize("other", ["2.5", ""], ids=["fraction", "gap"])
 def test_large_integers_do_not_become_floats_beside_others(text: Csv, other: str) -> None:
     content = f"a,b\n1,1\n{2**53 + 1},1\n{other},1\n"
-    with pytest.raises(BadValue, match=f"{2**53 + 1} in row 2"):
+    with pytest.raises(BadValueError, match=f"{2**53 + 1} in row 2"):
         text.pack(content)
-    with shrunk(line_bytes=1), pytest.raises(BadValue, match=f"{2**53 + 1} in row 2"):
+    with shrunk(line_bytes=1), pytest.raises(BadValueError, match=f"{2**53 + 1} in row 2"):
         text.pack(content)
 
 
@@ -137,7 +140,7 @@ def test_large_integers_that_float64_holds_are_kept(text: Csv) -> None:
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "1.7976931348623159e308", "9" * 400, "9" * 5000])
 def test_numbers_beyond_float64_are_refused_and_not_infinite(text: Csv, number: str) -> None:
-    with pytest.raises(BadValue, match=rf"column 'a' of .* holds {number[:60]} in row 2, which is too large for float64"):
+    with pytest.raises(BadValueError, match=rf"column 'a' of .* holds {number[:60]} in row 2, which is too large for float64"):
         text.pack(f"a\n1.5\n{number}\n")
 
 
@@ -149,8 +152,8 @@ def test_infinity_is_a_number(text: Csv) -> None:
 
 
 def test_an_integer_asked_as_float32_is_not_rounded(text: Csv) -> None:
-    with pytest.raises(BadValue, match=r"16777217 in row 1 of .* which float32 cannot hold exactly"):
+    with pytest.raises(BadValueError, match=r"16777217 in row 1 of .* which float32 cannot hold exactly"):
         text.pack("a\n16777217\n", dtype="a=float32")
-    with pytest.raises(BadValue, match="16777217 in row 1"):
+    with pytest.raises(BadValueError, match="16777217 in row 1"):
         text.pack("a\n16777217\n", dtype="float32")
     assert text.pack("a\n0.1\n", dtype="a=float32").column("a").tolist() == [np.float32(0.1)]

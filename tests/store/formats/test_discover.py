@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from benchmarks.timemoe_folder import walks, write_folder
 
-from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import SUFFIXES, find_sources
 from stoker.store.pack.api import pack
@@ -103,22 +103,24 @@ def test_upper_case_suffixes_are_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["nothing.csv", "no/such/folder/"])
 def test_what_does_not_exist_is_said(tmp_path: Path, given: str) -> None:
-    with pytest.raises(SourceNotFound, match=r"(nothing.csv|no/such/folder/) does not exist. Give a file, a folder, or a pattern"):
+    with pytest.raises(
+        SourceNotFoundError, match=r"(nothing.csv|no/such/folder/) does not exist. Give a file, a folder, or a pattern"
+    ):
         names(str(tmp_path) + "/" + given)
 
 
 def test_a_pattern_that_matches_nothing_is_said_with_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SourceNotFound) as caught:
+    with pytest.raises(SourceNotFoundError) as caught:
         names("prices/*.csv")
     assert str(caught.value) == f"no file matches 'prices/*.csv' (looked in {tmp_path})."
 
 
 def test_a_folder_without_data_is_said_with_what_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(SourceEmpty, match=rf"folder {tmp_path} holds nothing to read: looked for .csv .*, but it is empty"):
+    with pytest.raises(SourceEmptyError, match=rf"folder {tmp_path} holds nothing to read: looked for .csv .*, but it is empty"):
         names(tmp_path)
     (tmp_path / "readme.md").write_text("hello")
-    with pytest.raises(SourceEmpty, match=r"but it holds 1 other files, like 'readme.md'"):
+    with pytest.raises(SourceEmptyError, match=r"but it holds 1 other files, like 'readme.md'"):
         names(tmp_path)
 
 
@@ -126,14 +128,14 @@ def test_an_empty_folder_among_the_matches_is_passed_over(folder: Path) -> None:
     (folder / "deep" / "empty").mkdir()
     (folder / "deep" / "readme").unlink()
     assert names(str(folder / "deep" / "*")) == ["er/y.csv", "z.csv"]
-    with pytest.raises(SourceNotFound, match="no file matches"):
+    with pytest.raises(SourceNotFoundError, match="no file matches"):
         names(str(folder / "deep" / "emp*"))
 
 
 @pytest.mark.parametrize("name", ["data.xyz", "data", ".csv", "data.csv.zip", "data.tar"])
 def test_an_unknown_suffix_is_said_with_the_known_ones(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("x\n1\n")
-    with pytest.raises(SourceInvalid, match=r"has the suffix '[.a-z]*', which no reader knows. Known: .csv .tsv"):
+    with pytest.raises(SourceInvalidError, match=r"has the suffix '[.a-z]*', which no reader knows. Known: .csv .tsv"):
         names(tmp_path / name)
 
 
@@ -144,13 +146,13 @@ def test_all_suffixes_are_in_the_message() -> None:
 def test_an_empty_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "b.csv").touch()
-    with pytest.raises(SourceEmpty, match=r"b.csv is empty \(0 bytes\)"):
+    with pytest.raises(SourceEmptyError, match=r"b.csv is empty \(0 bytes\)"):
         names(tmp_path)
 
 
 def test_a_compressed_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet.gz").write_bytes(b"\x1f\x8b")
-    with pytest.raises(SourceInvalid, match=r"is a compressed .parquet file, which cannot be read in parts"):
+    with pytest.raises(SourceInvalidError, match=r"is a compressed .parquet file, which cannot be read in parts"):
         names(tmp_path / "a.parquet.gz")
 
 
@@ -164,33 +166,33 @@ def test_a_link_to_a_file_is_a_file(folder: Path) -> None:
 
 def test_a_link_to_nowhere_is_said(folder: Path) -> None:
     (folder / "broken.csv").symlink_to(folder / "gone.csv")
-    with pytest.raises(SourceInvalid, match=r"broken.csv is a link to .*gone.csv, which does not exist"):
+    with pytest.raises(SourceInvalidError, match=r"broken.csv is a link to .*gone.csv, which does not exist"):
         names(folder)
 
 
 def test_a_link_to_a_folder_is_not_passed_over_in_silence(folder: Path) -> None:
     (folder / "loop").symlink_to(folder)
-    with pytest.raises(SourceInvalid, match=r"loop is a link to a folder, which is not followed"):
+    with pytest.raises(SourceInvalidError, match=r"loop is a link to a folder, which is not followed"):
         names(folder)
     assert names(folder / "loop" / "deep") == ["er/y.csv", "z.csv"]
 
 
 def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.csv")
-    with pytest.raises(SourceInvalid, match=r"a.csv is not a plain file"):
+    with pytest.raises(SourceInvalidError, match=r"a.csv is not a plain file"):
         names(tmp_path)
 
 
 def test_a_file_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # whoever runs the tests may be allowed everything
-    with pytest.raises(SourceInvalid, match=r"a.csv cannot be read: permission denied"):
+    with pytest.raises(SourceInvalidError, match=r"a.csv cannot be read: permission denied"):
         names(tmp_path)
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv")).write_text("x\n1\n")
-    with pytest.raises(SourceInvalid, match=r"udcff.csv' has a name that is not UTF-8. Rename it") as caught:
+    with pytest.raises(SourceInvalidError, match=r"udcff.csv' has a name that is not UTF-8. Rename it") as caught:
         pack(tmp_path, tmp_path / "out")
     str(caught.value).encode()
 
@@ -206,7 +208,7 @@ def test_a_folder_whose_name_is_not_utf8_is_no_trouble(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", [[1, 2], [None], b"a.csv", {"a.csv"}, object()])
 def test_what_is_no_path_is_refused(given: Any, tmp_path: Path) -> None:
-    with pytest.raises((OptionError, SourceNotFound)):
+    with pytest.raises((OptionError, SourceNotFoundError)):
         pack(given, tmp_path / "out")
 
 
@@ -281,5 +283,5 @@ def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: 
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(SourceInvalid, match=r"deep cannot be read: Permission denied\. Change its mode, or leave it out"):
+    with pytest.raises(SourceInvalidError, match=r"deep cannot be read: Permission denied\. Change its mode, or leave it out"):
         pack(data, tmp_path / "x.stoker")

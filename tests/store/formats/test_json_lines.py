@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import BadValue, SourceEmpty, SourceInvalid
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats.base import Place, Unfit
 from stoker.store.formats.json import JsonLinesSource
 
@@ -78,7 +78,7 @@ def test_a_later_block_that_needs_a_wider_type_is_unfit(tmp_path: Path) -> None:
 
 def test_a_later_block_of_another_kind_names_the_row(tmp_path: Path) -> None:
     one = source(tmp_path, '{"a": 1}\n' * 200_000 + '{"a": "n/a"}\n')
-    with pytest.raises(BadValue, match=r"column 'a' of .*a\.jsonl holds \"n/a\" in row 200,001"):
+    with pytest.raises(BadValueError, match=r"column 'a' of .*a\.jsonl holds \"n/a\" in row 200,001"):
         chunks_of(one, one.schema())
     assert one.find_misfit("a", pa.int64()) == (200_001, "n/a")
 
@@ -86,7 +86,7 @@ def test_a_later_block_of_another_kind_names_the_row(tmp_path: Path) -> None:
 def test_a_key_that_comes_up_late_names_the_row(tmp_path: Path) -> None:
     one = source(tmp_path, '{"a": 1}\n' * 200_000 + '{"a": 1, "late": 2}\n')
     for schema in (one.schema(), None):
-        with pytest.raises(SourceInvalid, match=r"row 200,001 of .* the key 'late'"):
+        with pytest.raises(SourceInvalidError, match=r"row 200,001 of .* the key 'late'"):
             chunks_of(one, schema)
 
 
@@ -105,18 +105,18 @@ def test_known_keys_need_not_be_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (b"", SourceEmpty, "is empty"),
-        (b"\n \r\n", SourceEmpty, "blank lines"),
-        (gzip.compress(b"", mtime=0), SourceEmpty, "blank lines"),
-        (b"{}\n{}\n", SourceEmpty, "only empty objects"),
-        (b"null\n", SourceInvalid, "row 1 .* found null"),
-        (b'{"a": 1}\nnull\n', SourceInvalid, "row 2 .* found null"),
-        (b'{"a": 1}\n[1]\n', SourceInvalid, "row 2 .* found a list"),
-        (b'[1]\n{"a": 1}\n', BadValue, "in row 2"),
-        (b"a,b\n1,2\n", SourceInvalid, "row 1 .* It begins with 'a,b'"),
-        (b'{"a": 1}\n{"a": \n', SourceInvalid, "row 2"),
-        (b"PAR1\x15\x04\x15\x10", SourceInvalid, "row 1"),
-        (gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], SourceInvalid, "cannot be decompressed"),
+        (b"", SourceEmptyError, "is empty"),
+        (b"\n \r\n", SourceEmptyError, "blank lines"),
+        (gzip.compress(b"", mtime=0), SourceEmptyError, "blank lines"),
+        (b"{}\n{}\n", SourceEmptyError, "only empty objects"),
+        (b"null\n", SourceInvalidError, "row 1 .* found null"),
+        (b'{"a": 1}\nnull\n', SourceInvalidError, "row 2 .* found null"),
+        (b'{"a": 1}\n[1]\n', SourceInvalidError, "row 2 .* found a list"),
+        (b'[1]\n{"a": 1}\n', BadValueError, "in row 2"),
+        (b"a,b\n1,2\n", SourceInvalidError, "row 1 .* It begins with 'a,b'"),
+        (b'{"a": 1}\n{"a": \n', SourceInvalidError, "row 2"),
+        (b"PAR1\x15\x04\x15\x10", SourceInvalidError, "row 1"),
+        (gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], SourceInvalidError, "cannot be decompressed"),
     ],
 )
 def test_odd_files_are_named(tmp_path: Path, content: bytes, error: type[Exception], message: str) -> None:
@@ -132,7 +132,7 @@ def test_other_encodings_with_a_mark_are_read(tmp_path: Path) -> None:
 
 
 def test_an_array_over_lines_is_not_jsonl(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalid, match="row 1"):
+    with pytest.raises(SourceInvalidError, match="row 1"):
         table_of(source(tmp_path, '[\n{"a": 1}\n]\n'))
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from stoker.errors import BadValue, SourceInvalid
+from stoker.errors import BadValueError, SourceInvalidError
 from stoker.store.formats import json as json_format
 from stoker.store.formats.base import Unfit
 from stoker.store.formats.json import JsonLinesSource, JsonRows, RowTexts
@@ -65,7 +65,7 @@ DEADLY = {
 
 @pytest.mark.parametrize("line", DEADLY.values(), ids=DEADLY.keys())
 def test_what_kills_the_fast_parser_is_an_error_here(rows: JsonRows, line: str) -> None:
-    with pytest.raises(SourceInvalid, match=r"row 1 of .*a\.jsonl is not valid"):
+    with pytest.raises(SourceInvalidError, match=r"row 1 of .*a\.jsonl is not valid"):
         rows.types(texts(line))
 
 
@@ -91,7 +91,7 @@ def test_lists_that_begin_with_null_keep_their_places(rows: JsonRows) -> None:
 )
 def test_integers_that_would_lose_digits_are_refused(rows: JsonRows, line: str) -> None:
     kind = pa.large_list(pa.float64()) if "[" in line else pa.float64()
-    with pytest.raises(BadValue, match="in row 1, but is float64, which cannot hold all its digits"):
+    with pytest.raises(BadValueError, match="in row 1, but is float64, which cannot hold all its digits"):
         rows.parse(texts(line), pa.schema([("a", kind)]), ["a"])
 
 
@@ -154,7 +154,7 @@ def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.
     ],
 )
 def test_values_of_another_kind_are_named(rows: JsonRows, kind: pa.DataType, line: str, found: str) -> None:
-    with pytest.raises(BadValue) as error:
+    with pytest.raises(BadValueError) as error:
         rows.parse(texts("{}", line), pa.schema([("a", kind)]), ["a"])
     assert f"holds {found} in row 2" in str(error.value)
 
@@ -178,7 +178,7 @@ def test_values_of_another_kind_are_named(rows: JsonRows, kind: pa.DataType, lin
 )
 def test_rows_that_are_not_valid_are_named(rows: JsonRows, line: str, reason: str) -> None:
     for schema in (pa.schema([("a", pa.float64())]), pa.schema([("a", pa.string())])):
-        with pytest.raises(SourceInvalid, match="row 3 of") as error:
+        with pytest.raises(SourceInvalidError, match="row 3 of") as error:
             rows.parse(texts('{"a": null}', "{}", line), schema, ["a"])
         assert reason in str(error.value)
         assert len(str(error.value)) < 400
@@ -186,7 +186,7 @@ def test_rows_that_are_not_valid_are_named(rows: JsonRows, line: str, reason: st
 
 def test_plain_values_cannot_break_out_of_their_column(rows: JsonRows) -> None:
     for line in ('[1],"x":[2]', '[1]} {"v":[2]', "[1],[2]", '[1]],"v":[[2]'):
-        with pytest.raises(SourceInvalid, match="row 1"):
+        with pytest.raises(SourceInvalidError, match="row 1"):
             rows.parse(texts(line, column="v"), pa.schema([("v", pa.large_list(pa.int64()))]), ["v"])
 
 
@@ -194,7 +194,7 @@ def test_columns_of_mixed_types_are_an_error_only_where_asked_for(rows: JsonRows
     lines = texts('{"a": 1, "b": 1}', '{"a": "x", "b": 2}')
     assert rows.types(lines).names == ["a", "b"]
     assert rows.parse(lines, pa.schema([("b", pa.int64())]), ["a", "b"]).to_pylist() == [{"b": 1}, {"b": 2}]
-    with pytest.raises(BadValue, match='holds "x" in row 2'):
+    with pytest.raises(BadValueError, match='holds "x" in row 2'):
         rows.parse(lines, pa.schema([("a", pa.int64())]), ["a", "b"])
 
 

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from stoker.errors import SourceInvalid, SourceTooLarge
+from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import json_text
 from stoker.store.formats.json_text import JsonText
 
@@ -110,7 +110,7 @@ def test_the_file_is_closed_with_the_cursor() -> None:
         assert text.value() == [1]
     assert file.closed
     other = io.BytesIO(b"{}")
-    with pytest.raises(SourceInvalid, match="expected '\\['"):
+    with pytest.raises(SourceInvalidError, match="expected '\\['"):
         JsonText(other, "doc.json", entered=True)
     assert other.closed
 
@@ -132,14 +132,14 @@ def test_elements_are_stepped_over() -> None:
 def test_a_document_that_is_cut_off_is_refused(document: str) -> None:
     text = cursor(document)
     text.enter()
-    with pytest.raises(SourceInvalid, match=r"doc\.json ends inside an array, after .* bytes"):
+    with pytest.raises(SourceInvalidError, match=r"doc\.json ends inside an array, after .* bytes"):
         elements_of(text, max_bytes=100)
 
 
 def test_a_line_break_inside_a_string_is_refused() -> None:
     text = cursor('["a\nb"]')
     text.enter()
-    with pytest.raises(SourceInvalid, match="at byte 4: a line break inside a text"):
+    with pytest.raises(SourceInvalidError, match="at byte 4: a line break inside a text"):
         text.take(max_bytes=100)
 
 
@@ -153,29 +153,29 @@ def test_what_follows_the_document_is_refused() -> None:
     text = cursor("[] []")
     text.enter()
     assert text.take(max_bytes=9) is None
-    with pytest.raises(SourceInvalid, match="expected the end of the file, found '\\[\\]'"):
+    with pytest.raises(SourceInvalidError, match="expected the end of the file, found '\\[\\]'"):
         text.finish()
 
 
 def test_a_doubled_key_is_refused() -> None:
-    with pytest.raises(SourceInvalid, match="the key 'a' comes twice"):
+    with pytest.raises(SourceInvalidError, match="the key 'a' comes twice"):
         cursor('{"a": 1, "a": 2}').value()
 
 
 def test_a_key_with_half_a_character_is_refused() -> None:
     text = cursor('{"\\ud800": 1}')
     text.expect(b"{")
-    with pytest.raises(SourceInvalid, match="not Unicode text"):
+    with pytest.raises(SourceInvalidError, match="not Unicode text"):
         text.key()
 
 
 def test_deep_nesting_is_refused() -> None:
-    with pytest.raises(SourceInvalid, match="not valid JSON"):
+    with pytest.raises(SourceInvalidError, match="not valid JSON"):
         cursor("[" * 100_000).value()
 
 
 def test_text_that_is_not_utf8_is_refused() -> None:
-    with pytest.raises(SourceInvalid, match="not UTF-8"):
+    with pytest.raises(SourceInvalidError, match="not UTF-8"):
         cursor(b'"\xff"').value()
 
 
@@ -183,11 +183,11 @@ def test_huge_values_and_elements_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(json_text, "MAX_VALUE_BYTES", 1000)
     monkeypatch.setattr(json_text, "MAX_LINE_BYTES", 1000)
     monkeypatch.setattr(json_text, "PIECE_BYTES", 64)
-    with pytest.raises(SourceTooLarge, match="a value of more than"):
+    with pytest.raises(SourceTooLargeError, match="a value of more than"):
         cursor('"' + "x" * 5000 + '"').value()
     text = cursor("[" + "1" * 5000 + "]")
     text.enter()
-    with pytest.raises(SourceTooLarge, match="an element of more than"):
+    with pytest.raises(SourceTooLargeError, match="an element of more than"):
         text.take(max_bytes=10)
 
 

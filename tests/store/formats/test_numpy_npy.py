@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import BadValue, SourceChanged, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import numpy
 from stoker.store.formats.numpy import NpySource
 
@@ -92,7 +92,7 @@ def test_wide_leaves_one_axis_alone(tmp_path: Path) -> None:
 
 def test_too_many_columns_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numpy, "MAX_COLUMNS", 2)
-    with pytest.raises(SourceTooLarge, match="3 columns"):
+    with pytest.raises(SourceTooLargeError, match="3 columns"):
         source(tmp_path, np.zeros((1, 3)), wide=True).schema()
 
 
@@ -133,7 +133,7 @@ class _Trap:
 def test_object_arrays_are_refused_and_never_unpickled(tmp_path: Path) -> None:
     trap = tmp_path / "sprung"
     array = np.array([_Trap(str(trap))], dtype=object)
-    with pytest.raises(SourceInvalid, match="Python objects, which could run code"):
+    with pytest.raises(SourceInvalidError, match="Python objects, which could run code"):
         table_of(source(tmp_path, array))
     assert not trap.exists()
     np.load(tmp_path / "a.npy", allow_pickle=True)  # the trap does work: this is the control
@@ -142,7 +142,7 @@ def test_object_arrays_are_refused_and_never_unpickled(tmp_path: Path) -> None:
 
 def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
     trap = tmp_path / "sprung"
-    with pytest.raises(SourceInvalid, match=r"is not a \.npy file"):
+    with pytest.raises(SourceInvalidError, match=r"is not a \.npy file"):
         table_of(source(tmp_path, pickle.dumps(_Trap(str(trap)))))
     assert not trap.exists()
 
@@ -162,7 +162,7 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_other_arrays_are_refused(tmp_path: Path, array: Any, what: str) -> None:
-    with pytest.raises(SourceInvalid, match=what):
+    with pytest.raises(SourceInvalidError, match=what):
         source(tmp_path, array).schema()
 
 
@@ -174,26 +174,26 @@ def header(text: str, version: tuple[int, int] = (1, 0), length: int | None = No
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (b"", SourceEmpty, "is empty"),
-        (b"\x93NUMPY", SourceInvalid, "is not a"),
-        (b"a,b\n1,2\n", SourceInvalid, "it begins with b'a,b"),
-        (header("{}", (9, 0)), SourceInvalid, "version 9.0"),
-        (header("{}", length=60000)[:40], SourceInvalid, "ends inside its header"),
-        (header("{}", (2, 0), length=2**31), SourceInvalid, "declares a header of"),
-        (header("{}"), SourceInvalid, "damaged .npy header"),
-        (header("(" * 5000), SourceInvalid, "damaged .npy header"),
-        (header("__import__('os').getcwd()\n"), SourceInvalid, "damaged .npy header"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}\n"), SourceInvalid, "shape"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (True,)}\n") + bytes(8), SourceInvalid, "shape"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (2**70,)}\n"), SourceInvalid, "damaged"),
-        (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({2**70},)}}\n"), SourceInvalid, "cut off"),
-        (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({10**18}, 0)}}\n"), SourceEmpty, "holds no value"),
-        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), 'x': 1}\n"), SourceInvalid, "damaged"),
-        (header("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalid, "records"),
-        (header("{'descr': ('<f8', (2,)), 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalid, "a.npy"),
-        (saved(np.arange(4.0))[:-1], SourceInvalid, "is cut off: 159 bytes found, 160 expected"),
-        (saved(np.arange(4.0)) + b"x", SourceInvalid, "longer than it says: 161 bytes found, 160 expected"),
-        (saved(np.array([True]))[:-1] + b"\x02", BadValue, "neither 0 nor 1"),
+        (b"", SourceEmptyError, "is empty"),
+        (b"\x93NUMPY", SourceInvalidError, "is not a"),
+        (b"a,b\n1,2\n", SourceInvalidError, "it begins with b'a,b"),
+        (header("{}", (9, 0)), SourceInvalidError, "version 9.0"),
+        (header("{}", length=60000)[:40], SourceInvalidError, "ends inside its header"),
+        (header("{}", (2, 0), length=2**31), SourceInvalidError, "declares a header of"),
+        (header("{}"), SourceInvalidError, "damaged .npy header"),
+        (header("(" * 5000), SourceInvalidError, "damaged .npy header"),
+        (header("__import__('os').getcwd()\n"), SourceInvalidError, "damaged .npy header"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}\n"), SourceInvalidError, "shape"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (True,)}\n") + bytes(8), SourceInvalidError, "shape"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (2**70,)}\n"), SourceInvalidError, "damaged"),
+        (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({2**70},)}}\n"), SourceInvalidError, "cut off"),
+        (header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({10**18}, 0)}}\n"), SourceEmptyError, "holds no value"),
+        (header("{'descr': '<f8', 'fortran_order': False, 'shape': (1,), 'x': 1}\n"), SourceInvalidError, "damaged"),
+        (header("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalidError, "records"),
+        (header("{'descr': ('<f8', (2,)), 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalidError, "a.npy"),
+        (saved(np.arange(4.0))[:-1], SourceInvalidError, "is cut off: 159 bytes found, 160 expected"),
+        (saved(np.arange(4.0)) + b"x", SourceInvalidError, "longer than it says: 161 bytes found, 160 expected"),
+        (saved(np.array([True]))[:-1] + b"\x02", BadValueError, "neither 0 nor 1"),
     ],
 )
 def test_odd_files_are_named(tmp_path: Path, content: bytes, error: type[Exception], message: str) -> None:
@@ -207,7 +207,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
     one = source(tmp_path, np.arange(100.0))
     schema = one.schema()
     (tmp_path / "a.npy").write_bytes(saved(np.arange(100.0))[:-100])
-    with pytest.raises(SourceChanged, match="changed while it was read"):
+    with pytest.raises(SourceChangedError, match="changed while it was read"):
         chunks_of(one, schema)
 
 
@@ -217,7 +217,7 @@ def test_damaged_headers_never_crash(tmp_path: Path, rng: np.random.Generator) -
         data = bytearray(good)
         for _ in range(int(rng.integers(1, 4))):
             data[int(rng.integers(len(data)))] = int(rng.integers(256))
-        with contextlib.suppress(SourceInvalid, SourceEmpty, BadValue):
+        with contextlib.suppress(SourceInvalidError, SourceEmptyError, BadValueError):
             assert table_of(source(tmp_path, bytes(data))).num_rows <= 32
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import numpy
 from stoker.store.formats.numpy import NpzSource
 
@@ -68,7 +68,7 @@ def test_reading_goes_on_behind_every_chunk(tmp_path: Path, compressed: bool, or
 def test_large_fortran_arrays_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numpy, "MAX_FORTRAN_BYTES", 100)
     one = source(tmp_path, {"x": np.asfortranarray(np.zeros((10, 10)))})
-    with pytest.raises(SourceTooLarge, match=r"'x\.npy' in .*a\.npz is in Fortran order"):
+    with pytest.raises(SourceTooLargeError, match=r"'x\.npy' in .*a\.npz is in Fortran order"):
         table_of(one)
 
 
@@ -92,27 +92,31 @@ def damaged_checksum() -> bytes:
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (b"", SourceEmpty, "is empty"),
-        (b"PK\x05\x06" + bytes(18), SourceEmpty, "holds no array"),
-        (b"not a zip", SourceInvalid, "not a .npz archive"),
-        (archive(("x.npy", member(np.arange(4.0))))[:-30], SourceInvalid, "not a .npz archive"),
-        (damaged_checksum(), SourceInvalid, "CRC"),
-        (bomb(), SourceInvalid, "longer than it says: 50,000,160 bytes found, 160 expected"),
-        (archive(("x.npy", member(np.arange(4.0))[:-8])), SourceInvalid, "'x.npy' in .* is cut off: 152 bytes found, 160 expected"),
+        (b"", SourceEmptyError, "is empty"),
+        (b"PK\x05\x06" + bytes(18), SourceEmptyError, "holds no array"),
+        (b"not a zip", SourceInvalidError, "not a .npz archive"),
+        (archive(("x.npy", member(np.arange(4.0))))[:-30], SourceInvalidError, "not a .npz archive"),
+        (damaged_checksum(), SourceInvalidError, "CRC"),
+        (bomb(), SourceInvalidError, "longer than it says: 50,000,160 bytes found, 160 expected"),
+        (
+            archive(("x.npy", member(np.arange(4.0))[:-8])),
+            SourceInvalidError,
+            "'x.npy' in .* is cut off: 152 bytes found, 160 expected",
+        ),
         (
             archive(("x.npy", member(np.arange(4.0))), ("y.npy", member(np.arange(5.0)))),
-            SourceInvalid,
+            SourceInvalidError,
             "different first axes: x \\(4,\\), y",
         ),
         (
             archive(("x.npy", member(np.arange(4.0))), ("readme.txt", b"hello")),
-            SourceInvalid,
+            SourceInvalidError,
             "'readme.txt' in .* is not a plain or deflated",
         ),
-        (archive(("x.npy", member(np.arange(4.0))), method=zipfile.ZIP_LZMA), SourceInvalid, "not a plain or deflated"),
-        (archive(("x.npy", member(np.array(1.0)))), SourceInvalid, "0 axes"),
-        (archive(("x.npy", member(np.array(["a"])))), SourceInvalid, "texts"),
-        (archive(("x.npy", b"")), SourceInvalid, "'x.npy' in .* is not a .npy file"),
+        (archive(("x.npy", member(np.arange(4.0))), method=zipfile.ZIP_LZMA), SourceInvalidError, "not a plain or deflated"),
+        (archive(("x.npy", member(np.array(1.0)))), SourceInvalidError, "0 axes"),
+        (archive(("x.npy", member(np.array(["a"])))), SourceInvalidError, "texts"),
+        (archive(("x.npy", b"")), SourceInvalidError, "'x.npy' in .* is not a .npy file"),
     ],
     ids=[f"case{number}" for number in range(13)],  # not the bytes: an archive holds the time it was made at
 )
@@ -125,18 +129,18 @@ def test_odd_files_are_named(tmp_path: Path, content: bytes, error: type[Excepti
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_doubled_members_are_refused(tmp_path: Path) -> None:
     data = archive(("x.npy", member(np.arange(4.0))), ("x.npy", member(np.arange(4.0))))
-    with pytest.raises(SourceInvalid, match="twice"):
+    with pytest.raises(SourceInvalidError, match="twice"):
         source(tmp_path, data).schema()
 
 
 def test_objects_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalid, match="could run code"):
+    with pytest.raises(SourceInvalidError, match="could run code"):
         source(tmp_path, {"x": np.array([{}], dtype=object)}).schema()
 
 
 def test_too_many_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numpy, "MAX_MEMBERS", 1)
-    with pytest.raises(SourceTooLarge, match="2 arrays"):
+    with pytest.raises(SourceTooLargeError, match="2 arrays"):
         source(tmp_path, {"x": np.zeros(1), "y": np.zeros(1)}).schema()
 
 
@@ -146,7 +150,7 @@ def test_a_directory_that_lost_an_array_is_refused(tmp_path: Path) -> None:
     end[12:16] = (int.from_bytes(end[12:16], "little") // 2).to_bytes(4, "little")  # the size of the directory
     with zipfile.ZipFile(io.BytesIO(data[:-22] + end)) as lenient:
         assert lenient.namelist() == ["y.npy"]  # without the guard a column is lost
-    with pytest.raises(SourceInvalid, match="1 arrays found, 2 expected"):
+    with pytest.raises(SourceInvalidError, match="1 arrays found, 2 expected"):
         source(tmp_path, data[:-22] + bytes(end)).schema()
 
 
@@ -157,6 +161,6 @@ def test_damaged_archives_never_crash(tmp_path: Path, rng: np.random.Generator) 
     for _ in range(300):
         data = bytearray(good)
         data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
-        with contextlib.suppress(SourceInvalid, SourceEmpty):
+        with contextlib.suppress(SourceInvalidError, SourceEmptyError):
             # Only what no checksum covers (names, dates) may change unseen.
             assert table_of(source(tmp_path, bytes(data))).columns == whole.columns

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValue, SourceEmpty, SourceError, SourceInvalid
+from stoker.errors import BadValueError, SourceEmptyError, SourceError, SourceInvalidError
 from stoker.store.formats.base import Chunk, Place
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.pack.api import pack
@@ -139,7 +139,7 @@ WITH_A_GAP = {
 def test_policies_know_every_type(tmp_path: Path, policy: Any, kind: str) -> None:
     values = WITH_A_GAP[kind]
     if policy == "error":
-        with pytest.raises(BadValue, match=r"column 'v' is missing in row 2 of .*a.parquet"):
+        with pytest.raises(BadValueError, match=r"column 'v' is missing in row 2 of .*a.parquet"):
             packed(tmp_path, {"v": values}, missing=policy)
         return
     store = packed(tmp_path, {"v": values}, missing=policy)
@@ -172,7 +172,7 @@ def test_lists_are_series(tmp_path: Path, kind: pa.DataType) -> None:
 
 def test_lists_of_one_row_must_be_equally_long(tmp_path: Path) -> None:
     columns = {"x": pa.array([[1.0], [2.0, 3.0]]), "y": pa.array([[1.0], [2.0]])}
-    with pytest.raises(SourceInvalid, match=r"row 2 of .*a.parquet has 1 values in 'y' but 2 in 'x'"):
+    with pytest.raises(SourceInvalidError, match=r"row 2 of .*a.parquet has 1 values in 'y' but 2 in 'x'"):
         packed(tmp_path, columns)
 
 
@@ -187,7 +187,7 @@ def test_lists_of_categories_and_times(tmp_path: Path) -> None:
 def test_a_file_without_rows(tmp_path: Path) -> None:
     schema = pa.schema({"x": pa.float64()})
     pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
-    with pytest.raises(SourceEmpty, match=r"a.parquet holds no rows, so there is nothing to pack"):
+    with pytest.raises(SourceEmptyError, match=r"a.parquet holds no rows, so there is nothing to pack"):
         pack(tmp_path / "a.parquet", tmp_path / "out")
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "b.parquet")
     store = pack(str(tmp_path / "*.parquet"), tmp_path / "out")
@@ -244,7 +244,7 @@ def test_without_the_checksums_damage_would_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"PAR1", b"not parquet at all", b"PAR1" + bytes(100) + b"PAR1", b"\x00" * 12])
 def test_what_is_not_parquet_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.parquet").write_bytes(content)
-    with pytest.raises(SourceInvalid, match=r"a.parquet is damaged or not Parquet"):
+    with pytest.raises(SourceInvalidError, match=r"a.parquet is damaged or not Parquet"):
         pack(tmp_path / "a.parquet", tmp_path / "out")
 
 
@@ -253,5 +253,5 @@ def test_a_file_that_was_cut_is_named(tmp_path: Path) -> None:
     whole = (tmp_path / "a.parquet").read_bytes()
     for length in (1, 8, len(whole) // 2, len(whole) - 1):
         (tmp_path / "a.parquet").write_bytes(whole[:length])
-        with pytest.raises(SourceInvalid, match=r"a.parquet is damaged or not Parquet"):
+        with pytest.raises(SourceInvalidError, match=r"a.parquet is damaged or not Parquet"):
             pack(tmp_path / "a.parquet", tmp_path / "out")

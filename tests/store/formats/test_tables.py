@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes
 
-from stoker.errors import BadValue, OptionError, SourceInvalid
+from stoker.errors import BadValueError, OptionError, SourceInvalidError
 from stoker.store.formats.tables import is_table, table_source
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
@@ -141,7 +141,7 @@ def test_an_index_of_times_is_data_even_without_a_name(tmp_path: Path) -> None:
 
 def test_an_index_named_like_a_column_is_refused(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1, 2]}, index=pd.Index([5, 6], name="x"))
-    with pytest.raises(SourceInvalid, match=r"the DataFrame cannot be read as a table: .*x"):
+    with pytest.raises(SourceInvalidError, match=r"the DataFrame cannot be read as a table: .*x"):
         pack(frame, tmp_path / "out")
 
 
@@ -174,7 +174,7 @@ def test_types_of_pandas(tmp_path: Path, values: Any, label: str, missing: int) 
     ids=["mixed", "dicts", "objects", "complex"],
 )
 def test_objects_of_pandas_are_refused(tmp_path: Path, values: Any) -> None:
-    with pytest.raises(SourceInvalid, match=r"the DataFrame cannot be read as a table|which a store cannot hold"):
+    with pytest.raises(SourceInvalidError, match=r"the DataFrame cannot be read as a table|which a store cannot hold"):
         pack(pd.DataFrame({"v": values}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -182,7 +182,7 @@ def test_objects_of_pandas_are_refused(tmp_path: Path, values: Any) -> None:
 def test_columns_that_are_no_texts_get_their_name(tmp_path: Path) -> None:
     assert list(pack(pd.DataFrame({0: [1], 1: [2]}), tmp_path / "out").schema) == ["0", "1"]
     twice = pd.DataFrame([[1, 2]], columns=["a", "a"])
-    with pytest.raises(SourceInvalid, match=r"two columns named 'a'|Duplicate column names"):
+    with pytest.raises(SourceInvalidError, match=r"two columns named 'a'|Duplicate column names"):
         pack(twice, tmp_path / "out")
 
 
@@ -225,25 +225,25 @@ def test_lists_and_arrays_of_polars_are_series(tmp_path: Path) -> None:
     ("given", "error", "message"),
     [
         ({"x": np.array([1, "a"], dtype=object)}, OptionError, "column 'x' is an object array"),
-        ({"x": [1, "a"]}, SourceInvalid, "the dict cannot be read as a table"),
-        ({"x": [2**53 + 1, 0.5]}, SourceInvalid, "the dict cannot be read as a table: Integer value 9007199254740993"),
-        ({"x": [2**63, -1]}, SourceInvalid, "the dict cannot be read as a table"),
-        ([[1, 2], [[3]]], SourceInvalid, "the list cannot be read as a table"),
+        ({"x": [1, "a"]}, SourceInvalidError, "the dict cannot be read as a table"),
+        ({"x": [2**53 + 1, 0.5]}, SourceInvalidError, "the dict cannot be read as a table: Integer value 9007199254740993"),
+        ({"x": [2**63, -1]}, SourceInvalidError, "the dict cannot be read as a table"),
+        ([[1, 2], [[3]]], SourceInvalidError, "the list cannot be read as a table"),
         ({"x": np.array([1, None])}, OptionError, "column 'x' is an object array"),
         ({"x": np.zeros((2, 2, 2))}, OptionError, "column 'x' has 3 axes"),
         (np.array(5), OptionError, "column 'value' has 0 axes"),
         ([np.zeros((2, 2))], OptionError, "must be a list of one-dimensional arrays of numbers"),
         ([np.array(["a"])], OptionError, "must be a list of one-dimensional arrays of numbers"),
-        ({"x": [1, 2], "y": [1]}, SourceInvalid, "the dict cannot be read as a table"),
-        ({"x": np.array([1j])}, SourceInvalid, "the dict cannot be read as a table"),
-        ({"x": np.array([b"ab"])}, SourceInvalid, "is binary, which a store cannot hold"),
-        (np.zeros(2, dtype=[("a", "<i4"), ("b", "<f8")]), (SourceInvalid, OptionError), "cannot"),
+        ({"x": [1, 2], "y": [1]}, SourceInvalidError, "the dict cannot be read as a table"),
+        ({"x": np.array([1j])}, SourceInvalidError, "the dict cannot be read as a table"),
+        ({"x": np.array([b"ab"])}, SourceInvalidError, "is binary, which a store cannot hold"),
+        (np.zeros(2, dtype=[("a", "<i4"), ("b", "<f8")]), (SourceInvalidError, OptionError), "cannot"),
         ({}, OptionError, "<dict> has no columns"),
         (object(), OptionError, "object is no data"),
         (None, OptionError, "NoneType is no data"),
         (5, OptionError, "int is no data"),
         ([], OptionError, "list is no data"),
-        ({"\ud800": [1]}, SourceInvalid, "the dict cannot be read as a table"),
+        ({"\ud800": [1]}, SourceInvalidError, "the dict cannot be read as a table"),
         ([np.array([2**53 + 1]), np.array([0.5])], OptionError, "9007199254740993.*float64"),
         ([np.array([2**64 - 1], dtype="u8"), np.array([-1])], OptionError, "18446744073709551615 and would be float64"),
     ],
@@ -258,7 +258,7 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path, given: Any, error: typ
 def test_a_key_of_integers_beyond_int64_is_kept(tmp_path: Path) -> None:
     store = pack({"k": np.array([2**64 - 1, 1], dtype="u8"), "x": [1, 2]}, tmp_path / "out", series="k")
     assert store.column("k").tolist() == [1, 2**64 - 1]
-    with pytest.raises(BadValue, match="the key 'k' is missing in row 2 of <Table>"):
+    with pytest.raises(BadValueError, match="the key 'k' is missing in row 2 of <Table>"):
         pack(pa.table({"k": [1, None], "x": [1, 2]}), tmp_path / "out", replace=True, series="k")
 
 

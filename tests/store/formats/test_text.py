@@ -16,7 +16,7 @@ import pytest
 import zstandard
 from hypothesis import given
 
-from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import text as texts
 from stoker.store.formats.text import Readable, is_compressed, line_blocks, open_text
 
@@ -58,7 +58,7 @@ def test_members_end_to_end_are_one_text(tmp_path: Path, kind: str) -> None:
 def test_every_cut_of_a_compressed_file_is_found(tmp_path: Path, kind: str) -> None:
     packed = COMPRESSORS[kind](LINES)
     for length in range(MAGIC_BYTES[kind], len(packed)):
-        with pytest.raises(SourceInvalid, match=r"file cannot be decompressed: .*Fetch or make the file again"):
+        with pytest.raises(SourceInvalidError, match=r"file cannot be decompressed: .*Fetch or make the file again"):
             decoded(tmp_path, packed[:length])
 
 
@@ -66,12 +66,12 @@ def test_every_cut_of_a_compressed_file_is_found(tmp_path: Path, kind: str) -> N
 def test_damage_within_a_compressed_file_is_found(tmp_path: Path, kind: str) -> None:
     packed = bytearray(COMPRESSORS[kind](LINES))
     packed[len(packed) // 2] ^= 0xFF
-    with pytest.raises(SourceInvalid, match="cannot be decompressed"):
+    with pytest.raises(SourceInvalidError, match="cannot be decompressed"):
         decoded(tmp_path, bytes(packed))
 
 
 def test_an_empty_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceEmpty, match=r"file is empty \(0 bytes\)"):
+    with pytest.raises(SourceEmptyError, match=r"file is empty \(0 bytes\)"):
         decoded(tmp_path, b"")
 
 
@@ -102,7 +102,7 @@ def test_utf32_is_known_by_its_mark(tmp_path: Path, order: bytes) -> None:
 
 
 def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalid, match=r"file is not utf-16.*Pass the right --encoding"):
+    with pytest.raises(SourceInvalidError, match=r"file is not utf-16.*Pass the right --encoding"):
         decoded(tmp_path, b"\xff\xfe\x00\xd8\x00\x00", "utf-8")
     with pytest.raises(OptionError, match="'klingon' is not an encoding"):
         decoded(tmp_path, LINES, "klingon")
@@ -176,9 +176,9 @@ def test_reading_goes_on_from_any_line(line: int, size: int) -> None:
 def test_a_line_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "MAX_LINE_BYTES", 1000)
     assert cut(b"x" * 900 + b"\n", 10)
-    with pytest.raises(SourceTooLarge, match=r"file has a line of more than 1.0 kB at byte 4\. Check the file"):
+    with pytest.raises(SourceTooLargeError, match=r"file has a line of more than 1.0 kB at byte 4\. Check the file"):
         cut(b"a,b\n" + b"x" * 5000 + b"\n", 10)
-    with pytest.raises(SourceTooLarge, match=r"or a quote that is never closed"):
+    with pytest.raises(SourceTooLargeError, match=r"or a quote that is never closed"):
         cut(b'a,"b\n' + b"x\n" * 5000, 10)
 
 

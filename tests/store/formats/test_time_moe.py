@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import BadValue, SourceChanged, SourceEmpty, SourceInvalid
+from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats import time_moe
 from stoker.store.formats.base import Place
 from stoker.store.formats.time_moe import TimeMoeSource
@@ -133,41 +133,41 @@ def test_the_size_is_that_of_all_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"num_sequences": 3}, SourceInvalid, "describes 2 sequences, 3 expected"),
-        ({"num_sequences": 1}, SourceInvalid, "describes 2 sequences, 1 expected"),
-        ({"num_sequences": True}, SourceInvalid, "num_sequences 'True'"),
-        ({"num_sequences": ...}, SourceInvalid, "no key 'num_sequences'"),
-        ({"dtype": "object"}, SourceInvalid, "the dtype 'object'; expected one of float16"),
-        ({"dtype": ">f4"}, SourceInvalid, "the dtype '>f4'"),
-        ({"dtype": 5}, SourceInvalid, "the dtype '5'"),
-        ({"dtype": "float64"}, SourceInvalid, "cut off: 20 bytes found, 40 expected"),
-        ({"dtype": "float16"}, SourceInvalid, "longer than meta.json says: 20 bytes found, 10 expected"),
-        ({"files": []}, SourceInvalid, "no object of names"),
-        ({"files": {"data-1-of-1.bin": -5}}, SourceInvalid, "elements; expected a whole number"),
-        ({"files": {"data-1-of-1.bin": 1e3}}, SourceInvalid, "elements; expected a whole number"),
-        ({"files": {"data-1-of-1.bin": 5, "data-01-of-1.bin": 5}}, SourceInvalid, "a number of its own"),
-        ({"files": {"data.bin": 5}}, SourceInvalid, "expected names like"),
-        ({"files": {"data-2-of-2.bin": 5}}, SourceInvalid, "which is not in"),
-        ({"files": {"../x-1-of-1.bin": 5}}, SourceInvalid, "expected the plain name"),
-        ({"files": {"/etc/x-1-y": 5}}, SourceInvalid, "expected the plain name"),
-        ({"files": {"x-1-\0": 5}}, SourceInvalid, "expected the plain name"),
-        ({"scales": []}, SourceEmpty, "describes no sequence"),
-        ({"scales": {}}, SourceInvalid, "not valid JSON at byte"),
-        ({"scales": [1, 2]}, SourceInvalid, "row 1 of .* found an integer"),
-        ({"scales": [{"offset": 0}, {"offset": 2}]}, SourceInvalid, "whole number 'length'"),
-        ({"scales": [{"offset": 0.5, "length": 1}] * 2}, SourceInvalid, "whole number 'offset'"),
-        ({"scales": [{"offset": 0, "length": 2}, {"offset": None, "length": 1}]}, SourceInvalid, "sequence 2 of"),
+        ({"num_sequences": 3}, SourceInvalidError, "describes 2 sequences, 3 expected"),
+        ({"num_sequences": 1}, SourceInvalidError, "describes 2 sequences, 1 expected"),
+        ({"num_sequences": True}, SourceInvalidError, "num_sequences 'True'"),
+        ({"num_sequences": ...}, SourceInvalidError, "no key 'num_sequences'"),
+        ({"dtype": "object"}, SourceInvalidError, "the dtype 'object'; expected one of float16"),
+        ({"dtype": ">f4"}, SourceInvalidError, "the dtype '>f4'"),
+        ({"dtype": 5}, SourceInvalidError, "the dtype '5'"),
+        ({"dtype": "float64"}, SourceInvalidError, "cut off: 20 bytes found, 40 expected"),
+        ({"dtype": "float16"}, SourceInvalidError, "longer than meta.json says: 20 bytes found, 10 expected"),
+        ({"files": []}, SourceInvalidError, "no object of names"),
+        ({"files": {"data-1-of-1.bin": -5}}, SourceInvalidError, "elements; expected a whole number"),
+        ({"files": {"data-1-of-1.bin": 1e3}}, SourceInvalidError, "elements; expected a whole number"),
+        ({"files": {"data-1-of-1.bin": 5, "data-01-of-1.bin": 5}}, SourceInvalidError, "a number of its own"),
+        ({"files": {"data.bin": 5}}, SourceInvalidError, "expected names like"),
+        ({"files": {"data-2-of-2.bin": 5}}, SourceInvalidError, "which is not in"),
+        ({"files": {"../x-1-of-1.bin": 5}}, SourceInvalidError, "expected the plain name"),
+        ({"files": {"/etc/x-1-y": 5}}, SourceInvalidError, "expected the plain name"),
+        ({"files": {"x-1-\0": 5}}, SourceInvalidError, "expected the plain name"),
+        ({"scales": []}, SourceEmptyError, "describes no sequence"),
+        ({"scales": {}}, SourceInvalidError, "not valid JSON at byte"),
+        ({"scales": [1, 2]}, SourceInvalidError, "row 1 of .* found an integer"),
+        ({"scales": [{"offset": 0}, {"offset": 2}]}, SourceInvalidError, "whole number 'length'"),
+        ({"scales": [{"offset": 0.5, "length": 1}] * 2}, SourceInvalidError, "whole number 'offset'"),
+        ({"scales": [{"offset": 0, "length": 2}, {"offset": None, "length": 1}]}, SourceInvalidError, "sequence 2 of"),
         (
             {"scales": [{"offset": 0, "length": 2}, {"offset": 2, "length": 4}]},
-            SourceInvalid,
+            SourceInvalidError,
             "sequence 2 .* offset 2 with length 4, but .* 5 el",
         ),
-        ({"scales": [{"offset": 0, "length": 2}, {"offset": -1, "length": 1}]}, SourceInvalid, "sequence 2 of .* offset -1"),
-        ({"scales": [{"offset": 0, "length": 2}, {"offset": 0, "length": -1}]}, SourceInvalid, "sequence 2 of"),
-        ({"scales": [{"offset": 2**62, "length": 2**62}] * 2}, SourceInvalid, "sequence 1 of"),
-        ({"scales": [{"offset": 0, "length": 1}, {"offset": 0, "length": "1"}]}, BadValue, '"1" in row 2'),
-        ({"scales": [{"offset": 0, "length": 1, "sequence": 1}] * 2}, SourceInvalid, "a key 'sequence'"),
-        ({"scales": [{"offset": 0, "length": 1, "id": 1}, {"offset": 0, "length": 1, "id": "x"}]}, BadValue, '"x" in row 2'),
+        ({"scales": [{"offset": 0, "length": 2}, {"offset": -1, "length": 1}]}, SourceInvalidError, "sequence 2 of .* offset -1"),
+        ({"scales": [{"offset": 0, "length": 2}, {"offset": 0, "length": -1}]}, SourceInvalidError, "sequence 2 of"),
+        ({"scales": [{"offset": 2**62, "length": 2**62}] * 2}, SourceInvalidError, "sequence 1 of"),
+        ({"scales": [{"offset": 0, "length": 1}, {"offset": 0, "length": "1"}]}, BadValueError, '"1" in row 2'),
+        ({"scales": [{"offset": 0, "length": 1, "sequence": 1}] * 2}, SourceInvalidError, "a key 'sequence'"),
+        ({"scales": [{"offset": 0, "length": 1, "id": 1}, {"offset": 0, "length": 1, "id": "x"}]}, BadValueError, '"x" in row 2'),
     ],
 )
 def test_odd_descriptions_are_named(tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -179,13 +179,13 @@ def test_odd_descriptions_are_named(tmp_path: Path, changes: dict[str, Any], err
 def test_a_type_that_changes_late_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time_moe, "_SCALES_BYTES", 100)
     one = write(tmp_path / "set", np.arange(20, dtype="<f4"), places(*[1] * 20, id=[1] * 19 + [1.5]))
-    with pytest.raises(BadValue, match=r"sequence 20 of .* has 1\.5 under 'id', but those before it have int64"):
+    with pytest.raises(BadValueError, match=r"sequence 20 of .* has 1\.5 under 'id', but those before it have int64"):
         table_of(one)
 
 
 def test_scaled_integers_are_refused(tmp_path: Path) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<i4"), places(2, 3, mean=[0.5] * 2, std=[2.0] * 2))
-    with pytest.raises(SourceInvalid, match="scaled integers cannot be read"):
+    with pytest.raises(SourceInvalidError, match="scaled integers cannot be read"):
         table_of(one)
 
 
@@ -193,7 +193,7 @@ def test_scaled_integers_are_refused(tmp_path: Path) -> None:
 def test_a_truncated_file_is_named_with_its_sizes(tmp_path: Path, num_bytes: int) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
     os.truncate(tmp_path / "set" / "data-1-of-1.bin", num_bytes)
-    with pytest.raises(SourceInvalid, match=rf"data-1-of-1\.bin is cut off: {num_bytes} bytes found, 20 expected"):
+    with pytest.raises(SourceInvalidError, match=rf"data-1-of-1\.bin is cut off: {num_bytes} bytes found, 20 expected"):
         one.schema()
 
 
@@ -201,7 +201,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
     schema = one.schema()
     os.truncate(tmp_path / "set" / "data-1-of-1.bin", 4)
-    with pytest.raises(SourceChanged, match=r"data-1-of-1\.bin changed while it was read"):
+    with pytest.raises(SourceChangedError, match=r"data-1-of-1\.bin changed while it was read"):
         chunks_of(one, schema)
 
 
@@ -210,7 +210,7 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "set" / "data-1-of-1.bin"
     data.rename(tmp_path / "outside.bin")
     data.symlink_to("../outside.bin")
-    with pytest.raises(SourceInvalid, match="a link that leads out"):
+    with pytest.raises(SourceInvalidError, match="a link that leads out"):
         one.schema()
     data.unlink()
     (tmp_path / "outside.bin").rename(tmp_path / "set" / "inside.bin")
@@ -223,31 +223,31 @@ def test_devices_and_folders_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "set" / "data-1-of-1.bin"
     data.unlink()
     os.mkfifo(data)
-    with pytest.raises(SourceInvalid, match="not a plain file"):
+    with pytest.raises(SourceInvalidError, match="not a plain file"):
         one.schema()
 
 
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        (b"", SourceEmpty, "is empty"),
-        (b"[1]", SourceInvalid, "expected '{'"),
-        (b'{"a": 1', SourceInvalid, "expected ','"),
-        (b'{"dtype": "float32", "dtype": "float32"}', SourceInvalid, "the key 'dtype' twice"),
-        (b"\xff\xfe\x00", SourceInvalid, "meta.json"),
+        (b"", SourceEmptyError, "is empty"),
+        (b"[1]", SourceInvalidError, "expected '{'"),
+        (b'{"a": 1', SourceInvalidError, "expected ','"),
+        (b'{"dtype": "float32", "dtype": "float32"}', SourceInvalidError, "the key 'dtype' twice"),
+        (b"\xff\xfe\x00", SourceInvalidError, "meta.json"),
         (
             b'{"num_sequences": 0, "dtype": "float32", "files": {}, "scales": [{"offset": 0, "length": 0}',
-            SourceInvalid,
+            SourceInvalidError,
             "is cut off",
         ),
         (
             b'{"num_sequences": 1, "dtype": "float32", "files": {}, "scales": [{"offset": 0, "length": 0}], "scales": []}',
-            SourceInvalid,
+            SourceInvalidError,
             "twice",
         ),
         (
             b'{"num_sequences": 1, "dtype": "float32", "files": {}, "scales": [{"offset": 0, "length": 0}]} x',
-            SourceInvalid,
+            SourceInvalidError,
             "found 'x'",
         ),
     ],
@@ -260,11 +260,11 @@ def test_odd_texts_are_named(tmp_path: Path, text: bytes, error: type[Exception]
 
 
 def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalid, match=r"'meta\.json', which is not in"):
+    with pytest.raises(SourceInvalidError, match=r"'meta\.json', which is not in"):
         TimeMoeSource(tmp_path, "set")
 
 
 def test_going_on_behind_the_end_of_a_shorter_folder_is_refused(tmp_path: Path) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
-    with pytest.raises(SourceInvalid, match="It was changed"):
+    with pytest.raises(SourceInvalidError, match="It was changed"):
         chunks_of(one, None, start=Place(9, 9))

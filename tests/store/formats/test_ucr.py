@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, table_of
 
-from stoker.errors import SourceEmpty, SourceInvalid
+from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.ucr import UcrSource, is_ucr
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -41,17 +41,17 @@ def test_reading_goes_on_behind_every_chunk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        (b"", SourceEmpty, "is empty"),
-        (b"\n\n", SourceEmpty, "blank lines"),
-        (b"time\tvalue\n1\t2\n", SourceInvalid, "Is it a table"),
-        (b"1,2,3\n", SourceInvalid, "Is it a table"),
-        (b"1\t2\t3\n1\t2\n", SourceInvalid, "line 2 .* 2 fields found, 3 expected"),
-        (b"1\t2\t3\n\t2\t3\n", SourceInvalid, "line 2 .* the label is empty"),
-        (b"1\t2\t3\n\n1\tx\t3\n", SourceInvalid, "line 3 .* 'x' is not a number"),
-        (b"1\t2\t3\n1\t1,5\t3\n", SourceInvalid, "line 2 .* '1,5' is not a number"),
-        (b"1\t2\t3\n\xff\t2\t3\n", SourceInvalid, "line 2"),
-        (b"1\t2\n1\t9007199254740993\n", SourceInvalid, "line 2 .* cannot hold exactly"),
-        (b"\x93NUMPY\x01\x00", SourceInvalid, "a.tsv"),
+        (b"", SourceEmptyError, "is empty"),
+        (b"\n\n", SourceEmptyError, "blank lines"),
+        (b"time\tvalue\n1\t2\n", SourceInvalidError, "Is it a table"),
+        (b"1,2,3\n", SourceInvalidError, "Is it a table"),
+        (b"1\t2\t3\n1\t2\n", SourceInvalidError, "line 2 .* 2 fields found, 3 expected"),
+        (b"1\t2\t3\n\t2\t3\n", SourceInvalidError, "line 2 .* the label is empty"),
+        (b"1\t2\t3\n\n1\tx\t3\n", SourceInvalidError, "line 3 .* 'x' is not a number"),
+        (b"1\t2\t3\n1\t1,5\t3\n", SourceInvalidError, "line 2 .* '1,5' is not a number"),
+        (b"1\t2\t3\n\xff\t2\t3\n", SourceInvalidError, "line 2"),
+        (b"1\t2\n1\t9007199254740993\n", SourceInvalidError, "line 2 .* cannot hold exactly"),
+        (b"\x93NUMPY\x01\x00", SourceInvalidError, "a.tsv"),
     ],
 )
 def test_odd_files_are_named_with_their_line(tmp_path: Path, content: bytes, error: type[Exception], message: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import SourceEmpty, SourceInvalid
+from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.ucr import ArffSource
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -98,28 +98,28 @@ def test_a_header_alone_has_no_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        ("", SourceEmpty, "is empty"),
-        ("@relation x\n@attribute a numeric\n", SourceInvalid, "no line '@data' in its 2 lines"),
-        ("a,b\n1,2\n", SourceInvalid, "line 1 .* found 'a,b'"),
-        ("@relation x\n@data\n1\n", SourceInvalid, "declares no '@attribute'"),
-        ("@relation x\n@attribute a\n@data\n", SourceInvalid, "line 2 .* expected '@attribute name type'"),
-        ("@relation x\n@attribute a fancy\n@data\n", SourceInvalid, "line 2 .* the type 'fancy', which is not known"),
-        ("@relation x\n@attribute a {u,v\n@data\n", SourceInvalid, "line 2 .* do not end with '}'"),
-        ("@relation x\n@attribute a {'u}\n@data\n", SourceInvalid, "line 2 .* quote that is not closed"),
-        ("@relation x\n@attribute r relational\n@attribute a numeric\n@data\n", SourceInvalid, "line 4 .* has no '@end'"),
-        ("@relation x\n@end r\n@data\n", SourceInvalid, "line 2 .* without a relational"),
-        (UCR.replace("'att 2'", "att1") + "1,2,0\n", SourceInvalid, "the attribute 'att1' twice"),
-        (UCR.replace("{0, 'b c'}", "numeric") + "1,2,0\n", SourceInvalid, "to read it as a table"),
-        (UCR + "1,2,0\n1,0\n", SourceInvalid, "line 10 .* 2 fields found, 3 expected"),
-        (UCR + "1,2,0\n1,x,0\n", SourceInvalid, "line 10 .* 'x' is not a number"),
-        (UCR + "1,2,0\n\n1,2,7\n", SourceInvalid, "line 11 .* '7' is not among the values declared for 'target'"),
-        (UCR + "{0 1, 2 0}\n", SourceInvalid, "line 9 .* sparse data"),
-        (UCR + "1,2,'b c\n", SourceInvalid, "line 9 .* a quote is not closed"),
-        (UEA + "'1,2\\n3,4',x\n'1,2',x\n", SourceInvalid, "line 9 .* 1 dimensions found, 2 expected"),
-        (UEA + "'1,2,3',x\n", SourceInvalid, "line 8 .* has 3 values, 2 expected"),
-        (UEA + "'1,2',z\n", SourceInvalid, "line 8 .* 'z' is not among"),
-        (UEA.replace("a numeric", "a string") + "'1,2',x\n", SourceInvalid, "parts that are not numeric"),
-        (b"\x93NUMPY\x01\x00", SourceInvalid, "line 1"),
+        ("", SourceEmptyError, "is empty"),
+        ("@relation x\n@attribute a numeric\n", SourceInvalidError, "no line '@data' in its 2 lines"),
+        ("a,b\n1,2\n", SourceInvalidError, "line 1 .* found 'a,b'"),
+        ("@relation x\n@data\n1\n", SourceInvalidError, "declares no '@attribute'"),
+        ("@relation x\n@attribute a\n@data\n", SourceInvalidError, "line 2 .* expected '@attribute name type'"),
+        ("@relation x\n@attribute a fancy\n@data\n", SourceInvalidError, "line 2 .* the type 'fancy', which is not known"),
+        ("@relation x\n@attribute a {u,v\n@data\n", SourceInvalidError, "line 2 .* do not end with '}'"),
+        ("@relation x\n@attribute a {'u}\n@data\n", SourceInvalidError, "line 2 .* quote that is not closed"),
+        ("@relation x\n@attribute r relational\n@attribute a numeric\n@data\n", SourceInvalidError, "line 4 .* has no '@end'"),
+        ("@relation x\n@end r\n@data\n", SourceInvalidError, "line 2 .* without a relational"),
+        (UCR.replace("'att 2'", "att1") + "1,2,0\n", SourceInvalidError, "the attribute 'att1' twice"),
+        (UCR.replace("{0, 'b c'}", "numeric") + "1,2,0\n", SourceInvalidError, "to read it as a table"),
+        (UCR + "1,2,0\n1,0\n", SourceInvalidError, "line 10 .* 2 fields found, 3 expected"),
+        (UCR + "1,2,0\n1,x,0\n", SourceInvalidError, "line 10 .* 'x' is not a number"),
+        (UCR + "1,2,0\n\n1,2,7\n", SourceInvalidError, "line 11 .* '7' is not among the values declared for 'target'"),
+        (UCR + "{0 1, 2 0}\n", SourceInvalidError, "line 9 .* sparse data"),
+        (UCR + "1,2,'b c\n", SourceInvalidError, "line 9 .* a quote is not closed"),
+        (UEA + "'1,2\\n3,4',x\n'1,2',x\n", SourceInvalidError, "line 9 .* 1 dimensions found, 2 expected"),
+        (UEA + "'1,2,3',x\n", SourceInvalidError, "line 8 .* has 3 values, 2 expected"),
+        (UEA + "'1,2',z\n", SourceInvalidError, "line 8 .* 'z' is not among"),
+        (UEA.replace("a numeric", "a string") + "'1,2',x\n", SourceInvalidError, "parts that are not numeric"),
+        (b"\x93NUMPY\x01\x00", SourceInvalidError, "line 1"),
     ],
 )
 def test_odd_files_are_named_with_their_line(tmp_path: Path, content: str, error: type[Exception], message: str) -> None:
@@ -141,12 +141,12 @@ def test_odd_files_are_named_with_their_line(tmp_path: Path, content: str, error
 )
 def test_odd_rows_of_a_table_are_named(tmp_path: Path, row: bytes, message: str) -> None:
     one = source(tmp_path, TABLE.encode() + b"1,1,u,n,?,?\n" + row, as_table=True)
-    with pytest.raises(SourceInvalid, match=message):
+    with pytest.raises(SourceInvalidError, match=message):
         table_of(one)
 
 
 def test_a_relation_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalid, match="no table of steps"):
+    with pytest.raises(SourceInvalidError, match="no table of steps"):
         source(tmp_path, UEA, as_table=True).schema()
 
 
@@ -155,7 +155,7 @@ def test_a_long_quoted_field_is_read_in_linear_time(tmp_path: Path) -> None:
         tmp_path,
         UEA.replace("@attribute b numeric\n", "") + "'" + "\\n".join(["1"] * 3000) + "',x\n" + "'" + " " * 200_000 + ",x\n",
     )
-    with pytest.raises(SourceInvalid, match=r"line 8 .* a quote is not closed"):
+    with pytest.raises(SourceInvalidError, match=r"line 8 .* a quote is not closed"):
         table_of(one)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
-from stoker.errors import SourceEmpty, SourceInvalid
+from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.ucr import TsSource
 
 LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -91,32 +91,40 @@ STAMPED = "@timeStamps true\n@classLabel false\n@data\n"
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        ("", SourceEmpty, "is empty"),
-        ("@problemName x\n@univariate true\n", SourceInvalid, "no line '@data' in its 2 lines"),
-        ("a,b\n1,2\n", SourceInvalid, "line 1 .* expected a tag"),
-        ("@magic true\n@data\n", SourceInvalid, "line 1 .* '@magic' is not known"),
-        ("@univariate maybe\n@data\n", SourceInvalid, "line 1 .* needs true or false"),
-        ("@seriesLength -3\n@data\n", SourceInvalid, "line 1 .* needs a whole number"),
-        ("@dimensions 99999\n@data\n", SourceInvalid, "99,999 dimensions"),
-        ("@univariate true\n@dimensions 2\n@data\n", SourceInvalid, "Which is right"),
-        ("@classLabel true a\n@targetLabel true\n@data\n", SourceInvalid, "both"),
-        (UNIVARIATE + "1,2,3:a\n\n1,2:b\n", SourceInvalid, "line 11 .* has 2 values, 3 expected"),
-        (UNIVARIATE + "1,2,3:a\n1,2,3:c\n", SourceInvalid, "line 10 .* the label 'c' is not among the classes declared \\(a b\\)"),
-        (UNIVARIATE + "1,2,3:a\n1,x,3:a\n", SourceInvalid, "line 10 .* 'x' is not a number"),
-        (UNIVARIATE + "1,2,3:a\n1,2,3\n", SourceInvalid, "line 10 .* expected a label"),
-        (UNIVARIATE + "1,2,3:a\n1,2,3:1,2,3:a\n", SourceInvalid, "line 10 .* 2 dimensions found, 1 expected"),
-        (UNIVARIATE + "1,,3:a\n", SourceInvalid, "line 9 .* '' is not a number"),
-        (UNIVARIATE.replace("@seriesLength 3\n", "") + "1,2:a\n1,2,3:a\n", SourceInvalid, "line 9 .* has 3 values, 2 expected"),
-        ("@classLabel false\n@data\n1,2:3\n", SourceInvalid, "line 3 .* dimension 1 has 1 values, but dimension 0 has 2"),
-        ("@targetLabel true\n@data\n1,2:x\n", SourceInvalid, "line 3 .* 'x' is not a number"),
-        ("@targetLabel true\n@data\n1,2:1,2\n", SourceInvalid, "line 3 .* the target '1,2' is not a number"),
-        (STAMPED + "(0,1),(1,2)x\n", SourceInvalid, "line 4 .* found 'x'"),
-        (STAMPED + "(0,1)(1,2)\n", SourceInvalid, "line 4 .* between two"),
-        (STAMPED + "(0,1):(1,2)\n", SourceInvalid, "line 4 .* time stamps of their own"),
-        (STAMPED + "(0,1)\n(soon,1)\n", SourceInvalid, "line 5 .* 'soon' is not a number"),
-        (STAMPED + "(2020-01-01,1)\n(soon,1)\n", SourceInvalid, "line 5 .* not ISO 8601"),
-        (b"@classLabel true a\n@data\n1:\xff\n", SourceInvalid, "line 3"),
-        (b"\x93NUMPY\x01\x00", SourceInvalid, "line 1"),
+        ("", SourceEmptyError, "is empty"),
+        ("@problemName x\n@univariate true\n", SourceInvalidError, "no line '@data' in its 2 lines"),
+        ("a,b\n1,2\n", SourceInvalidError, "line 1 .* expected a tag"),
+        ("@magic true\n@data\n", SourceInvalidError, "line 1 .* '@magic' is not known"),
+        ("@univariate maybe\n@data\n", SourceInvalidError, "line 1 .* needs true or false"),
+        ("@seriesLength -3\n@data\n", SourceInvalidError, "line 1 .* needs a whole number"),
+        ("@dimensions 99999\n@data\n", SourceInvalidError, "99,999 dimensions"),
+        ("@univariate true\n@dimensions 2\n@data\n", SourceInvalidError, "Which is right"),
+        ("@classLabel true a\n@targetLabel true\n@data\n", SourceInvalidError, "both"),
+        (UNIVARIATE + "1,2,3:a\n\n1,2:b\n", SourceInvalidError, "line 11 .* has 2 values, 3 expected"),
+        (
+            UNIVARIATE + "1,2,3:a\n1,2,3:c\n",
+            SourceInvalidError,
+            "line 10 .* the label 'c' is not among the classes declared \\(a b\\)",
+        ),
+        (UNIVARIATE + "1,2,3:a\n1,x,3:a\n", SourceInvalidError, "line 10 .* 'x' is not a number"),
+        (UNIVARIATE + "1,2,3:a\n1,2,3\n", SourceInvalidError, "line 10 .* expected a label"),
+        (UNIVARIATE + "1,2,3:a\n1,2,3:1,2,3:a\n", SourceInvalidError, "line 10 .* 2 dimensions found, 1 expected"),
+        (UNIVARIATE + "1,,3:a\n", SourceInvalidError, "line 9 .* '' is not a number"),
+        (
+            UNIVARIATE.replace("@seriesLength 3\n", "") + "1,2:a\n1,2,3:a\n",
+            SourceInvalidError,
+            "line 9 .* has 3 values, 2 expected",
+        ),
+        ("@classLabel false\n@data\n1,2:3\n", SourceInvalidError, "line 3 .* dimension 1 has 1 values, but dimension 0 has 2"),
+        ("@targetLabel true\n@data\n1,2:x\n", SourceInvalidError, "line 3 .* 'x' is not a number"),
+        ("@targetLabel true\n@data\n1,2:1,2\n", SourceInvalidError, "line 3 .* the target '1,2' is not a number"),
+        (STAMPED + "(0,1),(1,2)x\n", SourceInvalidError, "line 4 .* found 'x'"),
+        (STAMPED + "(0,1)(1,2)\n", SourceInvalidError, "line 4 .* between two"),
+        (STAMPED + "(0,1):(1,2)\n", SourceInvalidError, "line 4 .* time stamps of their own"),
+        (STAMPED + "(0,1)\n(soon,1)\n", SourceInvalidError, "line 5 .* 'soon' is not a number"),
+        (STAMPED + "(2020-01-01,1)\n(soon,1)\n", SourceInvalidError, "line 5 .* not ISO 8601"),
+        (b"@classLabel true a\n@data\n1:\xff\n", SourceInvalidError, "line 3"),
+        (b"\x93NUMPY\x01\x00", SourceInvalidError, "line 1"),
     ],
 )
 def test_odd_files_are_named_with_their_line(tmp_path: Path, content: str, error: type[Exception], message: str) -> None:
@@ -127,7 +135,7 @@ def test_odd_files_are_named_with_their_line(tmp_path: Path, content: str, error
 
 def test_the_line_is_right_in_later_blocks_too(tmp_path: Path) -> None:
     one = source(tmp_path, UNIVARIATE + "1,2,3:a\n" * 5000 + "# comment\n\n1,2,x:a\n")
-    with pytest.raises(SourceInvalid, match="line 5,011 of"):
+    with pytest.raises(SourceInvalidError, match="line 5,011 of"):
         chunks_of(one, one.schema(), chunk_bytes=1000)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import SourceChanged, SourceError
+from stoker.errors import SourceChangedError, SourceError
 from stoker.store.pack.api import pack
 from stoker.store.store import open_store
 
@@ -64,14 +64,14 @@ def test_a_change_is_noticed_and_nothing_is_left(tmp_path: Path, change: str, su
 
 def test_the_sentence_says_what_to_do(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", 1.5)
-    with pytest.raises(SourceChanged, match=r"a.parquet changed while it was packed. Pack again when nothing writes to it"):
+    with pytest.raises(SourceChangedError, match=r"a.parquet changed while it was packed. Pack again when nothing writes to it"):
         pack(tmp_path / "a.parquet", tmp_path / "out", progress=lambda *_: touch(tmp_path / "a.parquet"))
 
 
 def test_the_store_that_was_there_stays(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", 1.5)
     old = pack(tmp_path / "a.parquet", tmp_path / "out", series="k")
-    with pytest.raises(SourceChanged):
+    with pytest.raises(SourceChangedError):
         pack(tmp_path / "a.parquet", tmp_path / "out", replace=True, progress=lambda *_: touch(tmp_path / "a.parquet"))
     assert open_store(tmp_path / "out").digest == old.digest
 

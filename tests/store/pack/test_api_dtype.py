@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stoker.errors import BadValue
+from stoker.errors import BadValueError
 from stoker.store.pack.api import pack
 from stoker.store.pack.values import from_bfloat16
 
@@ -32,7 +32,7 @@ def test_integers_are_never_cut(tmp_path: Path, source: str, target: str) -> Non
         if held.min <= beyond <= held.max:
             values = np.array([0, beyond], dtype=source)
             with pytest.raises(
-                BadValue, match=rf"column 'n' holds {beyond} in row 2 of <dict>, which {target} cannot hold exactly"
+                BadValueError, match=rf"column 'n' holds {beyond} in row 2 of <dict>, which {target} cannot hold exactly"
             ):
                 pack({"n": values}, tmp_path / "out", replace=True, dtype=f"n={target}")
 
@@ -43,7 +43,7 @@ def test_floats_become_integers_only_where_they_are_whole(tmp_path: Path, target
     if np.isfinite(value) and value == int(value) and np.iinfo(target).min <= value <= np.iinfo(target).max:
         assert pack({"x": np.array([value])}, tmp_path / "out", dtype=target).column("x").tolist() == [int(value)]
         return
-    with pytest.raises(BadValue, match=rf"row 2 of <dict>, which {target} cannot hold exactly"):
+    with pytest.raises(BadValueError, match=rf"row 2 of <dict>, which {target} cannot hold exactly"):
         pack({"x": np.array([1.0, value])}, tmp_path / "out", dtype=target)
 
 
@@ -54,7 +54,7 @@ def test_floats_may_round_but_not_overflow(tmp_path: Path, target: str) -> None:
     assert values[0] == {"float16": np.float16(0.1), "float32": np.float32(0.1), "bfloat16": np.float32(0.10009765625)}[target]
     assert np.signbit(values[1])
     assert np.isinf(values[2])
-    with pytest.raises(BadValue, match=r"holds 3.4e\+38 in row 1 of <dict>, which (float16|bfloat16) cannot|holds 1e\+39"):
+    with pytest.raises(BadValueError, match=r"holds 3.4e\+38 in row 1 of <dict>, which (float16|bfloat16) cannot|holds 1e\+39"):
         pack({"x": np.array([1e39 if target == "float32" else 3.4e38])}, tmp_path / "out", replace=True, dtype=target)
 
 
@@ -62,7 +62,7 @@ def test_floats_may_round_but_not_overflow(tmp_path: Path, target: str) -> None:
 def test_integers_become_floats_only_where_that_is_exact(tmp_path: Path, target: str, limit: int) -> None:
     store = pack({"n": np.array([limit, -limit])}, tmp_path / "out", dtype=target)
     assert store.num_steps == 2
-    with pytest.raises(BadValue, match=rf"column 'n' holds {limit + 1} in row 1 of <dict>, which \w+ cannot hold exactly"):
+    with pytest.raises(BadValueError, match=rf"column 'n' holds {limit + 1} in row 1 of <dict>, which \w+ cannot hold exactly"):
         pack({"n": np.array([limit + 1])}, tmp_path / "out", replace=True, dtype=target)
 
 
@@ -96,17 +96,17 @@ def test_types_of_values_a_series(tmp_path: Path) -> None:
     store = pack(table, tmp_path / "out", dtype="x=float32,label=uint8,name=category,mean=bfloat16")
     assert [column.label for column in store.schema.values()] == ["float32", "uint8", "category", "bfloat16"]
     assert store.schema["mean"].nonfinite.first == [1, 0]
-    with pytest.raises(BadValue, match="column 'label' holds 300 in row 2 of <Table>, which uint8 cannot hold"):
+    with pytest.raises(BadValueError, match="column 'label' holds 300 in row 2 of <Table>, which uint8 cannot hold"):
         pack(pa.table({"x": [[1.0], [2.0]], "label": [1, 300]}), tmp_path / "out", replace=True, dtype="label=uint8")
 
 
 def test_a_value_within_a_list_is_named_by_its_step(tmp_path: Path) -> None:
     table = pa.table({"x": [[1, 2], [], [3, 400, 5]]})
-    with pytest.raises(BadValue, match="column 'x' holds 400 in step 2 of row 3 of <Table>, which int8 cannot hold"):
+    with pytest.raises(BadValueError, match="column 'x' holds 400 in step 2 of row 3 of <Table>, which int8 cannot hold"):
         pack(table, tmp_path / "out", dtype="int8")
 
 
 def test_the_row_is_counted_over_all_chunks_and_dropped_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,n\n" + "1,1\n,1\n" * 300 + "1,300\n")
-    with pytest.raises(BadValue, match=r"holds 300 in row 601 of .*a.csv, which uint8"):
+    with pytest.raises(BadValueError, match=r"holds 300 in row 601 of .*a.csv, which uint8"):
         pack(tmp_path / "a.csv", tmp_path / "out", dtype="n=uint8", missing="drop")

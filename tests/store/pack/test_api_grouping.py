@@ -13,7 +13,7 @@ import pytest
 from tests.store.shrink import shrunk
 from tests.store.twin import assert_equals_twin, slow_pack
 
-from stoker.errors import BadValue, SourceInvalid
+from stoker.errors import BadValueError, SourceInvalidError
 from stoker.store.pack.api import pack
 
 
@@ -85,14 +85,14 @@ def test_a_missing_key_is_named_with_its_row(tmp_path: Path, content: str, row: 
     for small in (False, True):
         with (
             shrunk(line_bytes=40 if small else 1 << 20),
-            pytest.raises(BadValue, match=rf"the key 'k' is missing in row {row} of .*a.csv. Every row needs a key"),
+            pytest.raises(BadValueError, match=rf"the key 'k' is missing in row {row} of .*a.csv. Every row needs a key"),
         ):
             pack(tmp_path / "a.csv", tmp_path / "out", series="k")
 
 
 def test_a_key_that_is_never_there_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("k,x\n,1\n,2\n")
-    with pytest.raises(BadValue, match=r"--series 'k' is null in .*a.csv; a key is text, .* \(and never missing\)"):
+    with pytest.raises(BadValueError, match=r"--series 'k' is null in .*a.csv; a key is text, .* \(and never missing\)"):
         pack(tmp_path / "a.csv", tmp_path / "out", series="k")
 
 
@@ -141,13 +141,16 @@ def test_rows_of_lists_in_many_runs(tmp_path: Path, limits: dict[str, int]) -> N
 @pytest.mark.parametrize("limits", [{}, {"run_bytes": 1, "chunk_bytes": 1}])
 def test_a_key_that_comes_twice_is_refused_where_rows_are_series(tmp_path: Path, limits: dict[str, int]) -> None:
     table = pa.table({"k": ["b", "a", "c", "b"], "x": [[1.0], [2.0], [3.0], [4.0]]})
-    with shrunk(**limits), pytest.raises(BadValue, match=r"k 'b' comes twice, but each row is a whole series. Make the key unique"):
+    with (
+        shrunk(**limits),
+        pytest.raises(BadValueError, match=r"k 'b' comes twice, but each row is a whole series. Make the key unique"),
+    ):
         pack(table, tmp_path / "out", series="k")
 
 
 def test_lists_that_differ_in_length_are_named(tmp_path: Path) -> None:
     table = pa.table({"x": [[1.0], [2.0, 3.0]], "y": [[1.0], [2.0]]})
-    with pytest.raises(SourceInvalid, match="row 2 of <Table> has 1 values in 'y' but 2 in 'x'"):
+    with pytest.raises(SourceInvalidError, match="row 2 of <Table> has 1 values in 'y' but 2 in 'x'"):
         pack(table, tmp_path / "out")
 
 

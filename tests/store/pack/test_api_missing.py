@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValue, SourceEmpty
+from stoker.errors import BadValueError, SourceEmptyError
 from stoker.store.pack.api import pack
 from stoker.store.pack.values import from_bfloat16
 
@@ -142,19 +142,19 @@ def test_drop(tmp_path: Path) -> None:
     assert (series_of(store, "x"), series_of(store, "w")) == ([[2.0], [1.0]], [["w"], ["u"]])
     assert {name: column.missing for name, column in store.schema.items()} == {"k": 0, "x": 2, "w": 0}
     assert list(store.texts("w")) == ["u", "w"]
-    with pytest.raises(SourceEmpty, match="<Table> holds no rows"):
+    with pytest.raises(SourceEmptyError, match="<Table> holds no rows"):
         pack(pa.table(TABLE), tmp_path / "none", series="k", missing="drop")
 
 
 def test_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,y\n1,a\n2,b\n,c\n")
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(BadValueError) as caught:
         pack(tmp_path / "a.csv", tmp_path / "out", missing="error")
     assert str(caught.value) == (
         f"column 'x' is missing in row 3 of {tmp_path}/a.csv. Fix the file, or choose --missing keep, ffill or drop."
     )
     assert pack({"x": [1.0, 2.0]}, tmp_path / "out", missing="error").num_steps == 2
-    with pytest.raises(BadValue, match="column 'x' is missing in row 2 of <dict>"):
+    with pytest.raises(BadValueError, match="column 'x' is missing in row 2 of <dict>"):
         pack({"x": [1.0, math.nan]}, tmp_path / "out", replace=True, missing="error")
 
 
@@ -192,10 +192,12 @@ def test_ffill_follows_the_sorted_order(tmp_path: Path) -> None:
 def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3])})
     assert pack(table, tmp_path / "out").schema["n"].label == "float64"
-    with pytest.raises(BadValue, match=r"column 'n' is missing in row 2 of <Table>, which int64 cannot say. Choose a float type"):
+    with pytest.raises(
+        BadValueError, match=r"column 'n' is missing in row 2 of <Table>, which int64 cannot say. Choose a float type"
+    ):
         pack(table, tmp_path / "out", replace=True, dtype="n=int64")
     (tmp_path / "a.csv").write_text("n\n1\nNA\n3\n")
-    with pytest.raises(BadValue, match=r"in row 2 of .*a.csv"):
+    with pytest.raises(BadValueError, match=r"in row 2 of .*a.csv"):
         pack(tmp_path / "a.csv", tmp_path / "out", replace=True, dtype="n=int64")
     assert pack(table, tmp_path / "out", replace=True, dtype="n=int64", missing="drop").column("n").tolist() == [1, 3]
 
@@ -209,5 +211,5 @@ def test_gaps_within_lists(tmp_path: Path) -> None:
     assert dropped.lengths.tolist() == [1, 0, 0]
     filled = pack(table.select(["x"]), tmp_path / "fill", missing="ffill")
     assert series_of(filled, "x") == [[1.0, 1.0], [None], []]
-    with pytest.raises(BadValue, match="column 'x' is missing in row 1 of <Table>"):
+    with pytest.raises(BadValueError, match="column 'x' is missing in row 1 of <Table>"):
         pack(table, tmp_path / "error", missing="error")

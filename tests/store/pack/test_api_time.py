@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValue, TimeDisorder
+from stoker.errors import BadValueError, TimeOrderError
 from stoker.store.pack.api import pack
 
 
@@ -48,7 +48,7 @@ SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 1}
 )
 def test_both_places_are_named(tmp_path: Path, limits: dict[str, int], files: dict[str, str], message: str) -> None:
     source = write(tmp_path, **files)
-    with shrunk(**limits), pytest.raises(TimeDisorder) as caught:
+    with shrunk(**limits), pytest.raises(TimeOrderError) as caught:
         pack(source, tmp_path / "out", series="k", time="t")
     assert str(caught.value) == message.replace("{}", str(tmp_path)) + ". Fix the rows, or pass --sort."
     assert not (tmp_path / "out").exists()
@@ -56,7 +56,7 @@ def test_both_places_are_named(tmp_path: Path, limits: dict[str, int], files: di
 
 def test_both_places_without_a_key(tmp_path: Path) -> None:
     source = write(tmp_path, a="u,1,0\nu,2,0\n", b="u,1,0\nu,1,0\n")
-    with pytest.raises(TimeDisorder, match=r"the time 't' does not rise: 1 in row 2 of .*/b.csv equals 1 in row 1 of .*/b.csv"):
+    with pytest.raises(TimeOrderError, match=r"the time 't' does not rise: 1 in row 2 of .*/b.csv equals 1 in row 1 of .*/b.csv"):
         pack(source, tmp_path / "out", time="t")
     store = pack(write(tmp_path, b="u,1,0\nu,2,0\n"), tmp_path / "out", time="t")
     assert store.lengths.tolist() == [2, 2]
@@ -64,19 +64,19 @@ def test_both_places_without_a_key(tmp_path: Path) -> None:
 
 def test_moments_are_shown_as_moments(tmp_path: Path) -> None:
     source = write(tmp_path, a="u,2020-01-02,0\nu,2020-01-01,0\n")
-    with pytest.raises(TimeDisorder, match=r"2020-01-01 in row 2 of .* is before 2020-01-02 in row 1"):
+    with pytest.raises(TimeOrderError, match=r"2020-01-01 in row 2 of .* is before 2020-01-02 in row 1"):
         pack(source, tmp_path / "out", series="k", time="t")
 
 
 def test_keys_that_are_dates_are_shown_as_dates(tmp_path: Path) -> None:
     table = pa.table({"k": [dt.date(2020, 1, 1)] * 2, "t": [2, 1]})
-    with pytest.raises(TimeDisorder, match="of k 2020-01-01T00:00:00 does not rise"):
+    with pytest.raises(TimeOrderError, match="of k 2020-01-01T00:00:00 does not rise"):
         pack(table, tmp_path / "out", series="k", time="t")
 
 
 def test_places_within_lists(tmp_path: Path) -> None:
     table = pa.table({"t": [[1, 2], [5, 6, 6]], "x": [[0, 0], [0, 0, 0]]})
-    with pytest.raises(TimeDisorder, match=r"the time 't' does not rise: 6 in row 2 of <Table> equals 6 in row 2 of <Table>"):
+    with pytest.raises(TimeOrderError, match=r"the time 't' does not rise: 6 in row 2 of <Table> equals 6 in row 2 of <Table>"):
         pack(table, tmp_path / "out", time="t")
 
 
@@ -119,7 +119,7 @@ def test_sorting_lists_within_their_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"sort": True}, {"missing": "ffill"}, {"wide": True}])
 def test_a_missing_time_is_named(tmp_path: Path, times: pa.Array, row: int, options: dict[str, Any]) -> None:
     table = pa.table({"t": times, "x": [0.0] * len(times)})
-    with pytest.raises(BadValue, match=rf"the time 't' is missing in row {row} of <Table>. Every row needs a time"):
+    with pytest.raises(BadValueError, match=rf"the time 't' is missing in row {row} of <Table>. Every row needs a time"):
         pack(table, tmp_path / "out", time="t", **options)
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValue, TimeDisorder
+from stoker.errors import BadValueError, TimeOrderError
 from stoker.store.pack.api import pack
 
 SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 40}
@@ -50,7 +50,7 @@ def test_the_time_of_a_wide_table_must_rise(tmp_path: Path, limits: dict[str, in
         (tmp_path / f"{name}.csv").write_text("t,x\n" + "".join(f"{t},1.5\n" for t in column))
     with (
         shrunk(**limits),
-        pytest.raises(TimeDisorder, match=rf"the time 't' in row {at + 1} of .*b.csv does not rise over the row before it"),
+        pytest.raises(TimeOrderError, match=rf"the time 't' in row {at + 1} of .*b.csv does not rise over the row before it"),
     ):
         pack(str(tmp_path / "*.csv"), tmp_path / "out", wide=True, time="t")
 
@@ -80,7 +80,7 @@ def test_columns_of_several_types_share_one_that_holds_them(tmp_path: Path) -> N
 
 def test_an_integer_that_the_shared_type_cannot_hold_is_refused_with_a_way_out(tmp_path: Path) -> None:
     table = {"n": np.array([1, 2**53 + 1]), "x": np.array([0.5, 1.5])}
-    with pytest.raises(BadValue) as caught:
+    with pytest.raises(BadValueError) as caught:
         pack(table, tmp_path / "out", wide=True)
     assert str(caught.value) == (
         f"column 'n' holds {2**53 + 1} in row 2 of <dict>, which float64 cannot hold exactly. "
@@ -92,13 +92,15 @@ def test_an_integer_that_the_shared_type_cannot_hold_is_refused_with_a_way_out(t
 
 def test_a_large_integer_beside_gaps_is_refused_with_a_way_out(tmp_path: Path) -> None:
     table = pa.table({"n": [None, 2**53 + 1]})
-    with pytest.raises(BadValue, match=r"which float64 cannot hold exactly. Integers with gaps .*--missing drop"):
+    with pytest.raises(BadValueError, match=r"which float64 cannot hold exactly. Integers with gaps .*--missing drop"):
         pack(table, tmp_path / "out", wide=True)
     assert pack(table, tmp_path / "out", wide=True, missing="drop").column("value").tolist() == [2**53 + 1]
 
 
 def test_a_value_that_cannot_be_held_is_found_behind_dropped_ones(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match=r"column 'n' holds 300 in row 3 of <Table>, which int8 cannot hold exactly. Choose a wider"):
+    with pytest.raises(
+        BadValueError, match=r"column 'n' holds 300 in row 3 of <Table>, which int8 cannot hold exactly. Choose a wider"
+    ):
         pack(pa.table({"n": [None, 1, 300]}), tmp_path / "out", wide=True, missing="drop", dtype="int8")
 
 
@@ -138,7 +140,7 @@ def test_missing_values(tmp_path: Path) -> None:
     assert filled.column("value").tobytes() == np.array([1, 1, 3, np.nan, 5, 6]).tobytes()
     dropped = pack(table, tmp_path / "drop", wide=True, missing="drop")
     assert [one["value"].tolist() for one in dropped] == [[1, 3], [5, 6]]
-    with pytest.raises(BadValue, match="column 'a' is missing in row 2 of <Table>"):
+    with pytest.raises(BadValueError, match="column 'a' is missing in row 2 of <Table>"):
         pack(table, tmp_path / "error", wide=True, missing="error")
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
@@ -115,7 +115,7 @@ def test_integers_and_floats_of_different_files_share_a_type_that_holds_both(tmp
     assert store.schema["value"].label == "float32"
     assert store.column("value").tolist() == [1, 2, 0.5]
     source = write(tmp_path, a=f"n\n{2**53 + 1}\n", b="x\n0.5\n")
-    with pytest.raises(BadValue, match=rf"column 'n' holds {2**53 + 1} in row 1 of .*a.csv, .* pack large integers apart"):
+    with pytest.raises(BadValueError, match=rf"column 'n' holds {2**53 + 1} in row 1 of .*a.csv, .* pack large integers apart"):
         pack(source, tmp_path / "other", wide=True)
 
 
@@ -126,7 +126,7 @@ def test_a_gap_in_one_file_makes_no_integers_of_others_wrong(tmp_path: Path) -> 
     assert notes(store) == ["column 'w' is not numeric and was left out by --wide"], "also after types were settled"
     dropped = pack(source, tmp_path / "dropped", wide=True, missing="drop")
     assert dropped.schema["value"].label == "int64"
-    with pytest.raises(BadValue, match=r"column 'm' is missing in row 1 of .*b.csv"):
+    with pytest.raises(BadValueError, match=r"column 'm' is missing in row 1 of .*b.csv"):
         pack(source, tmp_path / "error", wide=True, missing="error")
 
 
@@ -138,7 +138,7 @@ def test_late_floats_and_words_are_settled_for_their_file_alone(tmp_path: Path) 
     source = write(tmp_path, b="y,x\n" + rows.replace("\n", ",7\n") + "oops,7\n")
     with (
         shrunk(**SMALL),
-        pytest.raises(BadValue, match=r"column 'y' of .*b.csv holds values that are not int64 .*\(first in row 61: 'oops'\)"),
+        pytest.raises(BadValueError, match=r"column 'y' of .*b.csv holds values that are not int64 .*\(first in row 61: 'oops'\)"),
     ):
         pack(source, tmp_path / "out", replace=True, wide=True)
 

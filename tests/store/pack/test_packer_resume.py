@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.store.shrink import shrunk
 
-from stoker.errors import StoreNotFound
+from stoker.errors import StoreNotFoundError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store, open_store
 
@@ -208,7 +208,9 @@ def test_a_stopped_pack_is_no_store_and_says_so(tmp_path: Path) -> None:
     make(tmp_path)
     with shrunk(**LIMITS), pytest.raises(Stopped):
         pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=Reports(12), **options)
-    with pytest.raises(StoreNotFound, match="holds a pack that was interrupted: run the same `stoker pack` again and it goes on"):
+    with pytest.raises(
+        StoreNotFoundError, match="holds a pack that was interrupted: run the same `stoker pack` again and it goes on"
+    ):
         open_store(tmp_path / "out")
 
 
@@ -223,7 +225,7 @@ def test_a_stopped_pack_beside_its_files_is_no_source(tmp_path: Path) -> None:
             out = tmp_path / f"out {stop}"
             with pytest.raises(Stopped):
                 pack(tmp_path, out, progress=Reports(stop), **options)
-            with pytest.raises(StoreNotFound, match="interrupted"):
+            with pytest.raises(StoreNotFoundError, match="interrupted"):
                 pack(out, tmp_path / "other")
             assert contents(pack(tmp_path, out, **options)) == expected
 

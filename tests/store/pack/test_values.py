@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from stoker.errors import BadValue
+from stoker.errors import BadValueError
 from stoker.store.pack.plan import Field, make_field
 from stoker.store.pack.values import Gaps, from_bfloat16, missing_mask, one_array, to_bfloat16, to_numbers
 from stoker.store.shards import MISSING_TIME
@@ -97,7 +97,7 @@ def test_every_cast_keeps_the_number_or_refuses_it(source: str, target: str) -> 
         array = pa.array(values)[i : i + 1]
         expected = slow_cast(value, source, target)
         if expected is None:
-            with pytest.raises(BadValue, match=r"column 'v' holds .* in row 1 of table.csv, which \w+ cannot hold exactly"):
+            with pytest.raises(BadValueError, match=r"column 'v' holds .* in row 1 of table.csv, which \w+ cannot hold exactly"):
                 to_numbers(array, wanted, locate)
             continue
         result = to_numbers(array, wanted, locate)
@@ -107,7 +107,7 @@ def test_every_cast_keeps_the_number_or_refuses_it(source: str, target: str) -> 
 
 
 def test_the_first_bad_row_is_named() -> None:
-    with pytest.raises(BadValue, match=r"holds 300 in row 3 of table.csv, which int8 cannot hold"):
+    with pytest.raises(BadValueError, match=r"holds 300 in row 3 of table.csv, which int8 cannot hold"):
         to_numbers(pa.array([1, -128, 300, 400]), field(pa.int64(), "int8"), locate)
 
 
@@ -161,9 +161,9 @@ def test_integers_with_gaps_ask_for_a_wider_type(kind: pa.DataType) -> None:
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 2**63 - 1])
 def test_integers_with_gaps_are_never_rounded(number: int) -> None:
-    with pytest.raises(BadValue, match=rf"holds {number} in row 1 of table.csv, which float64 cannot hold exactly"):
+    with pytest.raises(BadValueError, match=rf"holds {number} in row 1 of table.csv, which float64 cannot hold exactly"):
         to_numbers(pa.array([number, None]), field(pa.float64(), None), locate)
-    with pytest.raises(BadValue, match="18446744073709551615 in row 2"):
+    with pytest.raises(BadValueError, match="18446744073709551615 in row 2"):
         to_numbers(pa.array([None, 2**64 - 1], pa.uint64()), field(pa.float64(), None), locate)
 
 
@@ -189,7 +189,7 @@ def test_times_are_brought_to_a_finer_unit() -> None:
     wanted = field(pa.timestamp("ns"), None)
     assert to_numbers(pa.array([1], pa.timestamp("s")), wanted, locate).tolist() == [10**9]
     assert to_numbers(pa.array([1], pa.date32()), wanted, locate).tolist() == [86_400 * 10**9]
-    with pytest.raises(BadValue, match=r"column 'v' near row 1 of table.csv holds a time that ns cannot hold"):
+    with pytest.raises(BadValueError, match=r"column 'v' near row 1 of table.csv holds a time that ns cannot hold"):
         to_numbers(pa.array([10**12], pa.timestamp("s")), wanted, locate)
 
 

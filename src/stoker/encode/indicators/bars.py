@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from stoker import _disk
 from stoker.encode.indicators.spec import Spec
-from stoker.errors import BadValue, OptionError, TimeDisorder
+from stoker.errors import BadValueError, OptionError, TimeOrderError
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
 
@@ -106,7 +106,7 @@ def _refuse_text(store: Store, name: str) -> NoReturn:
     words = [code for code, text in enumerate(texts) if not _is_number(text)] or range(len(texts))
     rows = np.flatnonzero(np.isin(store.column(name), np.array(words)))
     place = f": {texts[int(store.column(name)[rows[0]])][:60]!r} in {place_in_store(store, int(rows[0]))}" if len(rows) else ""
-    raise BadValue(f"column {name!r} of the bars holds text{place}, but numbers are needed.")
+    raise BadValueError(f"column {name!r} of the bars holds text{place}, but numbers are needed.")
 
 
 def _is_number(text: str) -> bool:
@@ -209,7 +209,7 @@ def _from_objects(name: str, values: Array) -> Array:
                 raise TypeError("no number, though NumPy would make one of it")
             numbers[row] = np.nan if value is None else value
         except (TypeError, ValueError):
-            raise BadValue(
+            raise BadValueError(
                 f"column {name!r} holds {str(value)[:60]!r} ({type(value).__name__}) in row {row + 1:,}, but numbers are needed."
             ) from None
     return numbers
@@ -225,7 +225,7 @@ def _group(name: str, column: Any) -> tuple[Array, Array | None]:
     array = array if isinstance(array, pa.Array) else pa.array(array, from_pandas=True)
     if array.null_count:
         row = int(np.asarray(array.is_null().to_numpy(zero_copy_only=False)).argmax())
-        raise BadValue(f"column {name!r} is missing in row {row + 1:,}, so that row belongs to no series.")
+        raise BadValueError(f"column {name!r} is missing in row {row + 1:,}, so that row belongs to no series.")
     if not len(array):
         return np.zeros(1, dtype=np.int64), None
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
@@ -350,7 +350,7 @@ def refuse_disorder(columns: Mapping[str, Any], *, offsets: Array, order: Array 
         rows = (found - 1, found) if order is None else (int(order[found - 1]), int(order[found]))
         before, behind = (f"{column[row].as_py()!s:.60} in row {row + 1:,}" for row in rows)
         if breaks is _falls:
-            raise TimeDisorder(f"the time {name!r} of the bars falls: {behind} comes after {before}. Sort the bars by time.")
+            raise TimeOrderError(f"the time {name!r} of the bars falls: {behind} comes after {before}. Sort the bars by time.")
         raise OptionError(
             f"column {name!r} of the bars holds several series: {behind} comes after {before}. "
             f"Pass series={name!r}, or leave the column out."
@@ -376,7 +376,7 @@ def refuse_disorder_of_store(store: Store) -> None:
                 f"Pass --series {name} when the bars are read."
             )
         before, behind = (_shown(values[row], steps[name].unit) for row in (found - 1, found))
-        raise TimeDisorder(
+        raise TimeOrderError(
             f"the time {name!r} of the bars falls: {behind} in {place} comes after {before}. "
             f"Pass --time {name} --sort when the bars are read."
         )

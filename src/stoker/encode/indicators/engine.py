@@ -20,7 +20,7 @@ from stoker.encode.indicators.exact import PERIOD, ExactAssembly
 from stoker.encode.indicators.program import BAR, Program, link
 from stoker.encode.indicators.sentio import SentioAssembly
 from stoker.encode.indicators.spec import Spec, parse_spec
-from stoker.errors import BadValue, OptionError, StoreDamaged
+from stoker.errors import BadValueError, OptionError, StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, NonFinite, Shard
 from stoker.store.pack.options import parse_threads
@@ -276,7 +276,7 @@ class FeatureStream:
             try:
                 self._bar[i, 0] = np.nan if value is None else value
             except (TypeError, ValueError):
-                raise BadValue(f"{name!r} of bar {self.num_bars:,} is {str(value)[:60]!r}, not a number.") from None
+                raise BadValueError(f"{name!r} of bar {self.num_bars:,} is {str(value)[:60]!r}, not a number.") from None
 
     def extend(self, bars: Any) -> Array:
         """The features at many new bars, float32 [bars, features]; `bars` is a table as for `features`."""
@@ -394,7 +394,7 @@ def _copy_shards(source: Path, manifest: Manifest, folder: Path) -> None:
         rows_each = max(1, BLOCK_BYTES // (values.itemsize * (width or 1)))
         parts = (values[start : start + rows_each] for start in range(0, len(values), rows_each))
         if _write_shard(folder, f"final.{i}", values.dtype, width, parts) != shard:
-            raise StoreDamaged(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
+            raise StoreDamagedError(f"{source / shard.file} has changed since it was written. Run `stoker verify {source}`.")
 
 
 def _write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | None, parts: Iterator[Array]) -> Shard:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from stoker._kernels import ALIGNMENT
 from stoker._text import readable_bytes
-from stoker.errors import BadValue, OptionError, SourceTooLarge
+from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 from stoker.store.shards import MISSING_TIME
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class TableColumn:
         """Whether the parts are NumPy arrays."""
         return isinstance(self.kind, np.dtype)
 
-    def bad(self, row: int, value: object, reason: str) -> BadValue:
+    def bad(self, row: int, value: object, reason: str) -> BadValueError:
         """The error for the value of a row, counted from 0."""
         text = repr(value)
         text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-        return BadValue(f"column {self.name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
+        return BadValueError(f"column {self.name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
 
     def value(self, row: int) -> object:
         """The value of a row, as Python has it."""
@@ -260,7 +260,7 @@ def zeroed(shape: Sequence[int], types: Mapping[str, np.dtype[Any]]) -> dict[str
     try:
         memory = _stretch(end)
     except (MemoryError, OSError, OverflowError, ValueError):  # asking for too much has several names
-        raise SourceTooLarge(
+        raise SourceTooLargeError(
             f"{len(types)} columns of shape {list(shape)} take {readable_bytes(end)}, which there is no memory for. "
             "Lower max_length, pass layout='packed', or make a store with pack_sequences(…)."
         ) from None
@@ -286,7 +286,7 @@ BLOCK_ROWS = 1 << 16
 
 
 def number_type(column: TableColumn) -> np.dtype[Any]:
-    """The type of a column's numbers; times are int64. Raises `BadValue` where it holds none."""
+    """The type of a column's numbers; times are int64. Raises `BadValueError` where it holds none."""
     if isinstance(column.kind, np.dtype):
         return np.dtype(np.int64) if column.kind.kind in "mM" else column.kind.newbyteorder("=")
     import pyarrow as pa
@@ -299,7 +299,9 @@ def number_type(column: TableColumn) -> np.dtype[Any]:
         return found
     row, value = column.first_value()
     if value is None:
-        raise BadValue(f"column {column.name!r} has no values (type {kind}), where numbers are needed. Leave it out of columns=.")
+        raise BadValueError(
+            f"column {column.name!r} has no values (type {kind}), where numbers are needed. Leave it out of columns=."
+        )
     raise column.bad(row, value, f"and its type is {kind}, where a number is needed. Encode it to numbers first")
 
 

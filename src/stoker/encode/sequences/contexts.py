@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from stoker._kernels import kernel, prefetch
 from stoker.encode.sequences.columns import BLOCK_ROWS, TableColumn, number_blocks, number_type, plain_gaps, plain_values
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.sampling.permutation import mix
 from stoker.store.interop import from_numpy, to_numpy
 
@@ -282,7 +282,7 @@ def number_contexts(column: TableColumn, *, listed: TableColumn | None, keeps_mi
 
 
 def is_text(column: TableColumn) -> bool:
-    """Whether keys are texts, bytes or categories; raises `BadValue` for what can be no key."""
+    """Whether keys are texts, bytes or categories; raises `BadValueError` for what can be no key."""
     if isinstance(column.kind, np.dtype):
         return False
     import pyarrow as pa
@@ -295,9 +295,11 @@ def is_text(column: TableColumn) -> bool:
     return not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind))
 
 
-def missing_key(column: TableColumn, row: int) -> BadValue:
+def missing_key(column: TableColumn, row: int) -> BadValueError:
     """The error for a row without a key."""
-    return BadValue(f"the key {column.name!r} is missing in row {row + 1:,}. Every row needs a key: fill it, or leave the row out.")
+    return BadValueError(
+        f"the key {column.name!r} is missing in row {row + 1:,}. Every row needs a key: fill it, or leave the row out."
+    )
 
 
 def refuse_repeats(listed: TableColumn, numbers: Array) -> None:
@@ -392,7 +394,7 @@ def refuse_gaps(listed: TableColumn) -> None:
     for part in listed.parts:
         gaps = plain_gaps(part)
         if gaps is not None:
-            raise BadValue(f"{listed.name} has no key in row {start + int(gaps.argmax()) + 1:,}. Every context needs a key.")
+            raise BadValueError(f"{listed.name} has no key in row {start + int(gaps.argmax()) + 1:,}. Every context needs a key.")
         start += len(part)
 
 

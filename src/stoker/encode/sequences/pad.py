@@ -93,7 +93,7 @@ def pad_sequences(
     `compat="mostlyai"` gives the tensors of mostlyai-engine: int64 (floats are cut to whole numbers), one step of zeros behind
     each sequence, the columns of positions, and a sequence without rows for all rows whose key is missing.
 
-    Raises `OptionError` for what cannot be meant, and `BadValue`, which names column, row and value.
+    Raises `OptionError` for what cannot be meant, and `BadValueError`, which names column, row and value.
     """
     check_grouping(key, lengths, contexts)
     options = Options(max_length=max_length, layout=layout, dtype=dtype, compat=compat)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from stoker import _disk
 from stoker.encode.sequences.columns import TableColumn, read_column
 from stoker.encode.sequences.contexts import find_listed
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.store.interop import from_numpy, from_texts, to_numpy
 from stoker.store.manifest import NonFinite
 from stoker.store.memory import store_from_arrays
@@ -134,7 +134,7 @@ def _naming_the_key() -> Iterator[None]:
     """A pack calls the key --series."""
     try:
         yield
-    except (BadValue, OptionError) as error:
+    except (BadValueError, OptionError) as error:
         raise type(error)(re.sub(r"^--series\b", "key", str(error))) from None
 
 

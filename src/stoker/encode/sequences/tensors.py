@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from stoker.encode.sequences.contexts import MAX_NARROW, position_names
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 
 if TYPE_CHECKING:
     from stoker.store.store import Store
@@ -258,8 +258,8 @@ def _fits(whole: Tensor, dtype: torch.dtype) -> Tensor:
     return (whole >= float(bounds.min)) & (whole < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0))
 
 
-def _bad(name: str, row: int, value: object, reason: str) -> BadValue:
-    return BadValue(f"column {name!r} holds {value!r} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
+def _bad(name: str, row: int, value: object, reason: str) -> BadValueError:
+    return BadValueError(f"column {name!r} holds {value!r} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
 
 
 # Sequences where the tensors are: the same ones, bit for bit, by operations of torch on any device.

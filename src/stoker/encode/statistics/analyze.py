@@ -43,7 +43,7 @@ from stoker.encode.statistics.numbers import joined_zeros, keys_of_present, valu
 from stoker.encode.statistics.quantiles import Run
 from stoker.encode.statistics.result import Statistics
 from stoker.encode.statistics.tables import ColumnGatherer, settled_schema, sources_of
-from stoker.errors import OptionError, SourceChanged, SourceInvalid
+from stoker.errors import OptionError, SourceChangedError, SourceInvalidError
 from stoker.store.formats.base import Place, Unfit
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.tables import TableSource
@@ -290,7 +290,9 @@ def analyze(
     try:
         return _of_files(plan, asked, limits, key)
     except Unfit as error:
-        raise SourceChanged(f"{error}: its values differ between two looks. Do not change files while they are read.") from None
+        raise SourceChangedError(
+            f"{error}: its values differ between two looks. Do not change files while they are read."
+        ) from None
 
 
 def _of_table(
@@ -423,7 +425,7 @@ def _check_names(schema: pa.Schema, asked: Mapping[str, str], where: str, key: s
     """Every name that is used is that of one column."""
     name, count = max(Counter(schema.names).items(), key=itemgetter(1), default=("", 0))
     if count > 1:
-        raise SourceInvalid(f"{where} has {count} columns named {name!r}. Rename them, so that each has a name of its own.")
+        raise SourceInvalidError(f"{where} has {count} columns named {name!r}. Rename them, so that each has a name of its own.")
     unknown = next((name for name in asked if name not in schema.names), None)
     if unknown is not None:
         raise OptionError(f"kinds names {unknown!r}, but {where} has the columns {', '.join(schema.names[:20])}.")

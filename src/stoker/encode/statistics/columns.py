@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stoker.errors import BadValue, OptionError
+from stoker.errors import BadValueError, OptionError
 from stoker.store.interop import to_numpy
 
 Array = npt.NDArray[Any]
@@ -305,7 +305,9 @@ class NumberColumn(Column, frozen=True, kw_only=True, forbid_unknown_fields=True
         """What `analyze_numeric` of mostlyai-engine gives for these values. Raises where it does: for infinite values."""
         if self.num_infinite:
             row = 0 if self.first_infinite is None else self.first_infinite
-            raise BadValue(f"column {self.name!r} holds an infinite value in row {row + 1:,}, which has no digits. Replace it.")
+            raise BadValueError(
+                f"column {self.name!r} holds an infinite value in row {row + 1:,}, which has no digits. Replace it."
+            )
         if encoding not in ("auto", "discrete", "binned", "digit"):
             raise OptionError(f"encoding is {encoding!r}, but it is one of auto, discrete, binned, digit.")
         return {

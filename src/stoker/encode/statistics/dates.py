@@ -17,7 +17,7 @@ import pyarrow as pa
 from stoker.encode.statistics.columns import DateColumn, compiled, decode_keys, whole_keys
 from stoker.encode.statistics.kinds import NUM_BINS, Extremes, Waiting, distribution_of, log_histogram, state_of
 from stoker.encode.statistics.quantiles import Distribution, Run
-from stoker.errors import BadValue
+from stoker.errors import BadValueError
 from stoker.store.interop import to_numpy
 
 Array = npt.NDArray[Any]
@@ -206,7 +206,7 @@ class DateGatherer:
         bound = np.iinfo(np.int64).max // scale
         if scale > 1 and len(numbers) and not -bound <= numbers.min() <= numbers.max() <= bound:
             worst = int(max(numbers.min(), numbers.max(), key=abs))
-            raise BadValue(
+            raise BadValueError(
                 f"column {self._name!r} holds {worst} {unit} since 1970 near row {self.num_values + 1:,}, which is beyond the "
                 "290,000 years that microseconds reach. Fix it, or make it missing."
             )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from stoker.encode.statistics.columns import Form, Keys, State, float_keys, whole_keys
 from stoker.encode.statistics.quantiles import GROUP, Distribution, Run, Sketch
-from stoker.errors import OptionError, SourceInvalid
+from stoker.errors import OptionError, SourceInvalidError
 from stoker.store.pack.plan import is_list, plain_type
 
 EXACT = 1 << 20
@@ -54,7 +54,7 @@ def kind_of(name: str, kind: pa.DataType, asked: str | None, where: str) -> Kind
     """The kind of a column; `asked` is what the user takes it for."""
     found = _natural_kind(kind)
     if found is None:
-        raise SourceInvalid(f"column {name!r} of {where} is {kind}, which has no statistics. Leave it out with `columns`.")
+        raise SourceInvalidError(f"column {name!r} of {where} is {kind}, which has no statistics. Leave it out with `columns`.")
     if asked is not None and asked not in get_args(Asked):
         raise OptionError(f"kinds takes column {name!r} for {asked!r}; expected one of {', '.join(get_args(Asked))}.")
     if asked is None or asked == found or found == "empty":

@@ -19,14 +19,14 @@ from stoker.encode.statistics.columns import AnyColumn, CategoryColumn, DateColu
 from stoker.encode.statistics.dates import PARTS, parse_moments
 from stoker.encode.statistics.kinds import NUM_BINS, NUM_EXTREMES, Limits, fault_in
 from stoker.encode.statistics.quantiles import GROUP, NUM_QUANTILES
-from stoker.errors import OptionError, SchemaDrift, SourceInvalid, SourceNotFound
+from stoker.errors import OptionError, SchemaError, SourceInvalidError, SourceNotFoundError
 
 _MAX_INT = 2**63 - 1
 _BOUNDS = {"int": (-(2**63), _MAX_INT), "uint": (0, 2**64 - 1)}
 
 
 def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str, *, keyless: bool = False) -> None:
-    """Raise `SourceInvalid` for the first rule that is broken. With `keyless` rows some values may belong to no key."""
+    """Raise `SourceInvalidError` for the first rule that is broken. With `keyless` rows some values may belong to no key."""
     rule = _Rules(where, keyless)
     rule.count("$.num_rows", num_rows)
     if limits.exact < GROUP or limits.exact % GROUP or limits.exact > _MAX_INT >> 20:
@@ -49,7 +49,7 @@ def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn]
 
 
 def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> int:
-    """Raise `SourceInvalid` for lengths of keys that cannot be; returns the rows of all keys: others may belong to none."""
+    """Raise `SourceInvalidError` for lengths of keys that cannot be; returns the rows of all keys: others may belong to none."""
     rule = _Rules(where)
     rule.count("$.num_rows", num_rows)
     if (key is None) != (lengths is None):
@@ -201,14 +201,14 @@ def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
 
 
 class _Rules:
-    """Checks that raise `SourceInvalid` with the JSON path of what is wrong."""
+    """Checks that raise `SourceInvalidError` with the JSON path of what is wrong."""
 
     def __init__(self, where: str, keyless: bool = False) -> None:
         self._where = where
         self.keyless = keyless
 
     def broken(self, path: str, expected: str, found: str) -> NoReturn:
-        raise SourceInvalid(f"{self._where} at {path}: expected {expected}, found {found}.")
+        raise SourceInvalidError(f"{self._where} at {path}: expected {expected}, found {found}.")
 
     def count(self, path: str, value: int) -> None:
         if not 0 <= value <= _MAX_INT:
@@ -294,12 +294,12 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @staticmethod
     def from_json(data: bytes, where: str = "the statistics") -> Statistics:
-        """Parse; anything that is not exactly right raises `SourceInvalid` with the field that is wrong."""
+        """Parse; anything that is not exactly right raises `SourceInvalidError` with the field that is wrong."""
         try:
             statistics = msgspec.json.decode(data, type=Statistics)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             _refuse_other_version(data, where)
-            raise SourceInvalid(f"{where} is not what analyze wrote: {error}.") from None
+            raise SourceInvalidError(f"{where} is not what analyze wrote: {error}.") from None
         if statistics.version != VERSION:
             _refuse_other_version(data, where)
         num_keyed = check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
@@ -313,7 +313,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         try:
             data = Path(path).read_bytes()
         except FileNotFoundError:
-            raise SourceNotFound(f"{path} does not exist. Make it with `stoker.encode.analyze(...).save(...)`.") from None
+            raise SourceNotFoundError(f"{path} does not exist. Make it with `stoker.encode.analyze(...).save(...)`.") from None
         return Statistics.from_json(data, str(path))
 
 
@@ -326,7 +326,7 @@ def _merge(one: Statistics, other: Statistics) -> Statistics:
         raise OptionError(f"one part was analysed with the key {one.key!r}, another with {other.key!r}. Use the same.")
     if one.names != other.names:
         differing = sorted(set(one.names) ^ set(other.names)) or ["the order"]
-        raise SchemaDrift(f"parts differ in their columns: {', '.join(differing[:20])}. Analyse both with the same `columns`.")
+        raise SchemaError(f"parts differ in their columns: {', '.join(differing[:20])}. Analyse both with the same `columns`.")
     columns = [merge_columns(first, second, one.limits) for first, second in zip(one.columns, other.columns, strict=True)]
     lengths = merge_lengths(one.cnt_lengths, other.cnt_lengths)
     return msgspec.structs.replace(one, num_rows=one.num_rows + other.num_rows, columns=columns, cnt_lengths=lengths)
@@ -352,4 +352,4 @@ def _refuse_other_version(data: bytes, where: str) -> None:
         return
     if version != VERSION:
         known = "install a newer stoker" if version > VERSION else "which never was"
-        raise SourceInvalid(f"{where} at $.version: expected {VERSION}, found {version}: {known}.")
+        raise SourceInvalidError(f"{where} at $.version: expected {VERSION}, found {version}: {known}.")

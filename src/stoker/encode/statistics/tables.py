@@ -16,7 +16,7 @@ from stoker.encode.statistics.columns import MAX_DISCRETE, AnyColumn, CategoryCo
 from stoker.encode.statistics.dates import DateGatherer
 from stoker.encode.statistics.kinds import Kind, Limits, counted_by_key, value_type, with_counts_by_key
 from stoker.encode.statistics.numbers import NumberGatherer, count_zeros_once, form_of
-from stoker.errors import BadValue, OptionError, SchemaDrift, SourceInvalid
+from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 from stoker.store.formats.base import Place, Source
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
@@ -34,7 +34,7 @@ def sources_of(given: Any, dialect: Dialect) -> list[Source]:
         given = {name: _read_objects(values) for name, values in given.items()}
     try:
         return find_sources(given, dialect=dialect, table=True)
-    except (SourceInvalid, OptionError) as error:
+    except (SourceInvalidError, OptionError) as error:
         named = _unreadable(given)
         raise (named if named is not None else error) from None
 
@@ -70,7 +70,7 @@ def _is_readable(values: Any) -> bool:
     return True
 
 
-def _unreadable(given: Any) -> BadValue | None:
+def _unreadable(given: Any) -> BadValueError | None:
     """The first value of a column of objects that Arrow cannot read, or whose type is not that of the values before it."""
     named: Iterable[tuple[Any, Any]] = ()
     if isinstance(given, Mapping):
@@ -84,7 +84,7 @@ def _unreadable(given: Any) -> BadValue | None:
     return None
 
 
-def _bad_value(name: Any, values: Iterable[Any]) -> BadValue | None:
+def _bad_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
     """The first value that cannot be read whatever stands beside it."""
     for row, value in enumerate(values):
         if not _is_readable([value]):
@@ -92,11 +92,11 @@ def _bad_value(name: Any, values: Iterable[Any]) -> BadValue | None:
             large = isinstance(value, int)
             why = "does not fit into 64 bits" if large else "is not a number, string, truth value, date, or list of one of these"
             what = "Make the column floats or strings" if large else "Convert it, or leave the column out"
-            return BadValue(f"column {name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, which {why}. {what}.")
+            return BadValueError(f"column {name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, which {why}. {what}.")
     return None
 
 
-def _mixed_value(name: Any, values: Iterable[Any]) -> BadValue | None:
+def _mixed_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
     """The first value whose type is not that of the values before it."""
     kinds: set[type] = set()
     for row, value in enumerate(values):
@@ -106,7 +106,7 @@ def _mixed_value(name: Any, values: Iterable[Any]) -> BadValue | None:
         kind = float if number else type(value)
         if kinds and kind not in kinds:
             before = next(iter(kinds)).__name__ if float not in kinds else "number"
-            return BadValue(
+            return BadValueError(
                 f"column {name!r} holds {repr(value)[:_SHOWN]} ({type(value).__name__}) in row {row + 1:,}, but the values before "
                 f"it are of type {before}. Give each column one type."
             )
@@ -204,7 +204,7 @@ def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn
     if isinstance(one, EmptyColumn) or isinstance(other, EmptyColumn):
         return _with_missing(one, other)
     if (one.type, type(one), one.cnt_lengths is None) != (other.type, type(other), other.cnt_lengths is None):
-        raise SchemaDrift(
+        raise SchemaError(
             f"column {one.name!r} is {_described(one)} in one part and {_described(other)} in another. "
             "Analyse both with the same types and kinds."
         )

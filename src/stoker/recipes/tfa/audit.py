@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 import stoker
-from stoker.errors import BadValue, BatchesInvalid, LeakFound, OptionError, SourceEmpty, TimeDisorder
+from stoker.errors import BadValueError, BatchError, LeakError, OptionError, SourceEmptyError, TimeOrderError
 from stoker.recipes.tfa.bars import Bars, bars_of
 from stoker.recipes.tfa.settings import Dataset
 
@@ -40,7 +40,7 @@ TELLING = 0.6
 SAME_PATH = 0.5
 COMPUTED_AGAIN = 4096
 """Rows at the beginning of each series whose features are computed again where they come from a cache."""
-AGAIN = "Make it again with `stoker features`, or leave feature_cache out."
+AGAIN = "Make it again with `stoker indicators`, or leave feature_cache out."
 
 
 def auc(scores: Array, labels: Array) -> float:
@@ -53,7 +53,7 @@ def auc(scores: Array, labels: Array) -> float:
 def check_bars(bars: Bars, *, gaps: str = "refuse") -> Bars:
     """The bars, cut where that was asked for; refused where a time, a price or a row is not what it should be."""
     if not bars.num_bars:
-        raise SourceEmpty(f"{', '.join(bars.sources)} has no bars.")
+        raise SourceEmptyError(f"{', '.join(bars.sources)} has no bars.")
     _check_times(bars)
     bars = _check_prices(bars, gaps)
     bars = _check_holes(bars, gaps)
@@ -70,11 +70,11 @@ def _check_times(bars: Bars) -> None:
         return
     row = int(wrong[0]) + 1
     if steps[row - 1] < 0:
-        raise TimeDisorder(
+        raise TimeOrderError(
             f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. Give bars in the order of time, and each "
             f"series a file (datasets) or a symbol of its own."
         )
-    raise TimeDisorder(
+    raise TimeOrderError(
         f"{bars.place(row)} has the time of the one above it, as {int((steps[inside] == 0).sum()):,} of {bars.num_bars:,} bars "
         f"have. Times that were rounded (float32 holds 64 s at best) or series sorted together look so; give whole seconds, and "
         f"each series a file of its own."
@@ -92,7 +92,7 @@ def _check_prices(bars: Bars, gaps: str) -> Bars:
         return bars.without(np.flatnonzero(~good))
     row = int(np.argmin(good))
     name = next(one for one in prices if not bars.columns[one][row] > 0 or not np.isfinite(bars.columns[one][row]))
-    raise BadValue(
+    raise BadValueError(
         f"{name} is {bars.columns[name][row]:g} in {bars.place(row)} ({int((~good).sum()):,} bars in all); expected prices "
         "above 0. "
         f"Mend them, or say `gaps: cut` to begin a series anew behind each."
@@ -113,7 +113,7 @@ def _check_holes(bars: Bars, gaps: str) -> Bars:
         return bars.cut(holes + 1)
     if share > MOST_HOLES:
         row = int(holes[0]) + 1
-        raise BadValue(
+        raise BadValueError(
             f"{share:.1%} of the bars within sessions are missing, the first before {bars.place(row)} "
             f"({_seconds(steps[row - 1])} after "
             f"the one above it, usually {_seconds(usual)}): indicators and labels would count rows, not time. Give all bars, or "
@@ -133,7 +133,7 @@ def _check_paths(bars: Bars) -> None:
         lag = min(apart, key=lambda one: apart[one])
         if next_ > LARGEST_MOVE or (next_ > 0 and apart[lag] < SAME_PATH * next_):
             told = f"a bar differs from the next by {next_:.2%} in the median, and by {apart[lag]:.2%} from the one {lag} rows on"
-            raise TimeDisorder(
+            raise TimeOrderError(
                 f"series {name!r} of {bars.sources[number]} is several prices sorted together by time: {told}. Give each a "
                 "file of its "
                 f"own, in `datasets`."
@@ -145,7 +145,7 @@ def _seconds(milliseconds: float) -> str:
 
 
 def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Array:
-    """The features of a store that `stoker features` made, if they are of these bars and this spec."""
+    """The features of a store that `stoker indicators` made, if they are of these bars and this spec."""
     plain = {name: value for name, value in spec.items() if name != "compat"}
     known = {stoker.encode.FeatureStream(one).spec.content_hash for one in (spec, plain)}
     parsed = stoker.encode.FeatureStream(spec).spec
@@ -227,7 +227,7 @@ def check_labels(prepared: Prepared) -> str:
         return "labels are the trainer's own (compat): 0 also where there is no direction"
     late = np.flatnonzero(~has_future & np.isfinite(labels))
     if len(late):
-        raise LeakFound(
+        raise LeakError(
             f"{len(late):,} rows have a label but no bar {rule.horizon} ahead in their series, the first "
             f"{bars.place(int(rows[late[0]]))}: "
             f"such labels are made up. Mask them (NaN)."
@@ -237,13 +237,15 @@ def check_labels(prepared: Prepared) -> str:
         clear &= bars.columns["volume"][ahead] >= rule.least_volume
     unclear = np.flatnonzero(~clear & np.isfinite(labels))
     if len(unclear) > 1e-3 * len(labels):
-        raise BadValue(
+        raise BadValueError(
             f"{len(unclear):,} of {len(labels):,} rows do not clear the thresholds of a label but have one, the first "
             f"{bars.place(int(rows[unclear[0]]))}: a model would learn how restless the market is. Mask them (labels: masked)."
         )
     wrong = np.flatnonzero(clear & np.isfinite(labels) & ((change > 0) != (labels > 0.5)) & (np.abs(change) > 1e-9))
     if len(wrong):
-        raise BadValue(f"the label of {bars.place(int(rows[wrong[0]]))} is {labels[wrong[0]]:g}, but its close says otherwise.")
+        raise BadValueError(
+            f"the label of {bars.place(int(rows[wrong[0]]))} is {labels[wrong[0]]:g}, but its close says otherwise."
+        )
     return f"labels have a future and clear the thresholds; {int(np.isnan(labels).sum()):,} rows are masked"
 
 
@@ -254,7 +256,7 @@ def check_classes(prepared: Prepared) -> str:
         known = labels[prepared.labelled_rows(name)]
         counts = [int((known == one).sum()) for one in (0, 1)]
         if not all(counts):
-            raise BadValue(
+            raise BadValueError(
                 f"the {name} block has {counts[1]:,} labels up and {counts[0]:,} down in {len(known):,} rows; expected some of "
                 f"both. Lower price_change_threshold or min_volume_threshold, give more bars, or look at the closes."
             )
@@ -270,7 +272,7 @@ def check_volatility(prepared: Prepared) -> str:
     told = f"trailing volatility alone has an AUC of {area:.3f} on the labels"
     if abs(area - 0.5) > TELLING - 0.5:
         if not prepared.rule.compat:
-            raise BadValue(f"{told}: they say how restless the market is, not where it goes. Mask rows below the thresholds.")
+            raise BadValueError(f"{told}: they say how restless the market is, not where it goes. Mask rows below the thresholds.")
         return f"{told}: they measure volatility rather than direction (labels: compat). A score on them is no skill"
     return told
 
@@ -279,13 +281,13 @@ def check_split(prepared: Prepared) -> str:
     """No bar is in two blocks, with what labels and indicators were made of."""
     split, rule = prepared.split, prepared.rule
     if split.reach.horizon < rule.horizon:
-        raise LeakFound(
+        raise LeakError(
             f"the split purges {split.reach.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last "
             "labels of one "
             f"block are made of prices of the next. Split with horizon={rule.horizon}."
         )
     if split.reach.warm_up < prepared.warm_up:
-        raise LeakFound(
+        raise LeakError(
             f"the split leaves {split.reach.warm_up} rows of warm-up after a boundary, but indicators look {prepared.warm_up} "
             "back. "
             f"Split with warm_up={prepared.warm_up}."
@@ -295,7 +297,7 @@ def check_split(prepared: Prepared) -> str:
     for name in split.parts:
         rows = prepared.labelled_rows(name)
         if times[rows].min() <= last:
-            raise LeakFound(f"the {name} block begins before the one before it has ended. Split by time.")
+            raise LeakError(f"the {name} block begins before the one before it has ended. Split by time.")
         last = times[rows].max()
     return f"train, validation and score share no bar (horizon {rule.horizon}, warm-up {prepared.warm_up})"
 
@@ -312,7 +314,7 @@ def check_samples(prepared: Prepared) -> str:
         count += len(starts)
         early = np.flatnonzero(place[starts] < prepared.warm_up)
         if len(early):
-            raise BatchesInvalid(
+            raise BatchError(
                 f"sample {early[0]:,} of {name} begins at {bars.place(int(rows[starts[early[0]]]))}, but features are ready "
                 "from bar "
                 f"{prepared.warm_up + 1} on: it would hold padding. Leave out the rows of the warm-up."
@@ -321,7 +323,7 @@ def check_samples(prepared: Prepared) -> str:
         ends = bars.offsets[np.searchsorted(bars.offsets, rows[starts], side="right")]
         torn = torn if len(torn) else np.flatnonzero(rows[starts] + length > ends)
         if len(torn):
-            raise BatchesInvalid(
+            raise BatchError(
                 f"sample {torn[0]:,} of {name} reaches over the end of a series or a gap: it begins at "
                 f"{bars.place(int(rows[starts[torn[0]]]))} and has {length} rows. Series must be kept apart."
             )
@@ -330,11 +332,11 @@ def check_samples(prepared: Prepared) -> str:
         at = (feed.samples.locate(batch["sample"].numpy()[valid]).starts[:, None] + np.arange(length)).reshape(-1)
         inputs = batch["features"].numpy()[valid].reshape(len(at), -1)
         if not np.isfinite(inputs).all() or not inputs.any(axis=1).all():
-            raise BatchesInvalid(f"a batch of {name} holds rows that are empty or padded. Leave out rows that are not ready.")
+            raise BatchError(f"a batch of {name} holds rows that are empty or padded. Leave out rows that are not ready.")
         if not np.array_equal(inputs, features[at]) or not np.array_equal(
             batch["label"].numpy()[valid].reshape(-1), labels[at], equal_nan=True
         ):
-            raise BatchesInvalid(f"inputs and labels of a batch of {name} are of different rows than their numbers say.")
+            raise BatchError(f"inputs and labels of a batch of {name} are of different rows than their numbers say.")
     return f"{count:,} samples of {length} rows: none over a gap or a series, none before the warm-up"
 
 
@@ -343,7 +345,7 @@ def check_served(prepared: Prepared) -> str:
     feed = prepared.feed("train", numbers=True)
     if len(set(prepared.weights.tolist())) > 1:
         return f"{feed.num_samples:,} training samples are drawn by the weights of their series"
-    stoker.check(feed, ids="sample", once=True).raise_if_bad()
+    stoker.audit(feed, ids="sample", once=True).raise_if_bad()
     return f"each of {feed.num_samples:,} training samples is served once an epoch"
 
 
@@ -359,7 +361,7 @@ def check_pos_weight(prepared: Prepared) -> str:
         return "labels 0 and 1 weigh the same"
     expected = stoker.split.pos_weight(prepared.store, prepared.split.train, "label")
     if not torch.allclose(prepared.pos_weight.reshape(()), expected, rtol=1e-6):
-        raise LeakFound(
+        raise LeakError(
             f"pos_weight is {float(prepared.pos_weight):.6g}, but the training rows give {float(expected):.6g}: it was made "
             "of other rows. "
             f"Use stoker.split.pos_weight(store, split.train, 'label')."
@@ -371,4 +373,4 @@ def check_model(model: torch.nn.Module, prepared: Prepared) -> None:
     """The mean and deviation within a model are those of the training rows."""
     mean, inv_std = (model.get_buffer(name).cpu() for name in ("mean", "inv_std"))
     if not torch.allclose(mean, prepared.scaler.mean, rtol=1e-5) or not torch.allclose(1 / inv_std, prepared.scaler.std, rtol=1e-4):
-        raise LeakFound("mean and std within the model are not those of the training rows. Build it with those of the scaler.")
+        raise LeakError("mean and std within the model are not those of the training rows. Build it with those of the scaler.")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import stoker
 from stoker import _disk
-from stoker.errors import BadValue, ConfigInvalid, OptionError, SourceNotFound
+from stoker.errors import BadValueError, ConfigError, OptionError, SourceNotFoundError
 from stoker.recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, Dataset
 
 Array = npt.NDArray[Any]
@@ -114,7 +114,9 @@ def _read(source: Dataset, target: Path) -> Bars:
     path = Path(source.path)
     if not (target / "manifest.json").is_file():
         if not path.is_file():
-            raise SourceNotFound(f"there is no file {path}. Give the CSV of the bars as bars_csv, or as the path of a dataset.")
+            raise SourceNotFoundError(
+                f"there is no file {path}. Give the CSV of the bars as bars_csv, or as the path of a dataset."
+            )
         _disk.make_folder(target.parent)
         key = next((name for name in _header(path) if name.lower() in KEYS), None)
         stoker.pack(str(path), target, series=key)
@@ -127,13 +129,13 @@ def bars_of(store: stoker.Store, source: Dataset) -> Bars:
     names = {name.lower(): name for name, column in store.schema.items() if column.level == "step"}
     time = next((names[name] for name in TIMES if name in names), None)
     if time is None:
-        raise ConfigInvalid(f"{path} has the columns {', '.join(store.schema)}; expected a time: {', '.join(TIMES)}.")
+        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a time: {', '.join(TIMES)}.")
     if "close" not in names:
-        raise ConfigInvalid(f"{path} has the columns {', '.join(store.schema)}; expected at least a close.")
+        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected at least a close.")
     keys = _keys(store, source)
     for name in keys:
         if name.upper() in LEVERAGED:
-            raise ConfigInvalid(f"{path} has bars of {name}, {WHY_LEVERAGED}")
+            raise ConfigError(f"{path} has bars of {name}, {WHY_LEVERAGED}")
     return Bars(
         names=tuple(keys),
         weights=(source.weight,) * len(store),
@@ -164,10 +166,12 @@ def _milliseconds(store: stoker.Store, name: str, path: str) -> Array:
         scale = _UNITS[unit]
         return np.asarray(values * scale if scale >= 1 else values // round(1 / scale), dtype=np.int64)
     if column.kind != "number":
-        raise BadValue(f"column {name!r} of {path} holds {column.label}; expected times: seconds since 1970, or ISO 8601.")
+        raise BadValueError(f"column {name!r} of {path} holds {column.label}; expected times: seconds since 1970, or ISO 8601.")
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
-            raise BadValue(f"{name!r} of {path} has no value in row {int(np.argmin(np.isfinite(values))) + 1:,}; a bar has a time.")
+            raise BadValueError(
+                f"{name!r} of {path} has no value in row {int(np.argmin(np.isfinite(values))) + 1:,}; a bar has a time."
+            )
         values = np.rint(values)
     whole = values.astype(np.int64)
     finer = sum(len(whole) > 0 and abs(int(whole[0])) >= least for least in _FINER)

@@ -37,7 +37,7 @@ from torch import nn
 import stoker
 from stoker import _disk
 from stoker._clock import now_utc
-from stoker.errors import CheckpointInvalid, ConfigInvalid, OptionError, TrainError
+from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.recipes.tfa.bars import PRICES, read_bars
 from stoker.recipes.tfa.data import BARS_NAME
 from stoker.recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_model, levels_of
@@ -203,7 +203,7 @@ def write_program(run: str | Path, path: str | Path, *, latest: bool = False, ov
 def _read_run(run: Path, *, latest: bool) -> _Trained:
     """The model of a run with its weights, and what it answers to golden bars."""
     if not (run / CONFIG_NAME).is_file():
-        raise ConfigInvalid(f"{run} has no {CONFIG_NAME}, so it is not the folder of a run. Train one first: stoker train tfa.yaml")
+        raise ConfigError(f"{run} has no {CONFIG_NAME}, so it is not the folder of a run. Train one first: stoker train tfa.yaml")
     settings = read_settings(run / CONFIG_NAME)
     spec = json.loads((run / SPEC_NAME).read_text())
     parsed = stoker.encode.FeatureStream(spec).spec
@@ -280,31 +280,35 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     try:
         bundle = msgspec.json.decode((folder / BUNDLE_NAME).read_bytes(), type=Bundle)
     except FileNotFoundError:
-        raise ConfigInvalid(f"{folder} has no {BUNDLE_NAME}, so it is no bundle. Write one: stoker export RUN {folder}") from None
+        raise ConfigError(f"{folder} has no {BUNDLE_NAME}, so it is no bundle. Write one: stoker export RUN {folder}") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CheckpointInvalid(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
+        raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
     if (bundle.format, bundle.version) != ("stoker-tfa", 1):
-        raise CheckpointInvalid(f"{folder / BUNDLE_NAME} is a {bundle.format} of version {bundle.version}; expected stoker-tfa, 1.")
+        raise CheckpointInvalidError(
+            f"{folder / BUNDLE_NAME} is a {bundle.format} of version {bundle.version}; expected stoker-tfa, 1."
+        )
     for name in dict.fromkeys((SPEC_NAME, WEIGHTS_NAME, GOLDEN_NAME, PROGRAM_NAME, PROGRAM_GOLDEN_NAME, *bundle.files)):
         if Path(name).name != name:
-            raise CheckpointInvalid(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
+            raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
         if not (folder / name).is_file() or _digest(folder / name) != bundle.files.get(name):
             what = "has changed since it was written" if (folder / name).is_file() else "is missing"
-            raise CheckpointInvalid(f"{folder / name} {what}. Export the bundle anew.")
+            raise CheckpointInvalidError(f"{folder / name} {what}. Export the bundle anew.")
     spec = json.loads((folder / SPEC_NAME).read_text())
     parsed = stoker.encode.FeatureStream(spec).spec
     if parsed.content_hash != bundle.spec_hash:
-        raise CheckpointInvalid(
+        raise CheckpointInvalidError(
             f"{folder / SPEC_NAME} has the hash {parsed.content_hash}, but the model was trained on {bundle.spec_hash}."
         )
     given = {"warm_up": _warm_up(spec), "features": list(parsed.names)}
     for name, here in given.items():
         if (said := getattr(bundle, name)) != here:
-            raise CheckpointInvalid(f"{folder / BUNDLE_NAME} says {name} {said}, but {SPEC_NAME} gives {here}. Export it anew.")
+            raise CheckpointInvalidError(
+                f"{folder / BUNDLE_NAME} says {name} {said}, but {SPEC_NAME} gives {here}. Export it anew."
+            )
     weights, told = _read_tensors(folder / WEIGHTS_NAME)
     for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
         if told.get(name) != str(own):
-            raise CheckpointInvalid(
+            raise CheckpointInvalidError(
                 f"{folder / BUNDLE_NAME} says {name} {own}, but {WEIGHTS_NAME} was trained with {told.get(name)}: another "
                 "window or spec "
                 f"would give numbers that mean nothing. Export the bundle anew."
@@ -313,7 +317,9 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
-        raise CheckpointInvalid(f"{folder / WEIGHTS_NAME} is of another model: {' '.join(str(error).split())[:200]}") from error
+        raise CheckpointInvalidError(
+            f"{folder / WEIGHTS_NAME} is of another model: {' '.join(str(error).split())[:200]}"
+        ) from error
     return bundle, spec, model
 
 
@@ -462,7 +468,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         with safe_open(path, framework="pt") as opened:
             return {name: opened.get_tensor(name) for name in opened.keys()}, dict(opened.metadata() or {})  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise CheckpointInvalid(f"{path} cannot be read: {error}.") from None
+        raise CheckpointInvalidError(f"{path} cannot be read: {error}.") from None
 
 
 def _digest(path: Path) -> str:

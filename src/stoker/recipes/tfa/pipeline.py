@@ -18,7 +18,7 @@ from torch import nn
 import stoker
 from stoker import _disk
 from stoker._text import check_device
-from stoker.errors import OptionError, StoreLocked, TrainError
+from stoker.errors import OptionError, StoreLockedError, TrainError
 from stoker.experiment.parse import to_tree, to_yaml
 from stoker.recipes.tfa import audit, scoring
 from stoker.recipes.tfa.data import BARS_NAME, DATA_NAME, Prepared, count_labels, drop_store, prepare, read_spec
@@ -184,7 +184,7 @@ def _held(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_disk.Lock(folder / BARS_NAME))
-        except StoreLocked as error:
+        except StoreLockedError as error:
             process = str(error).partition("process ")[2].partition(".")[0]
             raise TrainError(
                 f"{folder} is being trained by process {process}. Wait for it to end, or give another out_dir."
@@ -326,7 +326,9 @@ def describe(prepared: Prepared) -> list[tuple[str, str]]:
         ("labels", f"{prepared.rule}: {counts['labelled']:.1%} of rows have one, {counts['up']:.1%} of them up"),
     ]
     if settings.feature_cache and not (Path(settings.feature_cache) / "manifest.json").is_file():
-        lines.append(("note", f"{settings.feature_cache} is not read: only a store of `stoker features` says which spec it is of"))
+        lines.append(
+            ("note", f"{settings.feature_cache} is not read: only a store of `stoker indicators` says which spec it is of")
+        )
     lines += [("note", sentence) for sentence in ignored(settings)]
     names = {"train": "train", "valid": "validation", "test": "score"}
     for part, name in names.items():

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from stoker.errors import ConfigInvalid
+from stoker.errors import ConfigError
 from stoker.experiment.parse import Document, check, override, read_document
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -76,7 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     feature_spec: str
     """JSON that says which indicators are computed."""
     feature_cache: str | None = None
-    """A store that `stoker features` made of these bars and this spec; other caches are not read."""
+    """A store that `stoker indicators` made of these bars and this spec; other caches are not read."""
     out_dir: str | None = None
     """Folder of the run; by default `runs/` and the name of the YAML."""
     batch_size: Count | None = None
@@ -252,27 +252,27 @@ def _refuse(document: Document, settings: Settings) -> None:
     """What the type of each value alone allows, but its meaning or another value does not."""
     for key in ("bars_csv", "feature_spec", "feature_cache", "out_dir"):
         if "\0" in (getattr(settings, key) or ""):
-            raise ConfigInvalid(f"{document.place((key,))}: {key} holds a NUL character, which no path can. Remove it.")
+            raise ConfigError(f"{document.place((key,))}: {key} holds a NUL character, which no path can. Remove it.")
     if settings.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,3})?", settings.device):
-        raise ConfigInvalid(f"{document.place(('device',))}: device is {settings.device!r}; expected cpu, cuda or cuda:N.")
+        raise ConfigError(f"{document.place(('device',))}: device is {settings.device!r}; expected cpu, cuda or cuda:N.")
     if (settings.bars_csv is None) == (settings.datasets is None):
         found = "both are there" if settings.bars_csv is not None else "there is neither"
-        raise ConfigInvalid(f"{document.name}: bars come from bars_csv or from datasets; {found}. Give one of them.")
+        raise ConfigError(f"{document.name}: bars come from bars_csv or from datasets; {found}. Give one of them.")
     if settings.datasets is not None and not settings.datasets:
-        raise ConfigInvalid(f"{document.place(('datasets',))}: datasets is empty; expected at least one path.")
+        raise ConfigError(f"{document.place(('datasets',))}: datasets is empty; expected at least one path.")
     if len(settings.split) != 3 or sum(settings.split) > 1 + 1e-9:
         found = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
-        raise ConfigInvalid(
+        raise ConfigError(
             f"{document.place(('split',))}: split has {found}; expected the shares of train, validation and score, 1 at most "
             "together."
         )
     if None not in (settings.hidden, settings.ffn_hidden) and settings.hidden != settings.ffn_hidden:
-        raise ConfigInvalid(
+        raise ConfigError(
             f"{document.place(('hidden',))}: hidden is {settings.hidden}, but ffn_hidden is {settings.ffn_hidden}; both are the "
             "width within a layer. Give one of them."
         )
     if settings.symbol is not None and settings.symbol.upper() in LEVERAGED:
-        raise ConfigInvalid(f"{document.place(('symbol',))}: symbol is {settings.symbol}, {WHY_LEVERAGED}")
+        raise ConfigError(f"{document.place(('symbol',))}: symbol is {settings.symbol}, {WHY_LEVERAGED}")
 
 
 WHY_LEVERAGED = (
@@ -288,6 +288,6 @@ def _base(document: Document, spec: str, path: Path) -> Path:
         if (folder / spec).is_file():
             return folder
     tried = " nor ".join(dict.fromkeys(str(folder / spec) for folder in places))
-    raise ConfigInvalid(
+    raise ConfigError(
         f"{document.place(('feature_spec',))}: feature_spec is {spec!r}, but there is no {tried}. Give the path of the spec."
     )

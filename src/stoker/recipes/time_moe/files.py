@@ -30,7 +30,7 @@ import xxhash
 
 import stoker
 from stoker._text import readable_bytes
-from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound, SourceTooLarge
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, SourceTooLargeError
 from stoker.store import is_time_moe, map_time_moe
 
 Array = npt.NDArray[Any]
@@ -71,7 +71,7 @@ class Corpus:
 
     def __init__(self, flats: Sequence[Flat], *, name: str) -> None:
         if not sum(map(len, flats)):
-            raise SourceEmpty(f"{name} has no series. Pack or fetch it again.")
+            raise SourceEmptyError(f"{name} has no series. Pack or fetch it again.")
         self.flats = list(flats)
         self.name = name
         self.firsts: Array = np.concatenate([[0], np.cumsum([len(flat) for flat in flats])]).astype(np.int64)
@@ -211,7 +211,7 @@ def open_corpus(
         return Corpus(_flats(data, columns), name=data.name)
     path = Path(data)
     if not path.exists():
-        raise SourceNotFound(f"{path} does not exist. Give a store, a Time-MoE folder, or a file of series.")
+        raise SourceNotFoundError(f"{path} does not exist. Give a store, a Time-MoE folder, or a file of series.")
     if path.is_dir() and _is_store(path):
         return Corpus(_flats(stoker.open(path), columns), name=str(path))
     if path.is_dir():
@@ -235,13 +235,13 @@ def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Fla
             flats += _general(source, columns, report) if source.is_file() else [
                 flat for store in map_time_moe(source) for flat in _flats(store, columns)
             ]  # fmt: skip
-        except SourceEmpty:
+        except SourceEmptyError:
             left_out.append(f"{source.relative_to(path)} (no series)")
     if is_time_moe(path):
         left_out += sorted(one.name for one in path.iterdir() if one.name != META and one.suffix != ".bin")
     if not flats:
         held = f"it holds {_listed(left_out)}" if left_out else "it is empty"
-        raise SourceNotFound(
+        raise SourceNotFoundError(
             f"{path} is neither a store nor a tree of Time-MoE data (meta.json with .bin files, .jsonl, .json, .npy): {held}. "
             f'Pack tables first: stoker pack "{path}/**/*.csv" {path.name}.stoker --wide'
         )
@@ -259,7 +259,7 @@ def _walk(tree: Path, left_out: list[str]) -> Iterator[Path]:
     """Files of series and binary folders in their order; names of what is neither are added to `left_out`."""
 
     def stop(error: OSError) -> NoReturn:
-        raise SourceInvalid(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or move it out of {tree}.")
+        raise SourceInvalidError(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or move it out of {tree}.")
 
     for place, folders, names in os.walk(tree, onerror=stop):
         here, whole = Path(place), is_time_moe(Path(place))
@@ -289,7 +289,7 @@ def _kind(path: Path) -> str:
 
 
 def _refuse_pickle(path: Path) -> NoReturn:
-    raise SourceInvalid(
+    raise SourceInvalidError(
         f"{path} is a pickle, which can run code and is never read. Write its series as .jsonl, one list per line, or move it away."
     )
 
@@ -377,7 +377,7 @@ class Found:
     """The first series with an integer that float64 does not hold."""
 
 
-class NotSeries(SourceInvalid):
+class NotSeries(SourceInvalidError):
     """JSON whose first element is not a series: a table, or something else."""
 
 
@@ -398,7 +398,7 @@ def read_series(path: Path) -> Found:
         if room < 0:
             _refuse_large(path)
     if not series:
-        raise SourceEmpty(f"{path} holds no series. Remove it, or write one list of numbers per line.")
+        raise SourceEmptyError(f"{path} holds no series. Remove it, or write one list of numbers per line.")
     types = {one.dtype for one in series if len(one)}
     rounded = next((number for number, one in enumerate(series) if one.dtype.kind in "iu" and _beyond(one)), None)
     own = series if len(types) > 1 or rounded is not None else None
@@ -426,9 +426,11 @@ def _elements(path: Path) -> Iterator[tuple[int, Any]]:
                 if line.strip():
                     yield number, json.loads(line)
     except UnicodeDecodeError as error:
-        raise SourceInvalid(f"{path} is not UTF-8: it has a byte {error.object[error.start]:#04x}. Encode it again.") from error
+        raise SourceInvalidError(
+            f"{path} is not UTF-8: it has a byte {error.object[error.start]:#04x}. Encode it again."
+        ) from error
     except (ValueError, RecursionError) as error:
-        if isinstance(error, SourceInvalid | SourceTooLarge):
+        if isinstance(error, SourceInvalidError | SourceTooLargeError):
             raise
         why = (
             error.msg
@@ -438,17 +440,19 @@ def _elements(path: Path) -> Iterator[tuple[int, Any]]:
             else error
         )
         place = f"line {number:,} of {path}" if number else str(path)
-        raise SourceInvalid(f"{place} is not JSON: {str(why)[:80]}. Fix it, or move it away.") from error
+        raise SourceInvalidError(f"{place} is not JSON: {str(why)[:80]}. Fix it, or move it away.") from error
 
 
 def _as_array(element: Any, place: str) -> Array:
     """What the authors make of one element, if it is a series of numbers. A null is a missing point: NaN."""
     if isinstance(element, dict) and KEY not in element:
         has = ", ".join(repr(str(key)[:20]) for key in islice(element, 4)) or "no key"
-        raise SourceInvalid(f'{place} has no {KEY!r}; it has {has}. Write {{"{KEY}": [numbers]}}, or pack the file: stoker pack')
+        raise SourceInvalidError(
+            f'{place} has no {KEY!r}; it has {has}. Write {{"{KEY}": [numbers]}}, or pack the file: stoker pack'
+        )
     values = element[KEY] if isinstance(element, dict) else element
     if not isinstance(values, list):
-        raise SourceInvalid(f"{place} is a JSON {_kind_of(values)}; expected a list of numbers.")
+        raise SourceInvalidError(f"{place} is a JSON {_kind_of(values)}; expected a list of numbers.")
     try:
         array = np.array(values)
         if array.dtype == object and None in values:
@@ -456,10 +460,12 @@ def _as_array(element: Any, place: str) -> Array:
     except ValueError:  # lists of several lengths
         array = np.empty((0, 0))
     if array.ndim != 1:
-        raise SourceInvalid(f"{place} holds lists within its list; expected one number per point. Write each channel as a series.")
+        raise SourceInvalidError(
+            f"{place} holds lists within its list; expected one number per point. Write each channel as a series."
+        )
     if array.dtype.kind not in "iuf":
         at = next((i for i, value in enumerate(values) if not _fits(value)), 0)
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{place} has {str(json.dumps(values[at]))[:40]} at point {at + 1:,}; expected numbers, integers of 64 bits at most. "
             f"Write larger ones as floats (1e30), and null or NaN where a point is missing."
         )
@@ -489,18 +495,18 @@ def _read_npy(path: Path) -> Found:
         found = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         if "Python objects" in str(error) or "pickle" in str(error):
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{path} holds Python objects, which are pickles and never read. Save numbers in a 2-D array, or use .jsonl."
             ) from error
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{path} is not a .npy file: {str(error).splitlines()[0][:80]}. Make it again, or move it away."
         ) from error
     if found.ndim not in (1, 2) or found.dtype.kind not in "iuf" or found.dtype.itemsize > 8:
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{path} holds {found.dtype} of shape {found.shape}; expected numbers, one series per row of a 2-D array."
         )
     if not found.size:
-        raise SourceEmpty(f"{path} holds no number (shape {found.shape}). Remove it.")
+        raise SourceEmptyError(f"{path} holds no number (shape {found.shape}). Remove it.")
     rows = np.asarray(found).reshape(1, -1) if found.ndim == 1 else np.asarray(found)
     native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
     return Found(series=native, names=None, own=None if rows.dtype.isnative else list(rows))  # NumPy sums swapped bytes in pieces
@@ -508,6 +514,6 @@ def _read_npy(path: Path) -> Found:
 
 def _refuse_large(path: Path) -> NoReturn:
     size = readable_bytes(path.stat().st_size)
-    raise SourceTooLarge(
+    raise SourceTooLargeError(
         f"{path} ({size}) needs more than half of the free memory. Pack it first: stoker pack {path} {path.stem}.stoker"
     )

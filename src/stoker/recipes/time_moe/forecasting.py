@@ -27,7 +27,7 @@ import torch
 
 import stoker
 from stoker._text import check_device
-from stoker.errors import OptionError, SourceNotFound
+from stoker.errors import OptionError, SourceNotFoundError
 from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, Method, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.model import TimeMoe
@@ -262,7 +262,7 @@ def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -
         model = TimeMoe(read_size(folder)).to(device)
         load_weights(model, folder)
         return Loaded(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
-    raise SourceNotFound(
+    raise SourceNotFoundError(
         f"{folder} is neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors). "
         f"Train one: stoker train time-moe --data …"
     )

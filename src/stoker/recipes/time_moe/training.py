@@ -16,7 +16,7 @@ import torch
 import stoker
 from stoker import _disk
 from stoker._text import check_device, printable, readable_bytes
-from stoker.errors import ConfigInvalid, OptionError, SourceNotFound
+from stoker.errors import ConfigError, OptionError, SourceNotFoundError
 from stoker.recipes.time_moe.batches import Batches, CompatRows, FirstBatches, PackedRows
 from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, Report, open_corpus, warn
@@ -137,9 +137,9 @@ def read_settings(folder: Path) -> Settings:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Settings).checked()
     except FileNotFoundError:
-        raise ConfigInvalid(f"{folder} has no {NAME}, so it is no run of Time-MoE. Begin one: stoker train time-moe …") from None
+        raise ConfigError(f"{folder} has no {NAME}, so it is no run of Time-MoE. Begin one: stoker train time-moe …") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(f"{path} is damaged: {error}.") from error
+        raise ConfigError(f"{path} is damaged: {error}.") from error
 
 
 # The recipe: series become rows, rows become steps of a Time-MoE, and the best weights an official checkpoint.
@@ -285,7 +285,7 @@ def _checkpoint(init: str) -> Path:
     """The official checkpoint that is meant: of a run, its best weights."""
     folder = Path(init)
     if not folder.exists():
-        raise SourceNotFound(f"{folder} does not exist. Give the folder of a checkpoint: config.json and model.safetensors.")
+        raise SourceNotFoundError(f"{folder} does not exist. Give the folder of a checkpoint: config.json and model.safetensors.")
     if not (folder / NAME).is_file():
         return folder
     if not (folder / WEIGHTS).is_dir():

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from stoker import _disk
 from stoker._text import readable_bytes
-from stoker.errors import OptionError, SourceInvalid, SourceNotFound
+from stoker.errors import OptionError, SourceInvalidError, SourceNotFoundError
 from stoker.recipes.time_moe.layers import Size
 
 if TYPE_CHECKING:
@@ -109,10 +109,12 @@ def read_size(folder: str | Path) -> Size:
     config = _read_json(path)
     for key, value in FIXED.items():
         if config.get(key, value) != value:
-            raise SourceInvalid(f"{path}: {key} is {repr(config[key])[:40]}; expected {value!r}. It is a model of another kind.")
+            raise SourceInvalidError(
+                f"{path}: {key} is {repr(config[key])[:40]}; expected {value!r}. It is a model of another kind."
+            )
     missing = [key for key in KEYS if key not in config and key not in OPTIONAL]
     if missing:
-        raise SourceInvalid(f"{path} has no {missing[0]}. It is not the config of a Time-MoE.")
+        raise SourceInvalidError(f"{path} has no {missing[0]}. It is not the config of a Time-MoE.")
     horizons = config["horizon_lengths"]
     if not isinstance(horizons, list):
         horizons = [horizons]  # the authors' config takes one alone, too
@@ -122,13 +124,13 @@ def read_size(folder: str | Path) -> Size:
     except OptionError as error:
         official = {name: key for key, name in KEYS.items()}
         name, _, rest = str(error).removeprefix("size: ").partition(" ")
-        raise SourceInvalid(f"{path}: {official.get(name, name)} {rest}") from error
+        raise SourceInvalidError(f"{path}: {official.get(name, name)} {rest}") from error
     shared = config.get("num_key_value_heads")
     if shared is not None and shared != config["num_attention_heads"]:
-        raise SourceInvalid(f"{path}: num_key_value_heads is {repr(shared)[:40]}; expected {size.heads}, as many as heads.")
+        raise SourceInvalidError(f"{path}: num_key_value_heads is {repr(shared)[:40]}; expected {size.heads}, as many as heads.")
     free = psutil.virtual_memory().available
     if 4 * size.num_parameters > free:
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{path}: a model of these sizes has {size.num_parameters:.3g} parameters, {readable_bytes(4 * size.num_parameters)} "
             f"in float32, but {readable_bytes(free)} of memory are free. Use smaller sizes."
         )
@@ -200,26 +202,26 @@ def _shapes(model: TimeMoe) -> dict[str, torch.Size]:
 def _read(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, or of the one or the several of a folder."""
     if not path.exists():
-        raise SourceNotFound(f"{path}: there is no checkpoint. Give a folder with {WEIGHTS}, or a safetensors file.")
+        raise SourceNotFoundError(f"{path}: there is no checkpoint. Give a folder with {WEIGHTS}, or a safetensors file.")
     if path.is_file():
         return _read_file(path)
     if (path / WEIGHTS).exists():
         return _read_file(path / WEIGHTS)
     if not (path / INDEX).exists():
-        raise SourceNotFound(f"{path} holds neither {WEIGHTS} nor {INDEX}. Only safetensors checkpoints are read.")
+        raise SourceNotFoundError(f"{path} holds neither {WEIGHTS} nor {INDEX}. Only safetensors checkpoints are read.")
     places = _read_json(path / INDEX).get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(name, str) and Path(name).name == name for name in places.values()):
-        raise SourceInvalid(f"{path / INDEX}: weight_map is not a map from tensors to files of the folder.")
+        raise SourceInvalidError(f"{path / INDEX}: weight_map is not a map from tensors to files of the folder.")
     found: dict[str, Tensor] = {}
     for name in sorted(set(places.values())):
         part = _read_file(path / name)
         wrong = next((tensor for tensor in part if places.get(tensor) != name), None)
         if wrong is not None:
-            raise SourceInvalid(f"{path / name} holds {wrong}, which {INDEX} does not say of it.")
+            raise SourceInvalidError(f"{path / name} holds {wrong}, which {INDEX} does not say of it.")
         found |= part
     missing = next((tensor for tensor in places if tensor not in found), None)
     if missing is not None:
-        raise SourceInvalid(f"{path / places[missing]} has no {missing}, but {INDEX} says so. The checkpoint is damaged.")
+        raise SourceInvalidError(f"{path / places[missing]} has no {missing}, but {INDEX} says so. The checkpoint is damaged.")
     return found
 
 
@@ -230,20 +232,20 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except FileNotFoundError:
-        raise SourceNotFound(f"{path} is missing, but the checkpoint's index names it.") from None
+        raise SourceNotFoundError(f"{path} is missing, but the checkpoint's index names it.") from None
     except (SafetensorError, OSError, KeyError) as error:
-        raise SourceInvalid(f"{path} is no safetensors file: {str(error).splitlines()[0]}") from error
+        raise SourceInvalidError(f"{path} is no safetensors file: {str(error).splitlines()[0]}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SourceNotFound(f"{path} is missing. Give a config.json, or a folder that holds one.") from None
+        raise SourceNotFoundError(f"{path} is missing. Give a config.json, or a folder that holds one.") from None
     except (OSError, ValueError) as error:
-        raise SourceInvalid(f"{path} cannot be read: {error}") from error
+        raise SourceInvalidError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise SourceInvalid(f"{path} is a {type(found).__name__}; expected a JSON object.")
+        raise SourceInvalidError(f"{path} is a {type(found).__name__}; expected a JSON object.")
     return found
 
 
@@ -251,19 +253,21 @@ def _check_size(model: Size, file: Size, path: Path) -> None:
     for field in fields(Size):
         mine, other = getattr(model, field.name), getattr(file, field.name)
         if mine != other and field.name not in ("aux_factor", "max_position", "spread"):  # these change no tensor
-            raise SourceInvalid(f"{path}: {field.name} is {other}, but the model's is {mine}. Make the model with read_size(…).")
+            raise SourceInvalidError(
+                f"{path}: {field.name} is {other}, but the model's is {mine}. Make the model with read_size(…)."
+            )
 
 
 def _check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, torch.Size], path: Path) -> None:
     for name, shape in expected.items():
         if name not in found:
-            raise SourceInvalid(f"{path} has no tensor {name}; expected {len(expected)} tensors, found {len(found)}.")
+            raise SourceInvalidError(f"{path} has no tensor {name}; expected {len(expected)} tensors, found {len(found)}.")
         if found[name].shape != shape:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{path}: {name} has shape {tuple(found[name].shape)}; expected {tuple(shape)}. It is another size."
             )
         if not found[name].is_floating_point():
-            raise SourceInvalid(f"{path}: {name} is {found[name].dtype}; expected numbers with a point.")
+            raise SourceInvalidError(f"{path}: {name} is {found[name].dtype}; expected numbers with a point.")
     strange = next((name for name in found if name not in expected), None)
     if strange is not None:
-        raise SourceInvalid(f"{path} holds {strange}, which is no tensor of a Time-MoE of this size.")
+        raise SourceInvalidError(f"{path} holds {strange}, which is no tensor of a Time-MoE of this size.")

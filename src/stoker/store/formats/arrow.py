@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from stoker.errors import SourceEmpty, SourceInvalid
+from stoker.errors import SourceEmptyError, SourceInvalidError
 from stoker.store.formats.base import Chunk, Place, Source, Task, decoding, inside
 from stoker.store.formats.tables import batch_chunks
 
@@ -37,7 +37,9 @@ class ArrowSource(Source):
         with self.path.open("rb") as file:
             magic = file.read(len(_FILE_MAGIC))
         if magic.startswith(b"FEA1"):
-            raise SourceInvalid(f"{self.path} is Feather version 1, which is no longer read. Write it again as Feather version 2.")
+            raise SourceInvalidError(
+                f"{self.path} is Feather version 1, which is no longer read. Write it again as Feather version 2."
+            )
         if magic != _FILE_MAGIC:
             refuse_cut_stream(self.path)
         # Mapped, so that a file of one huge batch does not have to fit into memory.
@@ -68,7 +70,7 @@ def refuse_cut_stream(path: Path) -> None:
         file.seek(max(0, size - len(_STREAM_END)))
         end = file.read()
     if end != _STREAM_END:
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{path} has no end mark after {size:,} bytes: it is cut off, or no Arrow stream. Fetch or make it again."
         )
 
@@ -116,18 +118,20 @@ class HuggingFaceSource(Source):
             self._refuse_splits()
         state = _load(inside(self.path, STATE, named_by=""), _State)
         if state.indices_files or state.indices:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self.path / STATE} names files of indices. Call flatten_indices() on the data set and save it again."
             )
         if not state.data_files:
-            raise SourceEmpty(f"{self.path / STATE} names no data file. Remove the folder, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path / STATE} names no data file. Remove the folder, or leave it out of the pattern.")
         return [inside(self.path, file.filename, named_by=STATE) for file in state.data_files]
 
     def _refuse_splits(self) -> None:
         splits = _load(inside(self.path, DICT, named_by=""), _Splits).splits
         shown = ", ".join(repr(split) for split in splits[:20])
         example = str(self.path / splits[0]) if splits else f"{self.path}/train"
-        raise SourceInvalid(f"{self.path} holds the splits {shown}, each a data set of its own. Give one of them, like {example}.")
+        raise SourceInvalidError(
+            f"{self.path} holds the splits {shown}, each a data set of its own. Give one of them, like {example}."
+        )
 
     def schema(self) -> pa.Schema:
         return pa.schema([(field.name, _series_type(field.type)) for field in self._stored])
@@ -137,24 +141,26 @@ class HuggingFaceSource(Source):
         """The columns as they are in the files, which must agree."""
         first, *others = [self._schema_of(path) for path in self._streams]
         if not first.names:
-            raise SourceEmpty(f"{self._streams[0]} has no columns. Remove the folder, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self._streams[0]} has no columns. Remove the folder, or leave it out of the pattern.")
         for path, schema in zip(self._streams[1:], others, strict=True):
             if not schema.equals(first):
-                raise SourceInvalid(f"{path} has other columns than {self._streams[0].name}: {schema.names} against {first.names}.")
+                raise SourceInvalidError(
+                    f"{path} has other columns than {self._streams[0].name}: {schema.names} against {first.names}."
+                )
         if any(pa.types.is_dictionary(kind) for kind in first.types):
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self._streams[0]} has dictionary columns, which are not read here. Cast them to strings and save again."
             )
         return first
 
     def _schema_of(self, path: Path) -> pa.Schema:
         if path.stat().st_size == 0:
-            raise SourceEmpty(f"{path} is empty (0 bytes). Fetch or make the folder again.")
+            raise SourceEmptyError(f"{path} is empty (0 bytes). Fetch or make the folder again.")
         refuse_cut_stream(path)
         with decoding(path, "an Arrow stream"):
             message = next(_messages(path), None)
             if message is None or message.type != "schema":
-                raise SourceInvalid(f"{path} does not begin with a schema. Is it an Arrow stream?")
+                raise SourceInvalidError(f"{path} does not begin with a schema. Is it an Arrow stream?")
             return pa.schema([(field.name, _plain(field.type)) for field in pa.ipc.read_schema(message)])
 
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
@@ -184,7 +190,7 @@ class HuggingFaceSource(Source):
                     schema = pa.ipc.read_schema(message)
                     continue
                 if message.type != "record batch" or _is_compressed(message.metadata):
-                    raise SourceInvalid(
+                    raise SourceInvalidError(
                         f"{path} holds a compressed or unexpected message. Save the data set again with save_to_disk."
                     )
                 batch = pa.ipc.read_record_batch(message, schema)
@@ -194,13 +200,13 @@ class HuggingFaceSource(Source):
 def _load(path: Path, kind: type[Any]) -> Any:
     size = path.stat().st_size
     if size == 0:
-        raise SourceEmpty(f"{path} is empty (0 bytes). Fetch or make the folder again.")
+        raise SourceEmptyError(f"{path} is empty (0 bytes). Fetch or make the folder again.")
     if size > MAX_STATE_BYTES:
-        raise SourceInvalid(f"{path} has {size:,} bytes; at most {MAX_STATE_BYTES:,} are expected. Is it what its name says?")
+        raise SourceInvalidError(f"{path} has {size:,} bytes; at most {MAX_STATE_BYTES:,} are expected. Is it what its name says?")
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise SourceInvalid(f"{path} is not what save_to_disk writes: {error}.") from error
+        raise SourceInvalidError(f"{path} is not what save_to_disk writes: {error}.") from error
 
 
 def _messages(path: Path) -> Iterator[pa.ipc.Message]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from stoker.errors import SourceChanged, SourceInvalid, SourceTooLarge, StokerError
+from stoker.errors import SourceChangedError, SourceInvalidError, SourceTooLargeError, StokerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Source(ABC):
     def schema(self) -> pa.Schema:
         """Names and types of all columns, found with bounded effort: from metadata, or from the first block of text.
 
-        Raises `SourceEmpty` for a file without content and `SourceInvalid` for one that is not what its name says.
+        Raises `SourceEmptyError` for a file without content and `SourceInvalidError` for one that is not what its name says.
         """
 
     @abstractmethod
@@ -118,12 +118,12 @@ def decoding(path: Path, form: str) -> Iterator[None]:
     except (StokerError, Unfit):
         raise
     except MemoryError as error:
-        raise SourceTooLarge(
+        raise SourceTooLargeError(
             f"{path} holds a value or a page that is larger than the memory left. Give more, or leave it out."
         ) from error
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise SourceInvalid(f"{path} is damaged or not {form}: {reason}") from error
+        raise SourceInvalidError(f"{path} is damaged or not {form}: {reason}") from error
 
 
 # Data sets that are folders: files that a description names are looked for inside the folder and nowhere else.
@@ -132,16 +132,18 @@ def decoding(path: Path, form: str) -> Iterator[None]:
 def inside(folder: Path, name: str, *, named_by: str) -> Path:
     """The plain file `name` of the folder; names with separators, and links that lead out, are refused."""
     if not name or name in (".", "..") or any(mark in name for mark in "/\\\0"):
-        raise SourceInvalid(f"{folder / named_by} names the file {name[:80]!r}; expected the plain name of a file in its folder.")
+        raise SourceInvalidError(
+            f"{folder / named_by} names the file {name[:80]!r}; expected the plain name of a file in its folder."
+        )
     path = folder / name
     if not path.exists():
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{folder / named_by} names the file {name!r}, which is not in {folder}. Fetch or make the folder again."
         )
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise SourceInvalid(f"{path} is a link that leads out of its folder. Copy the file into the folder.")
+        raise SourceInvalidError(f"{path} is a link that leads out of its folder. Copy the file into the folder.")
     if not path.is_file():
-        raise SourceInvalid(f"{path} is not a plain file. Fetch or make the folder again.")
+        raise SourceInvalidError(f"{path} is not a plain file. Fetch or make the folder again.")
     return path
 
 
@@ -151,5 +153,5 @@ def read_fully(fd: int, buffer: memoryview, offset: int, path: Path) -> None:
     while done < buffer.nbytes:
         count = os.preadv(fd, [buffer[done:]], offset + done)
         if count == 0:
-            raise SourceChanged(f"{path} changed while it was read: it now ends at byte {offset + done:,}.")
+            raise SourceChangedError(f"{path} changed while it was read: it now ends at byte {offset + done:,}.")
         done += count

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from stoker._text import readable_bytes
-from stoker.errors import BadValue, OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
 from stoker.store.formats.text import Block, is_compressed, line_blocks, open_text
 
@@ -157,7 +157,7 @@ class CsvSource(Source):
         while lines and not lines[0].strip():
             skipped.append(lines.pop(0))
         if not lines:
-            raise SourceEmpty(f"{self.path} holds no lines. Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path} holds no lines. Remove it, or leave it out of the pattern.")
         lines = self._with_whole_header(lines)
         start = sum(len(line) for line in skipped)
         shown = [self._decoded(line).rstrip("\r\n") for line in lines[:50] if line.strip()]
@@ -166,7 +166,7 @@ class CsvSource(Source):
             settled = settle(self._given, shown)
             fields = fields_of(shown[0], settled)
         except csv.Error as error:
-            raise SourceInvalid(f"{self.path} has a first line that is not one of names or values: {error}.") from None
+            raise SourceInvalidError(f"{self.path} has a first line that is not one of names or values: {error}.") from None
         self._refuse_columns(len(fields), min(self.limits.columns, MAX_FIELDS))
         if not settled.header:
             return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
@@ -174,7 +174,7 @@ class CsvSource(Source):
 
     def _refuse_columns(self, found: int, most: int) -> None:
         if found > most:
-            raise SourceTooLarge(
+            raise SourceTooLargeError(
                 f"{self.path} has {found:,} columns; at most {most:,} can be read. "
                 f"{'Give more --memory.' if most < MAX_FIELDS else 'Split the file.'}"
             )
@@ -195,7 +195,7 @@ class CsvSource(Source):
             self._refuse_encoding()
 
     def _refuse_encoding(self, where: str = "") -> NoReturn:
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{where}{self.path} is not {self._given.encoding}. Pass the right --encoding, like latin-1, cp1252 or utf-16."
         )
 
@@ -209,7 +209,7 @@ class CsvSource(Source):
                 return head, False
             most = max(min(MAX_HEADER_BYTES, self.limits.line_bytes), SAMPLE_BYTES)
             if len(head) > most:
-                raise SourceTooLarge(
+                raise SourceTooLargeError(
                     f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a table in text? "
                     "If it is, give more --memory."
                 )
@@ -302,11 +302,11 @@ class CsvSource(Source):
         if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+):?(.*)", message, re.DOTALL):
             row = f"row {rows_before.result() + int(found[1]):,} of " if found[1] else ""
             shown = (found[4].strip().splitlines() or [""])[0][:60]
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
                 "Fix the line, or pass --delimiter or --quote."
             )
-        raise SourceInvalid(f"{self.path} cannot be read as a table in text: {message.splitlines()[0]}")
+        raise SourceInvalidError(f"{self.path} cannot be read as a table in text: {message.splitlines()[0]}")
 
     def _refuse_changed_numbers(self, block: Block, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
         """Arrow reads integers beyond int64 as float64, which drops digits, and 1e999 as infinity: refuse both."""
@@ -324,7 +324,7 @@ class CsvSource(Source):
                 rounded = re.fullmatch(r"[+-]?\d+", text) and int(text) != int(value)
                 reason = "an integer that float64 cannot hold exactly" if rounded else ""
             if reason:
-                raise BadValue(
+                raise BadValueError(
                     f"column {name!r} of {self.path} holds {text[:60]} in row {rows_before.result() + i + 1:,}, {reason}. "
                     f"Keep it as text with --dtype {name}=text, or leave the column out with --columns."
                 )

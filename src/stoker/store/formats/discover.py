@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stoker._disk import check_path
-from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceNotFound
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
 from stoker.store.formats.base import MOST, Limits, Source
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.time_moe import META, is_time_moe
@@ -59,7 +59,7 @@ def _name(path: Path, parent: Path) -> str:
     try:
         return os.fsencode(path.absolute().relative_to(parent).as_posix()).decode("utf-8")
     except UnicodeDecodeError:
-        raise SourceInvalid(f"{str(path)!a} has a name that is not UTF-8. Rename it, or leave it out.") from None
+        raise SourceInvalidError(f"{str(path)!a} has a name that is not UTF-8. Rename it, or leave it out.") from None
 
 
 def _resolve(given: str, left_out: list[Path]) -> list[Path]:
@@ -69,17 +69,17 @@ def _resolve(given: str, left_out: list[Path]) -> list[Path]:
     if path.exists():
         return [path]
     if not glob.has_magic(given):
-        raise SourceNotFound(f"{given} does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).")
+        raise SourceNotFoundError(f"{given} does not exist. Give a file, a folder, or a pattern like 'data/*.csv' (in quotes).")
     matches = sorted(Path(match) for match in glob.glob(given, recursive=True))
     found: list[Path] = []
     for match in matches:
         if match.is_dir():
-            with contextlib.suppress(SourceEmpty):  # a folder among others may be empty
+            with contextlib.suppress(SourceEmptyError):  # a folder among others may be empty
                 found.extend(_walk(match, left_out))
         else:
             found.append(match)
     if not found:
-        raise SourceNotFound(f"no file matches {given!r} (looked in {Path.cwd()}).")
+        raise SourceNotFoundError(f"no file matches {given!r} (looked in {Path.cwd()}).")
     return found
 
 
@@ -101,7 +101,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
                 folders.remove(name)
                 left_out.extend(_beside(path))
             elif path.is_symlink():
-                raise SourceInvalid(
+                raise SourceInvalidError(
                     f"{path} is a link to a folder, which is not followed. Name its target as a source, or remove it."
                 )
         for name in sorted(names):
@@ -110,7 +110,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
             others.extend([] if known else [Path(root, name)])
     if not found:
         seen = f"it holds {len(others):,} other files, like {others[0].name!r}" if others else "it is empty"
-        raise SourceEmpty(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
+        raise SourceEmptyError(f"folder {folder} holds nothing to read: looked for {' '.join(SUFFIXES)}, but {seen}.")
     left_out.extend(others)
     return sorted(found)
 
@@ -123,7 +123,7 @@ def _beside(folder: Path) -> list[Path]:
 
 
 def _refuse_unlistable(error: OSError) -> NoReturn:
-    raise SourceInvalid(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or leave it out.")
+    raise SourceInvalidError(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or leave it out.")
 
 
 def _is_dataset(folder: Path) -> bool:
@@ -161,10 +161,10 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
         return _dataset(path, name)
     _refuse_unreadable(path)
     if path.stat().st_size == 0:
-        raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+        raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     suffix = _suffix(path)
     if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
-        raise SourceInvalid(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
+        raise SourceInvalidError(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
     if suffix in (".parquet", ".pq"):
         from stoker.store.formats.parquet import ParquetSource
 
@@ -200,18 +200,18 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
 
         return ArffSource(path, name, as_table=table or wide)
     known = " ".join(SUFFIXES)
-    raise SourceInvalid(
+    raise SourceInvalidError(
         f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text)."
     )
 
 
 def _refuse_unreadable(path: Path) -> None:
     if not path.exists():
-        raise SourceInvalid(f"{path} is a link to {path.readlink()}, which does not exist. Remove it, or leave it out.")
+        raise SourceInvalidError(f"{path} is a link to {path.readlink()}, which does not exist. Remove it, or leave it out.")
     if not path.is_file():
-        raise SourceInvalid(f"{path} is not a plain file. Leave it out.")
+        raise SourceInvalidError(f"{path} is not a plain file. Leave it out.")
     if not os.access(path, os.R_OK):
-        raise SourceInvalid(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
+        raise SourceInvalidError(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
 
 
 def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: Limits) -> Source:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from stoker.errors import BadValue, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import json_text
 from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
 from stoker.store.formats.json_text import PIECE_BYTES, Elements, JsonText, keys_of
@@ -66,7 +66,7 @@ class JsonRows:
             types = json_text.merge_types(types, self._types_of(part))
         moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
         if moments:
-            with contextlib.suppress(BadValue):  # a column of mixed lists: it stays what it is
+            with contextlib.suppress(BadValueError):  # a column of mixed lists: it stays what it is
                 types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
         return pa.schema([(name, _large(kind)) for name, kind in types.items()])
 
@@ -83,7 +83,7 @@ class JsonRows:
         for key in keys_of(texts.lines):
             found.add(key)
             if len(found) > most:
-                raise SourceTooLarge(
+                raise SourceTooLargeError(
                     f"{self._source.label} has more than {most:,} different keys in its rows {texts.rows_before + 1:,} to "
                     f"{texts.rows_before + texts.count:,}, where columns are expected. Is one of them a value? "
                     "If not, give more --memory."
@@ -130,7 +130,7 @@ class JsonRows:
                 self._refuse(misfit, row)
             except (ValueError, RecursionError) as error:
                 reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-                raise SourceInvalid(
+                raise SourceInvalidError(
                     f"row {row:,} of {self._source.label} is not valid: {reason}. It begins with {_shown(line)}."
                 ) from error
         return reader.finish()
@@ -138,7 +138,7 @@ class JsonRows:
     def _refuse(self, misfit: json_text.Misfit, row: int) -> NoReturn:
         if misfit.wider:
             raise Unfit(self._source, misfit.column)
-        raise BadValue(
+        raise BadValueError(
             f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
             f"Fix the file, pass --dtype {misfit.column}=text, or leave the column out with --columns."
         )
@@ -336,15 +336,15 @@ class JsonSource(Source):
             if first == b"{":
                 return _Layout(self._find_columns(text), whole=False)
         if not first:
-            raise SourceEmpty(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path} holds nothing but white space. Remove it, or leave it out of the pattern.")
         shown = first.decode("utf-8", "replace")
-        raise SourceInvalid(f"{self.path} begins with {shown!r}; expected an array or an object. Is it JSON?")
+        raise SourceInvalidError(f"{self.path} begins with {shown!r}; expected an array or an object. Is it JSON?")
 
     def _kind_of_array(self, text: JsonText) -> str | None:
         text.enter()
         first = text.peek()
         if first == b"]":
-            raise SourceEmpty(f"{self.path} holds an empty array. Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path} holds an empty array. Remove it, or leave it out of the pattern.")
         return None if first == b"{" else LIST_COLUMN if first == b"[" else NUMBER_COLUMN
 
     def _find_columns(self, text: JsonText) -> dict[str | None, int]:
@@ -354,21 +354,23 @@ class JsonSource(Source):
             name = text.key()
             found = text.peek()
             if name in starts:
-                raise SourceInvalid(f"{self.path} has the key {name!r} twice. Rename one of them.")
+                raise SourceInvalidError(f"{self.path} has the key {name!r} twice. Rename one of them.")
             if found != b"[":
-                raise SourceInvalid(
+                raise SourceInvalidError(
                     f"{self.path} has no list under the key {name!r}. Expected an array of objects, or an object of equally "
                     "long lists (in pandas: orient='records' or 'list'); if each line is an object of its own, name it .jsonl."
                 )
             starts[name] = text.position
             if len(starts) > min(MAX_COLUMNS, self.limits.columns):
-                raise SourceTooLarge(
+                raise SourceTooLargeError(
                     f"{self.path} is an object of more than {len(starts) - 1:,} keys; expected a table of columns. "
                     "If it is one, give more --memory, or make it an array of objects."
                 )
             text.enter()
             if text.peek() == b"{":
-                raise SourceInvalid(f"{self.path} has a list of objects under the key {name!r}. Make that list a file of its own.")
+                raise SourceInvalidError(
+                    f"{self.path} has a list of objects under the key {name!r}. Make that list a file of its own."
+                )
             text.skip()
             if text.peek() != b"}":
                 text.expect(b",")
@@ -377,7 +379,7 @@ class JsonSource(Source):
         text.expect(b"}")
         text.finish()
         if not starts:
-            raise SourceEmpty(f"{self.path} holds an empty object. Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path} holds an empty object. Remove it, or leave it out of the pattern.")
         return starts
 
     def schema(self) -> pa.Schema:
@@ -394,7 +396,7 @@ class JsonSource(Source):
             else:
                 fields.extend(self._rows.types(_texts(elements, 0, column)))
         if not fields:
-            raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
+            raise SourceEmptyError(f"{self.path} holds only empty objects, so there is no column to read.")
         return pa.schema(fields)
 
     def _open(self, column: str | None, piece_bytes: int = PIECE_BYTES) -> JsonText:
@@ -469,14 +471,14 @@ class JsonSource(Source):
                 lengths[name] = text.skip()
         first, length = next(iter(lengths.items()))
         other = next(name for name, found in lengths.items() if found != length)
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{self.path} has {lengths[other]:,} values under the key {other!r}, but {length:,} under {first!r}. "
             "Expected equally long lists."
         )
 
     def _skip(self, text: JsonText, num_rows: int) -> None:
         if (found := text.skip(num_rows)) < num_rows:
-            raise SourceInvalid(f"{self.path} has {found:,} rows, but {num_rows:,} were read of it before. It was changed.")
+            raise SourceInvalidError(f"{self.path} has {found:,} rows, but {num_rows:,} were read of it before. It was changed.")
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
@@ -548,10 +550,10 @@ class JsonLinesSource(Source):
                 if num_bytes >= FIRST_BYTES // 2:
                     break
         if not lines:
-            raise SourceEmpty(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
         schema = self._rows.types(RowTexts(b"\n".join(lines), count, 0, self._column))
         if not schema.names:
-            raise SourceEmpty(f"{self.path} holds only empty objects, so there is no column to read.")
+            raise SourceEmptyError(f"{self.path} holds only empty objects, so there is no column to read.")
         return schema
 
     @cached_property

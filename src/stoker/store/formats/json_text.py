@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._text import readable_bytes
-from stoker.errors import SourceInvalid, SourceTooLarge
+from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import MOST, Limits
 from stoker.store.formats.text import MAX_LINE_BYTES, Readable
 
@@ -118,7 +118,7 @@ class JsonText:
         while self.position < start:
             self._held = self._file.read(min(start - self.position, 1 << 20))
             if not self._held:
-                raise SourceInvalid(
+                raise SourceInvalidError(
                     f"{self._label} ends at byte {self.position:,}, but byte {start:,} was read before. It was changed."
                 )
             self._drop(len(self._held))
@@ -163,7 +163,7 @@ class JsonText:
             )
 
     def _fail(self, reason: str) -> NoReturn:
-        raise SourceInvalid(f"{self._label} is not valid JSON at byte {self.position + 1:,}: {reason}.")
+        raise SourceInvalidError(f"{self._label} is not valid JSON at byte {self.position + 1:,}: {reason}.")
 
     def value(self) -> Any:
         """Step over one value of bounded size and return it."""
@@ -181,7 +181,7 @@ class JsonText:
                 self._drop(len(text[:end].encode()))
                 return value
             if len(self._held) > self._max_value:
-                raise SourceTooLarge(
+                raise SourceTooLargeError(
                     f"{self._label} has a value of more than {readable_bytes(self._max_value)} at byte {self.position + 1:,}. "
                     "Check the file, or give more --memory."
                 )
@@ -239,17 +239,17 @@ class JsonText:
         scan = self._scan
         if scan.seen == len(self._held) and not self._pull():
             total = self.position + len(self._held)
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self._label} ends inside an array, after {total:,} bytes: it is cut off. Fetch or make it again."
             )
         if not scan.commas.size and scan.seen > self._max_element:
-            raise SourceTooLarge(
+            raise SourceTooLargeError(
                 f"{self._label} has an element of more than {readable_bytes(self._max_element)} at byte {self.position + 1:,}. "
                 "Check the file, or give more --memory."
             )
         fault = scan.look(self._held[scan.seen : scan.seen + PIECE_BYTES])
         if fault >= 0:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a text."
             )
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy_format
 
-from stoker.errors import BadValue, SourceEmpty, SourceInvalid, SourceTooLarge, StokerError
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
 from stoker.store.formats.base import Chunk, Place, Source, Task, decoding, read_fully
 
 MAX_HEADER_BYTES = 64 << 10
@@ -74,27 +74,29 @@ def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
     """Parse the header at the begin of `file`, which has `num_bytes` in all."""
     magic = file.read(npy_format.MAGIC_LEN)
     if magic[:6] != npy_format.MAGIC_PREFIX or len(magic) < npy_format.MAGIC_LEN:
-        raise SourceInvalid(f"{label} is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
+        raise SourceInvalidError(f"{label} is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
     version = (magic[6], magic[7])
     if version not in ((1, 0), (2, 0)):
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{label} has .npy version {version[0]}.{version[1]}; 1.0 and 2.0 are read. Save it again with plain numbers."
         )
     length_bytes = 2 if version == (1, 0) else 4
     prefix = file.read(length_bytes)
     length = int.from_bytes(prefix, "little")
     if length > MAX_HEADER_BYTES:
-        raise SourceInvalid(f"{label} declares a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read. Is it damaged?")
+        raise SourceInvalidError(
+            f"{label} declares a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are read. Is it damaged?"
+        )
     text = file.read(length)
     if len(prefix) + len(text) < length_bytes + length:
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{label} ends inside its header, after {len(magic) + len(prefix) + len(text):,} bytes. Fetch or make it again."
         )
     parse: Any = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(prefix + text), max_header_size=MAX_HEADER_BYTES)
     except Exception as error:  # NumPy's parser lets many kinds through, SyntaxError and RecursionError among them
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{label} has a damaged .npy header: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
     header = Header(dtype, tuple(shape), bool(fortran_order), len(magic) + length_bytes + length)
@@ -107,28 +109,28 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
     if dtype.kind in "mM":
         unit = np.datetime_data(dtype)
         if unit[0] not in _TIME_UNITS or unit[1] != 1:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{label} holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]')."
             )
     elif dtype.str[1:] not in _NUMBERS or dtype.names is not None or dtype.subdtype is not None:
         what = _REFUSED.get(dtype.kind, "no plain numbers")
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{label} holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like."
         )
     if any(isinstance(length, bool) or length < 0 for length in shape):
-        raise SourceInvalid(f"{label} has a damaged .npy header: shape {shape}.")
+        raise SourceInvalidError(f"{label} has a damaged .npy header: shape {shape}.")
     expected = header.offset + header.values_bytes
     if num_bytes != expected:
         state = "cut off" if num_bytes < expected else "longer than it says"
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{label} is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again."
         )
     if len(shape) not in (1, 2):
-        raise SourceInvalid(
+        raise SourceInvalidError(
             f"{label} has {len(shape)} axes {shape}; expected 1 (steps) or 2 (series, steps). Save it again with another shape."
         )
     if shape[0] and not header.values_bytes:
-        raise SourceEmpty(f"{label} has the shape {shape}, so it holds no value.")
+        raise SourceEmptyError(f"{label} has the shape {shape}, so it holds no value.")
 
 
 def to_arrow(values: np.ndarray[Any, Any], label: str) -> pa.Array:
@@ -136,7 +138,7 @@ def to_arrow(values: np.ndarray[Any, Any], label: str) -> pa.Array:
     native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     if native.dtype.kind == "b":
         if native.size and int(native.view(np.uint8).max()) > 1:
-            raise BadValue(f"{label} holds booleans that are neither 0 nor 1. Is it damaged?")
+            raise BadValueError(f"{label} holds booleans that are neither 0 nor 1. Is it damaged?")
         return pa.array(native)
     if native.dtype.kind in "mM":
         return pa.array(native)
@@ -170,7 +172,7 @@ class NpySource(Source):
         self.wide = wide
         self.num_bytes = path.stat().st_size
         if self.num_bytes == 0:
-            raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     @cached_property
     def _header(self) -> Header:
@@ -196,7 +198,7 @@ class NpySource(Source):
         if self._is_table:
             width = self._header.shape[1]
             if width > MAX_COLUMNS:
-                raise SourceTooLarge(
+                raise SourceTooLargeError(
                     f"{self.path} has {width:,} columns; at most {MAX_COLUMNS:,} can be read. Is it [steps, columns]?"
                 )
             return pa.schema([(f"c{i}", value) for i in range(width)])
@@ -270,7 +272,7 @@ class NpzSource(Source):
         self.name = name
         self.num_bytes = path.stat().st_size
         if self.num_bytes == 0:
-            raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     @contextmanager
     def _archive(self) -> Iterator[zipfile.ZipFile]:
@@ -285,7 +287,7 @@ class NpzSource(Source):
         except StokerError:
             raise
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self.path} is damaged or not a .npz archive: {str(error)[:200]}. Fetch or make it again."
             ) from error
 
@@ -298,23 +300,23 @@ class NpzSource(Source):
             most = min(MAX_MEMBERS, self.limits.columns)
             if len(members) > most:
                 more = " Give more --memory." if most < MAX_MEMBERS else ""
-                raise SourceTooLarge(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
+                raise SourceTooLargeError(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
             for member in members:
                 column = member.filename.removesuffix(".npy")
                 if column == member.filename or member.compress_type not in _METHODS or member.flag_bits & 1:
-                    raise SourceInvalid(
+                    raise SourceInvalidError(
                         f"{self._of(member.filename)} is not a plain or deflated .npy array. Save it again with np.savez."
                     )
                 if column in headers:
-                    raise SourceInvalid(f"{self._of(member.filename)} is in the archive twice. Make the archive again.")
+                    raise SourceInvalidError(f"{self._of(member.filename)} is in the archive twice. Make the archive again.")
                 with archive.open(member) as file:
                     headers[column] = read_header(cast(BinaryIO, file), member.file_size, self._of(member.filename))
         if not headers:
-            raise SourceEmpty(f"{self.path} holds no array. Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path} holds no array. Remove it, or leave it out of the pattern.")
         rows = {header.rows for header in headers.values()}
         if len(rows) > 1:
             shapes = ", ".join(f"{name} {header.shape}" for name, header in list(headers.items())[:8])
-            raise SourceInvalid(f"{self.path} holds arrays of different first axes: {shapes}. Save them as one file each.")
+            raise SourceInvalidError(f"{self.path} holds arrays of different first axes: {shapes}. Save them as one file each.")
         return headers
 
     def _check_directory(self, found: int) -> None:
@@ -323,10 +325,12 @@ class NpzSource(Source):
             file.seek(max(0, self.num_bytes - _END_RECORD.size))
             record = file.read()
         if len(record) < _END_RECORD.size or not record.startswith(b"PK\x05\x06"):
-            raise SourceInvalid(f"{self.path} does not end as np.savez ends an archive. Fetch or make it again.")
+            raise SourceInvalidError(f"{self.path} does not end as np.savez ends an archive. Fetch or make it again.")
         expected = _END_RECORD.unpack(record)[4]
         if expected not in (found, _MANY):
-            raise SourceInvalid(f"{self.path} is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again.")
+            raise SourceInvalidError(
+                f"{self.path} is damaged: {found:,} arrays found, {expected:,} expected. Fetch or make it again."
+            )
 
     def _of(self, member: str) -> str:
         return f"{member!r} in {self.path}"
@@ -385,7 +389,7 @@ class NpzSource(Source):
         """An array whose columns lie one behind the other has no row before its last column is read: it is held whole."""
         header = self._headers[name]
         if header.values_bytes > MAX_FORTRAN_BYTES:
-            raise SourceTooLarge(
+            raise SourceTooLargeError(
                 f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; "
                 f"at most {MAX_FORTRAN_BYTES:,} can be turned. Save it with np.ascontiguousarray, or as a .npy file."
             )
@@ -396,7 +400,7 @@ class NpzSource(Source):
     def _take(self, file: Any, name: str, num_bytes: int) -> bytes:
         data = bytes(file.read(num_bytes))
         if len(data) < num_bytes:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self._of(f'{name}.npy')} is cut off: {len(data):,} bytes found, {num_bytes:,} expected. Fetch or make it again."
             )
         return data

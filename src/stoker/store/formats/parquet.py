@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
-from stoker.errors import SourceInvalid, SourceTooLarge
+from stoker.errors import SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import Chunk, Place, Source, Task, decoding
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
@@ -42,7 +42,7 @@ class ParquetSource(Source):
             found = int.from_bytes(file.read(4), "little")
         most = self.limits.line_bytes
         if most < found <= self.num_bytes:
-            raise SourceTooLarge(
+            raise SourceTooLargeError(
                 f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
                 "Give more --memory, or write the file with fewer columns or larger row groups."
             )
@@ -67,7 +67,7 @@ class ParquetSource(Source):
     def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
         names = self.schema().names if schema is None else schema.names
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
-            raise SourceTooLarge(
+            raise SourceTooLargeError(
                 f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this --memory. "
                 "Give more, or name fewer with --columns."
             )
@@ -109,7 +109,7 @@ class ParquetSource(Source):
             if part.num_rows:
                 yield Chunk(pa.Table.from_batches([part]).select(names), Place(begin, begin), Place(row, row))
         if row != end:
-            raise SourceInvalid(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
+            raise SourceInvalidError(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 
     def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
         """Bytes a row takes once decoded. The size in the footer is that before RLE is undone: it says only what texts take."""

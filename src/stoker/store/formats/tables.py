@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.errors import OptionError, SourceInvalid, StokerError
+from stoker.errors import OptionError, SourceInvalidError, StokerError
 from stoker.store.formats.base import Chunk, Place, Source, Task
 from stoker.store.store import Store
 
@@ -65,7 +65,7 @@ def table_source(given: Any) -> Source:
         raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise SourceInvalid(f"the {name} cannot be read as a table: {reason}. {_advice(reason)}") from error
+        raise SourceInvalidError(f"the {name} cannot be read as a table: {reason}. {_advice(reason)}") from error
 
 
 def _table(given: Any) -> pa.Table:

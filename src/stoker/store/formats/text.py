@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._text import readable_bytes
-from stoker.errors import OptionError, SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import Chunk, Place, Source, Task, Weighed
 
 MAX_LINE_BYTES = 128 << 20
@@ -65,9 +65,9 @@ def open_text(path: Path, encoding: str = "utf-8") -> Readable:
         with path.open("rb") as file:
             start = file.read(8)
     except OSError as error:
-        raise SourceInvalid(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
+        raise SourceInvalidError(f"{path} cannot be read: {os.strerror(error.errno or 0)}.") from error
     if not start:
-        raise SourceEmpty(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+        raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
     return _Decoder(_decompress(path, start), path, encoding)
 
 
@@ -135,9 +135,9 @@ class _Decoder:
         try:
             return self._raw.read(num_bytes)
         except (OSError, EOFError, ValueError, io.UnsupportedOperation) as error:
-            raise SourceInvalid(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
+            raise SourceInvalidError(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
         except Exception as error:  # zlib.error and lzma.LZMAError share no base with the others
-            raise SourceInvalid(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
+            raise SourceInvalidError(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
 
     def read(self, num_bytes: int, /) -> bytes:
         # Never more than asked for: whoever skips to a position must end at it.
@@ -154,7 +154,9 @@ class _Decoder:
             try:
                 text = self._decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
-                raise SourceInvalid(f"{self._path} is not {self._encoding}: {error.reason}. Pass the right --encoding.") from error
+                raise SourceInvalidError(
+                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right --encoding."
+                ) from error
             if text or not data:
                 return text.encode()
 
@@ -194,7 +196,7 @@ def line_blocks(
         cut = _last_line_end(_without_escapes(rest, escape) if escape else rest, quote) if data else len(rest)
         if cut == 0:
             if len(rest) > most:
-                raise SourceTooLarge(
+                raise SourceTooLargeError(
                     f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}"
                     f"{' (or a quote that is never closed)' if quote in rest and quote else ''}. "
                     "Check the file and its --quote, or give more --memory."
@@ -388,7 +390,7 @@ class LineSource(Source):
 
     def refuse_line(self, number: int, reason: str) -> NoReturn:
         """Say which line is wrong; lines count from 1."""
-        raise SourceInvalid(f"line {number:,} of {self.path}: {reason}. Fix the line, or fetch the file again.")
+        raise SourceInvalidError(f"line {number:,} of {self.path}: {reason}. Fix the line, or fetch the file again.")
 
     def _rows(self, block: Block) -> list[tuple[int, bytes]]:
         """The lines of a block that are data, each with its number within the block."""
@@ -424,9 +426,11 @@ class LineSource(Source):
                     if (text := line.strip()) and not text.startswith(self.comments):
                         yield number, text.decode("utf-8", "replace"), position
                 if position > MAX_HEADER_BYTES:
-                    raise SourceTooLarge(
+                    raise SourceTooLargeError(
                         f"{self.path} has a header of more than {readable_bytes(MAX_HEADER_BYTES)}. Is it what its name says?"
                     )
         if number == 0:
-            raise SourceEmpty(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")
-        raise SourceInvalid(f"{self.path} has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?")
+            raise SourceEmptyError(f"{self.path} holds no text. Remove it, or leave it out of the pattern.")
+        raise SourceInvalidError(
+            f"{self.path} has no line '@data' in its {number:,} lines. Is it cut off, or not what its name says?"
+        )

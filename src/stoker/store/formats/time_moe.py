@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.errors import BadValue, SourceEmpty, SourceInvalid
+from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats.base import MOST, Chunk, Limits, Place, Source, Task, Unfit, inside, read_fully
 from stoker.store.formats.json import JsonRows, RowTexts
 from stoker.store.formats.json_text import JsonText
@@ -68,7 +68,7 @@ def read_meta(folder: Path, limits: Limits = MOST) -> Meta:
         found = _members(text, path)
     missing = [name for name in _KEYS if name not in found]
     if missing:
-        raise SourceInvalid(f"{path} has no key {missing[0]!r}; expected {', '.join(_KEYS)}. Is it a Time-MoE data set?")
+        raise SourceInvalidError(f"{path} has no key {missing[0]!r}; expected {', '.join(_KEYS)}. Is it a Time-MoE data set?")
     return _checked(folder, found)
 
 
@@ -79,7 +79,7 @@ def _members(text: JsonText, path: Path) -> dict[str, Any]:
     while text.peek() != b"}":
         key = text.key()
         if key in found:
-            raise SourceInvalid(f"{path} has the key {key!r} twice. Make the folder again.")
+            raise SourceInvalidError(f"{path} has the key {key!r} twice. Make the folder again.")
         if key == "scales":
             text.peek()
             found[key] = text.position
@@ -98,11 +98,11 @@ def _checked(folder: Path, found: dict[str, Any]) -> Meta:
     path = folder / META
     number, dtype, files = found["num_sequences"], found["dtype"], found["files"]
     if not _is_count(number):
-        raise SourceInvalid(f"{path} has num_sequences {str(number)[:40]!r}; expected a whole number.")
+        raise SourceInvalidError(f"{path} has num_sequences {str(number)[:40]!r}; expected a whole number.")
     if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise SourceInvalid(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
+        raise SourceInvalidError(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
     if not isinstance(files, dict):
-        raise SourceInvalid(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
+        raise SourceInvalidError(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
     return Meta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
 
 
@@ -114,11 +114,11 @@ def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[Part]:
         path = inside(folder, name, named_by=META)
         length = files[name]
         if not _is_count(length):
-            raise SourceInvalid(f"{folder / META} gives {name!r} {str(length)[:40]!r} elements; expected a whole number.")
+            raise SourceInvalidError(f"{folder / META} gives {name!r} {str(length)[:40]!r} elements; expected a whole number.")
         found, expected = path.stat().st_size, length * item_bytes
         if found != expected:
             state = "cut off" if found < expected else "longer than meta.json says"
-            raise SourceInvalid(f"{path} is {state}: {found:,} bytes found, {expected:,} expected. Fetch or make it again.")
+            raise SourceInvalidError(f"{path} is {state}: {found:,} bytes found, {expected:,} expected. Fetch or make it again.")
         parts.append(Part(path, begin, begin + length))
         begin += length
     return parts
@@ -130,7 +130,7 @@ def _in_order(folder: Path, files: dict[str, Any]) -> list[str]:
     for name in files:
         digits = [*name.split("-"), ""][1]
         if not (digits.isascii() and digits.isdecimal() and len(digits) < 19) or int(digits) in numbered:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{folder / META} names the file {name[:80]!r}; expected names like 'data-1-of-2.bin', "
                 "each with a number of its own."
             )
@@ -209,13 +209,15 @@ class TimeMoeSource(Source):
         with self._open_scales() as text:
             elements = text.take(max_bytes=_SCALES_BYTES)
         if elements is None:
-            raise SourceEmpty(f"{self.label} describes no sequence. Remove the folder, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.label} describes no sequence. Remove the folder, or leave it out of the pattern.")
         described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
         for name in ("offset", "length"):
             if name not in described.names or described.field(name).type != pa.int64():
-                raise SourceInvalid(f"{self.label} has sequences without a whole number {name!r}. Is it a Time-MoE data set?")
+                raise SourceInvalidError(f"{self.label} has sequences without a whole number {name!r}. Is it a Time-MoE data set?")
         if COLUMN in described.names:
-            raise SourceInvalid(f"{self.label} has sequences with a key {COLUMN!r}, which is the name of the values. Rename it.")
+            raise SourceInvalidError(
+                f"{self.label} has sequences with a key {COLUMN!r}, which is the name of the values. Rename it."
+            )
         return described
 
     def _open_scales(self) -> JsonText:
@@ -231,7 +233,7 @@ class TimeMoeSource(Source):
         """What `meta.json` says of the sequences from `row` on, some at a time, each group with the number of its first."""
         with self._open_scales() as text:
             if (found := text.skip(row)) < row:
-                raise SourceInvalid(
+                raise SourceInvalidError(
                     f"{self.label} describes {found:,} sequences, but {row:,} were read of it before. It was changed."
                 )
             while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
@@ -239,14 +241,16 @@ class TimeMoeSource(Source):
                 row += elements.count
             self._finish(text)
         if row != self.meta.num_sequences:
-            raise SourceInvalid(f"{self.label} describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences.")
+            raise SourceInvalidError(
+                f"{self.label} describes {row:,} sequences, {self.meta.num_sequences:,} expected by num_sequences."
+            )
 
     def _finish(self, text: JsonText) -> None:
         """What stands behind the sequences is no second description."""
         while text.peek() == b",":
             text.expect(b",")
             if (key := text.key()) == "scales":
-                raise SourceInvalid(f"{self.label} has the key {key!r} twice. Make the folder again.")
+                raise SourceInvalidError(f"{self.label} has the key {key!r} twice. Make the folder again.")
             text.value()
         text.expect(b"}")
         text.finish()
@@ -259,7 +263,7 @@ class TimeMoeSource(Source):
         except Unfit as unfit:
             kind = asked.field(unfit.column).type
             row, text = self._rows.find_misfit(texts, unfit.column, kind) or (texts.rows_before + 1, "another type")
-            raise BadValue(
+            raise BadValueError(
                 f"sequence {row:,} of {self.label} has {text[:40]} under {unfit.column!r}, but those before it have {kind}. "
                 "Make the folder again."
             ) from unfit
@@ -284,13 +288,13 @@ class TimeMoeSource(Source):
         fits = placed & (offsets >= 0) & (lengths >= 0) & (lengths <= total) & (offsets <= total - np.minimum(lengths, total))
         if not fits.all():
             i = int(np.argmin(fits))
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"sequence {rows_before + i + 1:,} of {self.label} is at offset {offsets[i]:,} with length {lengths[i]:,}, "
                 f"but the files hold {total:,} elements. Fetch or make the folder again."
             )
         if self.meta.dtype.kind != "f" and sequences.scaled.any():
             i = int(np.argmax(sequences.scaled))
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"sequence {rows_before + i + 1:,} of {self.label} has a mean and a std, but values of {self.meta.dtype}; "
                 "scaled integers cannot be read. Store them as float32."
             )

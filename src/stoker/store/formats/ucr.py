@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from stoker.errors import SourceEmpty, SourceInvalid, SourceTooLarge
+from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import MOST, Limits
 from stoker.store.formats.text import MISSING, BadNumber, Floats, LineSource, RowFault, number_lists, parse_numbers
 
@@ -31,10 +31,10 @@ class UcrSource(LineSource):
     @cached_property
     def _num_fields(self) -> int:
         if self._first_line is None:
-            raise SourceEmpty(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
+            raise SourceEmptyError(f"{self.path} holds nothing but blank lines. Remove it, or leave it out of the pattern.")
         row = self._first_line[1]
         if not is_ucr_row(row):
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self.path} does not begin with a label and numbers between tabs, but with {row[:40]!r}. Is it a table?"
             )
         return row.count(b"\t") + 1
@@ -76,7 +76,7 @@ def is_ucr(path: Path, limits: Limits = MOST) -> bool:
     source.limits = limits
     try:
         first = source._first_line
-    except (SourceEmpty, SourceInvalid, SourceTooLarge):
+    except (SourceEmptyError, SourceInvalidError, SourceTooLargeError):
         return False
     return first is not None and is_ucr_row(first[1])
 
@@ -170,13 +170,13 @@ class TsSource(LineSource):
         dimensions = header.counts.get("dimensions", 1)
         most = min(MAX_DIMENSIONS, self.limits.columns)
         if not 1 <= dimensions <= most:
-            raise SourceInvalid(f"{self.path} declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
+            raise SourceInvalidError(f"{self.path} declares {dimensions:,} dimensions; 1 to {most:,} can be read.")
         if header.flags.get("univariate", False) and dimensions > 1:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self.path} declares @univariate true and @dimensions {dimensions}. Which is right? Fix the header."
             )
         if header.has_target and header.classes is not None:
-            raise SourceInvalid(f"{self.path} declares both @classLabel and @targetLabel. Which is right? Fix the header.")
+            raise SourceInvalidError(f"{self.path} declares both @classLabel and @targetLabel. Which is right? Fix the header.")
         return header
 
     @property
@@ -477,10 +477,12 @@ class ArffSource(LineSource):
             self.refuse_line(fault.number, fault.reason)
         names = [attribute.name for attribute in attributes]
         if not names:
-            raise SourceInvalid(f"{self.path} declares no '@attribute' before '@data'. Is it cut off, or not what its name says?")
+            raise SourceInvalidError(
+                f"{self.path} declares no '@attribute' before '@data'. Is it cut off, or not what its name says?"
+            )
         if len(set(names)) < len(names):
             double = next(name for name in names if names.count(name) > 1)
-            raise SourceInvalid(f"{self.path} declares the attribute {double!r} twice. Rename one of them.")
+            raise SourceInvalidError(f"{self.path} declares the attribute {double!r} twice. Rename one of them.")
         self._refuse_other_forms(attributes)
         return attributes, end
 
@@ -488,17 +490,21 @@ class ArffSource(LineSource):
         kinds = [attribute.kind for attribute in attributes]
         if self.as_table:
             if "relation" in kinds:
-                raise SourceInvalid(f"{self.path} has a relational attribute: it holds a series a line, and is no table of steps.")
+                raise SourceInvalidError(
+                    f"{self.path} has a relational attribute: it holds a series a line, and is no table of steps."
+                )
             return
         univariate = len(kinds) > 1 and set(kinds[:-1]) == {"number"} and kinds[-1] == "nominal"
         multivariate = kinds[0] == "relation" and kinds[1:] in ([], ["nominal"], ["number"])
         if not univariate and not multivariate:
-            raise SourceInvalid(
+            raise SourceInvalidError(
                 f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
                 "attribute and a class. Pass --series or --time to read it as a table."
             )
         if multivariate and any(inner.kind != "number" for inner in attributes[0].inner or ()):
-            raise SourceInvalid(f"{self.path} has a relational attribute with parts that are not numeric, which cannot be read.")
+            raise SourceInvalidError(
+                f"{self.path} has a relational attribute with parts that are not numeric, which cannot be read."
+            )
 
     @property
     def _attributes(self) -> list[Attribute]:
@@ -548,7 +554,7 @@ class ArffSource(LineSource):
         found = fields[0].count(_DIMENSION_BREAK) + 1 if fields else 1
         most = min(MAX_DIMENSIONS, self.limits.columns)
         if found > most:
-            raise SourceTooLarge(f"{self.path} has {found:,} dimensions; at most {most:,} can be read.")
+            raise SourceTooLargeError(f"{self.path} has {found:,} dimensions; at most {most:,} can be read.")
         return found
 
     def _multivariate(self, rows: list[list[bytes]]) -> pa.Table:

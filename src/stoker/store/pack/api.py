@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from stoker._disk import check_path
-from stoker.errors import SourceTooLarge
+from stoker.errors import SourceTooLargeError
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
 from stoker.store.pack.options import DEFAULT_MEMORY, Missing, Options, parse_bytes, parse_dtypes, parse_names, parse_threads
@@ -123,7 +123,7 @@ def _enough_memory(options: Options) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise SourceTooLarge(
+        raise SourceTooLargeError(
             f"the pack was given {options.memory_bytes >> 20:,} MB by --memory, but the system refused to give it that much. "
             "Lower --memory, use --threads 1, or leave large columns out with --columns."
         ) from error

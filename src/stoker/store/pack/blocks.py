@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.errors import BadValue, SourceInvalid, TimeDisorder
+from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
 from stoker.store.formats.base import Chunk, Source
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.plan import Field, Plan, is_list, make_field, plain_type
@@ -196,8 +196,8 @@ def _refuse_missing(column: pa.Array, field: Field, locate: Locate) -> None:
         raise _missing(field, locate(int(to_numpy(pc.is_null(column)).argmax())))
 
 
-def _missing(field: Field, where: str) -> BadValue:
-    return BadValue(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
+def _missing(field: Field, where: str) -> BadValueError:
+    return BadValueError(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
 
 
 # Shaping: chunks of a source become blocks of segments, as the plan says. Here rows get their keys, missing values
@@ -290,7 +290,7 @@ class Shaper:
         if field.name == self.plan.options.time:
             mask = missing_mask(values)
             if mask.any():
-                raise BadValue(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
+                raise BadValueError(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
 
     def _wide(self, table: pa.Table, number: int, locate: Locate) -> Block:
         """Each column a segment: never two columns in one series."""
@@ -315,7 +315,7 @@ class Shaper:
         name = self.plan.options.time or ""
         field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
         if field.kind not in ("number", "timestamp", "duration"):
-            raise BadValue(
+            raise BadValueError(
                 f"the time {name!r} of {locate(0)} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'."
             )
         values = one_array(table.column(name))
@@ -330,7 +330,7 @@ class Shaper:
         falls[0] &= goes_on
         if falls.any():
             row = int(falls.argmax())
-            raise TimeDisorder(f"the time {name!r} in {locate(row)} does not rise over the row before it. Sort the file by time.")
+            raise TimeOrderError(f"the time {name!r} in {locate(row)} does not rise over the row before it. Sort the file by time.")
         self.wide_time = (number, times[-1].item())
 
     def _lists(self, table: pa.Table, source: Source, first_row: int, series_before: int) -> Block:
@@ -366,7 +366,7 @@ class Shaper:
             lengths = to_numpy(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
             if counts is not None and not np.array_equal(lengths, counts):
                 row = int((lengths != counts).argmax())
-                raise SourceInvalid(
+                raise SourceInvalidError(
                     f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
                     f"but {counts[row]:,} in {names[0]!r}; "
                     "the lists of one series must be equally long."
@@ -374,7 +374,7 @@ class Shaper:
             counts = lengths
             flat = column.flatten()
             if is_list(plain_type(flat.type)):
-                raise SourceInvalid(
+                raise SourceInvalidError(
                     f"column {name!r} of {source.label} holds lists of lists; give each dimension a column of its own."
                 )
             flats[name] = flat
@@ -413,5 +413,5 @@ def _locate_kept(kept: Array, locate: Locate, i: int) -> str:
     return locate(int(kept[i]))
 
 
-def _missing_error(name: str, where: str) -> BadValue:
-    return BadValue(f"column {name!r} is missing in {where}. Fix the file, or choose --missing keep, ffill or drop.")
+def _missing_error(name: str, where: str) -> BadValueError:
+    return BadValueError(f"column {name!r} is missing in {where}. Fix the file, or choose --missing keep, ffill or drop.")

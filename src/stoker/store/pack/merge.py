@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.errors import TimeDisorder
+from stoker.errors import TimeOrderError
 from stoker.store.formats.base import Place
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import Block, concatenate, join_segments, sort_block
@@ -218,7 +218,7 @@ def _equal_blocks(holders: Sequence[Cursor], bound: Bound | None, block_bytes: i
 # Where times do not rise: reads the sources again to name both rows. Errors may be slow; packs may not.
 
 
-def explain_disorder(plan: Plan, found: Disorder) -> TimeDisorder:
+def explain_disorder(plan: Plan, found: Disorder) -> TimeOrderError:
     """The first two rows of the series whose times do not rise, by file and row."""
     index = plan.time_index
     field = plan.step[index if index is not None else 0]
@@ -240,7 +240,7 @@ def explain_disorder(plan: Plan, found: Disorder) -> TimeDisorder:
                         return _error(plan, found, field.name, last, (place, time, str(shown)))
                     last = (place, time, str(shown))
         rows_before += rows_here
-    return TimeDisorder(
+    return TimeOrderError(
         f"the times of series {found.key!r} do not rise: {found.before} is followed by {found.behind}. Pass --sort."
     )
 
@@ -261,10 +261,10 @@ def _rows_of(plan: Plan, table: pa.Table, found: Disorder, rows_before: int) -> 
     return list(range(table.num_rows))
 
 
-def _error(plan: Plan, found: Disorder, name: str, before: tuple[str, Any, str], behind: tuple[str, Any, str]) -> TimeDisorder:
+def _error(plan: Plan, found: Disorder, name: str, before: tuple[str, Any, str], behind: tuple[str, Any, str]) -> TimeOrderError:
     series = f" of {plan.key.name} {_shown_key(plan.key, found.key)}" if plan.key is not None else ""
     relation = "equals" if before[1] == behind[1] else "is before"
-    return TimeDisorder(
+    return TimeOrderError(
         f"the time {name!r}{series} does not rise: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
         "Fix the rows, or pass --sort."
     )

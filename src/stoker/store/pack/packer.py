@@ -24,7 +24,7 @@ import xxhash
 
 from stoker import _disk
 from stoker._disk import write_file
-from stoker.errors import BadValue, DiskFull, SourceChanged, SourceEmpty, StokerError
+from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError, StokerError
 from stoker.store.formats.base import Place, Source, Unfit
 from stoker.store.interop import from_texts
 from stoker.store.manifest import Manifest, SourceEntry
@@ -498,7 +498,9 @@ class Packing:
                 raise explain_disorder(job.plan, error) from None
             except RepeatedKey as error:
                 name = job.plan.key.name if job.plan.key else "row"
-                raise BadValue(f"{name} {error.key!r} comes twice, but each row is a whole series. Make the key unique.") from None
+                raise BadValueError(
+                    f"{name} {error.key!r} comes twice, but each row is a whole series. Make the key unique."
+                ) from None
 
     def _attempt(self, job: Job, journal: Journal | None) -> Manifest:
         pool = ThreadPoolExecutor(job.plan.options.num_readers + 1, thread_name_prefix="stoker-reader")
@@ -529,7 +531,7 @@ class Packing:
         # Last, so that no change slips in between: what was read and what was hashed are the same bytes.
         for source in plan.sources:
             if stat_source(source) != self._stats[source]:
-                raise SourceChanged(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
+                raise SourceChangedError(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
         return entries
 
 
@@ -554,14 +556,14 @@ def _settle(job: Job) -> Job:
 
 def _after_settling(error: Exception) -> StokerError:
     if isinstance(error, Gaps):
-        return BadValue(str(error))
-    return SourceChanged(f"{error}: its values differ between two looks. Do not change sources during a pack.")
+        return BadValueError(str(error))
+    return SourceChangedError(f"{error}: its values differ between two looks. Do not change sources during a pack.")
 
 
 def _seal(job: Job, run: Run | None, state: State, entries: list[SourceEntry]) -> Manifest:
     if run is None or run.num_steps == 0:
         names = ", ".join(source.label for source in job.plan.sources[:3])
-        raise SourceEmpty(f"{names} {'hold' if len(job.plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
+        raise SourceEmptyError(f"{names} {'hold' if len(job.plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
     job.progress("sealing", 0.0, run.num_steps)
     manifest = seal_run(
         run,
@@ -588,7 +590,7 @@ def _refuse_too_large(plan: Plan, folder: Path) -> None:
     needed = sum((count or 0) * width * many for count, many in zip(rows, columns, strict=True))
     free = _disk.free_bytes(folder)
     if needed > free:
-        raise DiskFull(
+        raise DiskFullError(
             28, f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer --columns."
         )
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import xxhash
 
 import stoker
-from stoker.errors import BadValue, OptionError, SchemaDrift, SourceChanged, SourceInvalid, SourceTooLarge
+from stoker.errors import BadValueError, OptionError, SchemaError, SourceChangedError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats.base import Place, Source
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS, VERSION
 from stoker.store.pack.options import Options
@@ -86,7 +86,7 @@ def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None,
         value = pa.string()
     if pa.types.is_string(value):
         if asked not in (None, "category", "text"):
-            raise BadValue(f"column {name!r} of {where} is text, so it cannot become {asked}. Leave it out with --columns.")
+            raise BadValueError(f"column {name!r} of {where} is text, so it cannot become {asked}. Leave it out with --columns.")
         text = level == "series" and not dictionary and asked != "category"
         return Field(name=name, arrow=value, level=level, kind="text" if text else "category", dtype=np.dtype("<i4"))
     if pa.types.is_timestamp(value):
@@ -111,7 +111,7 @@ def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
     if pa.types.is_integer(value) or pa.types.is_floating(value):
         kind: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
         return kind.newbyteorder("<")
-    raise SourceInvalid(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with --columns.")
+    raise SourceInvalidError(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with --columns.")
 
 
 def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.DataType | None:
@@ -309,7 +309,7 @@ class Plan:
 
 
 def make_plan(sources: Sequence[Source], options: Options) -> Plan:
-    """Look at the schema of every source and decide; raises `SchemaDrift` with all differences at once."""
+    """Look at the schema of every source and decide; raises `SchemaError` with all differences at once."""
     schemas = [source.schema() for source in sources]
     for source, schema in zip(sources, schemas, strict=True):
         _refuse_doubles(source, schema)
@@ -388,7 +388,7 @@ def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> NoReturn:
     found = find(name, kind) if find is not None else None
     place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""
     text = found[1][:20] if found else ""
-    raise BadValue(
+    raise BadValueError(
         f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
         f"Fix the file, pass --null {text!r} if it means missing, or --dtype {name}=text."
     )
@@ -421,7 +421,7 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
                 types[name] = kind
     if differences:
         shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
-        raise SchemaDrift(
+        raise SchemaError(
             f"{len(differences):,} difference{'s' if len(differences) > 1 else ''} from {sources[0].label}: {shown}. "
             "Fix the files, or name common columns with --columns."
         )
@@ -438,7 +438,7 @@ def _refuse_doubles(source: Source, schema: pa.Schema) -> None:
     for name in schema.names:
         normal = unicodedata.normalize("NFC", name)
         if normal in seen:
-            raise SourceInvalid(f"{source.label} has two columns named {name!r}. Rename one of them.")
+            raise SourceInvalidError(f"{source.label} has two columns named {name!r}. Rename one of them.")
         seen[normal] = name
 
 
@@ -470,7 +470,7 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
     # The names of the series are a column too: those of the key, or of the files.
     total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
     if total > MAX_COLUMNS:
-        raise SourceTooLarge(
+        raise SourceTooLargeError(
             f"{where} has {len(schema):,} columns, which make {total:,} with the names of the series, but a store has at most "
             f"{MAX_COLUMNS:,}. Use --columns, or --wide for a series each."
         )
@@ -480,7 +480,7 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
         raise OptionError(f"{where} {beside}.")
     for field in step:
         if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
-            raise BadValue(
+            raise BadValueError(
                 f"the time column {field.name!r} of {where} is text that is not ISO 8601. "
                 "Pass --time-format, like '%d/%m/%Y %H:%M'."
             )
@@ -506,7 +506,7 @@ def _refuse_large_manifest(sources: Sequence[Source], schema: pa.Schema) -> None
     columns_bytes = sum(len(msgspec.json.encode(name)) + _ENTRY_BYTES for name in schema.names)
     if sources_bytes + columns_bytes > MAX_BYTES:
         what = f"{len(sources):,} sources" if sources_bytes > columns_bytes else f"the names of {len(schema):,} columns"
-        raise SourceTooLarge(
+        raise SourceTooLargeError(
             f"{what} need a manifest of {sources_bytes + columns_bytes:,} bytes, but a store has at most {MAX_BYTES:,}. "
             "Pack fewer at a time, or join files."
         )
@@ -527,7 +527,9 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
     if pa.types.is_integer(value) or pa.types.is_timestamp(value) or pa.types.is_date(value):
         field = make_field(name, value, level="series", asked=None, where=where)
         return replace(field, dtype=np.dtype("<u8") if pa.types.is_uint64(value) else np.dtype("<i8"))
-    raise BadValue(f"--series {name!r} is {_word(kind)} in {where}; a key is text, a whole number, or a date (and never missing).")
+    raise BadValueError(
+        f"--series {name!r} is {_word(kind)} in {where}; a key is text, a whole number, or a date (and never missing)."
+    )
 
 
 def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()) -> Plan:
@@ -565,7 +567,7 @@ def _still_there(source: Source) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno or 0)
-        raise SourceChanged(f"{source.label} cannot be read any more: {reason}. Pack again when it is back.") from error
+        raise SourceChangedError(f"{source.label} cannot be read any more: {reason}. Pack again when it is back.") from error
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker.errors import BadValue, SourceTooLarge
+from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
 from stoker.store.pack.plan import Field
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
@@ -86,7 +86,7 @@ def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
         try:
             values = values.cast(target)
         except pa.ArrowInvalid as error:
-            raise BadValue(
+            raise BadValueError(
                 f"column {field.name!r} near {locate(0)} holds a time that {field.unit} cannot hold: {error}."
             ) from error
     if pa.types.is_time32(values.type):
@@ -142,7 +142,7 @@ def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate
     if bad.any():
         i = int(bad.argmax())
         what = f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly"
-        raise BadValue(f"{what}. {_advice(target, field, gaps=gaps)}")
+        raise BadValueError(f"{what}. {_advice(target, field, gaps=gaps)}")
 
 
 def _advice(target: str, field: Field, *, gaps: bool) -> str:
@@ -201,7 +201,7 @@ class Categories:
             self._codes[text] = len(self._codes)
             self._num_bytes += len(text)
         if len(self._codes) > MAX_CATEGORIES or self._num_bytes > MAX_TEXT_BYTES:
-            raise SourceTooLarge(
+            raise SourceTooLargeError(
                 f"column {self._name!r} has more than {min(len(self._codes), MAX_CATEGORIES):,} distinct texts at {where}. "
                 "It is no category: leave it out with --columns, or use it as --series."
             )
