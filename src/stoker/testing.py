@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from stoker._types import Array
 from stoker.errors import OptionError
 
 SAMPLE, VALID = "sample", "valid"
@@ -231,7 +231,6 @@ def fail(message: str) -> NoReturn:
 # after
 # a step and comparing, bit for bit, what was computed up to it.
 
-Array = npt.NDArray[Any]
 
 _NUM_CUTS = 5
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stoker._types import Array
 from stoker.auditing.checks import (
     MIN_CONTENTS,
     Appearance,
@@ -23,7 +24,7 @@ from stoker.auditing.checks import (
     recurrence,
 )
 from stoker.auditing.findings import KINDS, SEVERITIES, UNKNOWN, Catalogue, Finding, Kind, Ledger, counted, shown
-from stoker.auditing.fingerprints import Array, Form, Rows, Words, rows_of
+from stoker.auditing.fingerprints import Form, Rows, Words, rows_of
 from stoker.auditing.samples import Claims, Ids, Known, Means, Mixed, Recogniser, Reference, Strangers, Turn, claims_of, numbers_of
 from stoker.errors import BatchError, OptionError
 

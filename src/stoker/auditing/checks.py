@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from stoker._types import Array
 from stoker.auditing.findings import UNKNOWN, Catalogue, Finding, Ledger, Severity, counted, listed, shown
-from stoker.auditing.fingerprints import Array, Rows, as_array, is_tensor, seal
+from stoker.auditing.fingerprints import Rows, as_array, is_tensor, seal
 from stoker.auditing.samples import Known, Recogniser, Reference
 
 MAX_ENTRIES = 6

@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from stoker.auditing.fingerprints import Array, Words, combine
+from stoker._types import Array
+from stoker.auditing.fingerprints import Words, combine
 
 Severity = Literal["fault", "note", "unchecked", "passed"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

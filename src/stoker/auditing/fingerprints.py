@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-Array = npt.NDArray[Any]
+from stoker._types import Array
+
 Cells = Array | list[Any]
 """One value a row: an array, or a list where values are texts or arrays of different shapes."""
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stoker._types import Array
 from stoker.auditing.findings import UNKNOWN, Catalogue, Contents, at_most, equal_pairs, listed, most_likely_equal
-from stoker.auditing.fingerprints import Array, Form, Rows, Words, as_array, combine, rows_of, rows_of_items
+from stoker.auditing.fingerprints import Form, Rows, Words, as_array, combine, rows_of, rows_of_items
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:

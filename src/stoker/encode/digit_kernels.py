@@ -27,9 +27,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
-
-Array = npt.NDArray[Any]
 
 BLOCK = 2048
 """Rows of a block: its limbs stay in the caches, and a call is paid by many rows."""

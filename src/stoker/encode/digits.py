@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.encode.digit_kernels import (
     BLOCK,
     HIGHEST,
@@ -36,7 +37,6 @@ from stoker.errors import BadValueError, OptionError
 if TYPE_CHECKING:
     import torch
 
-Array = npt.NDArray[Any]
 
 _TEN = np.uint32(10)
 

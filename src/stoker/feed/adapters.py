@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Sampler
 
+from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.host import HostGather, Ring, as_tensors
 from stoker.feed.layout import Finish, lengths_of
@@ -59,7 +59,6 @@ class OrderSampler(Sampler[int]):
 # what was gathered together is not taken apart and stacked again. Worker processes may be forked or spawned: each opens its
 # own memory, and a store on disk travels as its path.
 
-Array = npt.NDArray[Any]
 Sample = dict[str, torch.Tensor]
 
 KEPT_SLOTS = 4

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import MAX_SEED
@@ -107,7 +107,6 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
 
 # Batches: one pass over the rest of an epoch. Steps are made ahead by threads; what was handed out is what counts as seen.
 
-Array = npt.NDArray[Any]
 Batch = dict[str, Any]
 
 

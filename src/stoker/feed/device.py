@@ -13,9 +13,9 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from stoker._types import Array
 from stoker.feed.host import NO_SAMPLE
 from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, FedColumn
 from stoker.feed.normalize import series_bounds
@@ -84,7 +84,6 @@ def select_rows(
 # The host sends where samples lie, for many batches at a time; the values never pass it again. A row is one window of the flat
 # column seen as overlapping rows, so that a gather is a single selection of rows, whatever the stride.
 
-Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
 _CHECKED_VALUES, _LOCATED_SAMPLES = 2**23, 2**20

@@ -8,13 +8,13 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import xxhash
 from torch.utils.data import BatchSampler, get_worker_info
 
 from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
+from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.cursor import Batches, Cursor, Ranks, Source, Steps, check_state
 from stoker.feed.device import DeviceGather
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from stoker.feed.adapters import SampleDataset
     from stoker.feed.prefetch import Captured
 
-Array = npt.NDArray[Any]
 
 SHOWN = 4
 

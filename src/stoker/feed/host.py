@@ -17,10 +17,10 @@ from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from stoker._kernels import ALIGNMENT
+from stoker._types import Array
 from stoker.errors import FeedError, StoreDamagedError
 from stoker.feed.layout import (
     COUNTS,
@@ -38,8 +38,6 @@ from stoker.feed.layout import (
     scale_spans,
 )
 from stoker.sampling.views import Located, Samples, Sequences
-
-Array = npt.NDArray[Any]
 
 POISON = 0xCB
 

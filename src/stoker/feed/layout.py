@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import xxhash
 
@@ -27,13 +26,12 @@ from stoker._kernels import (
     publish,
     saw_overflow,
 )
+from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.normalize import Method, Scales, series_scales
 from stoker.sampling.views import Lengths, Segments, Sequences, Windows
 from stoker.store.shards import Level
 from stoker.store.store import Store
-
-Array = npt.NDArray[Any]
 
 _TORCH_NAMES = {
     "|b1": "bool", "|u1": "uint8", "|i1": "int8", "<u2": "uint16", "<i2": "int16", "<u4": "uint32", "<i4": "int32",

@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.sampling.views import Lengths
 
-Array = npt.NDArray[Any]
 Method = Literal["zero", "max"]
 
 _PAIRWISE = 128

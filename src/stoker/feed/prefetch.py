@@ -16,10 +16,10 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from stoker._clock import Spans, now_ns
+from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.cursor import Batch, Cursor, Steps
 from stoker.feed.device import DeviceGather, Placed, Table
@@ -158,7 +158,6 @@ def _end(
 # A pass is what `over` returns: it gives batches in order and ends its threads when closed. It does not refer to the feed, so
 # that a forgotten pass ends its threads by itself.
 
-Array = npt.NDArray[Any]
 Tensors = dict[str, torch.Tensor]
 
 TOGETHER_BYTES = 8 * 2**20

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 
 from stoker._kernels import kernel
 from stoker._text import readable_bytes
+from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
 from stoker.feed.cursor import Steps
 from stoker.feed.layout import FedColumn
@@ -30,7 +30,6 @@ from stoker.sampling.views import Samples
 if TYPE_CHECKING:
     import torch
 
-Array = npt.NDArray[Any]
 
 PAGE = mmap.PAGESIZE
 UNIT_BYTES = 8 * 2**20

@@ -14,18 +14,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import Permutation, checked_seed, epoch_key
 from stoker.sampling.views import Samples
-
-Array = npt.NDArray[Any]
 
 WORTH = 0.85
 """What a batch must at least be worth, as a share of its size."""

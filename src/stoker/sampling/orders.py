@@ -14,18 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.sampling.permutation import Permutation, checked_seed, epoch_key
 from stoker.sampling.views import Samples
-
-Array = npt.NDArray[Any]
 
 
 class Plan(Protocol):

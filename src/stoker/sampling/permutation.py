@@ -9,12 +9,10 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import OptionError
-
-Array = npt.NDArray[Any]
 
 MAX_SEED = 2**63 - 1
 

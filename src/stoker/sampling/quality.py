@@ -19,15 +19,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.sampling.block_shuffle import BlockPlan
 from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import Permutation, epoch_key
 from stoker.sampling.views import Samples
-
-Array = npt.NDArray[Any]
 
 RUNS = (1, 10, 50)
 """Batches in a row whose mean is looked at: noise that lasts is worse than noise that averages out."""

@@ -15,14 +15,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.sampling.views import Located, Samples, find_group
-
-Array = npt.NDArray[Any]
 
 _SERIES_AT_ONCE = 2**18
 

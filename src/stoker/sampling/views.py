@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel, prefetch
+from stoker._types import Array
 from stoker.errors import OptionError, StoreDamagedError
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)

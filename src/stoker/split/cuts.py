@@ -8,17 +8,15 @@ from datetime import UTC, date, datetime
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.feed.layout import AnyView, identity_of, lengths_of
 from stoker.sampling.subset import Runs
 from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
 from stoker.store.shards import Column
 from stoker.store.store import Store
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)

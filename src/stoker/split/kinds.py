@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import AnyView
 from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
@@ -148,7 +148,6 @@ def purged(
 #
 # The key of a group depends on its name and the seed alone, so series that are added later move none of the others.
 
-Array = npt.NDArray[Any]
 
 _GROUPS = 9  # what keys are for here; orders have the numbers below
 

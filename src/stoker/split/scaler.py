@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import identity_of, lengths_of
 from stoker.sampling.quality import merge
 from stoker.sampling.subset import Part
 from stoker.split.split import Split
 from stoker.store.store import Store
-
-Array = npt.NDArray[Any]
 
 _ROWS_AT_ONCE = 2**20
 _PIECE = 2048

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from stoker._types import Array
 from stoker.errors import LeakError, OptionError
 from stoker.sampling.subset import Part, Runs, Stretches
 from stoker.split.cuts import Ground, Reach, Tally
-
-Array = npt.NDArray[Any]
 
 NAMES = ("train", "valid", "test")
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker._types import Array
 from stoker.errors import StoreDamagedError
 from stoker.store.shards import Column, Texts
 from stoker.store.store import Store
@@ -90,8 +91,6 @@ def _through_texts(values: pa.Array) -> pa.Array:
 
 
 # Stores as Arrow tables: one row a series, numbers shared and not copied.
-
-Array = npt.NDArray[Any]
 
 
 def store_to_arrow(store: Store) -> pa.Table:

@@ -19,18 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 import pyarrow as pa
 
 from stoker._text import readable_bytes
+from stoker._types import Array
 from stoker.errors import OptionError, SourceTooLargeError
 from stoker.store.formats.time_moe import COLUMN, Part, Sequences, TimeMoeSource
 from stoker.store.manifest import DTYPES, NonFinite
 from stoker.store.shards import Column, Level, Texts
 from stoker.store.store import Store
-
-Array = npt.NDArray[Any]
 
 
 def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Array | None = None) -> Store:

@@ -18,10 +18,9 @@ import xxhash
 
 from stoker import _disk
 from stoker._disk import AppendFile, naming
+from stoker._types import Array
 from stoker.errors import DiskError, StoreDamagedError
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, NonFinite, Shard, Text
-
-Array = npt.NDArray[Any]
 
 
 class Tally:

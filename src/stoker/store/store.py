@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._disk import check_path
+from stoker._types import Array
 from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import ColumnEntry, Manifest, Text
@@ -24,7 +24,6 @@ from stoker.store.shards import Column, Texts, ends_of, map_shard, open_shard
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = npt.NDArray[Any]
 
 MANIFEST_NAME = "manifest.json"
 WORK_NAME = "work"

@@ -10,12 +10,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker import _disk
+from stoker._types import Array
 from stoker.errors import DiskError, ManifestError, OptionError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
@@ -193,8 +192,6 @@ def _clean_up(folder: Path) -> None:
 
 
 # Saving: a store in memory, or another one, written as it is: same columns, same series, same order, whatever their width.
-
-Array = npt.NDArray[Any]
 
 
 def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stoker import _disk
+from stoker._types import Array
 from stoker.encode.indicators.spec import Spec
 from stoker.errors import BadValueError, OptionError, TimeOrderError
 from stoker.store.pack.api import pack
@@ -40,7 +41,6 @@ def packed_bars(source: Sequence[str], target: Path, **options: Any) -> Iterator
 # It stands between what the user has and the engine. Nothing is copied that is numbers already. Law: what cannot be read names
 # column, row and value, what is missing names the feature that needs it, and bars that are out of order are refused.
 
-Array = npt.NDArray[Any]
 
 _SHOWN_COLUMNS = 20
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from stoker import _disk
+from stoker._types import Array
 from stoker.encode.indicators import exact, sentio
 from stoker.encode.indicators.bars import Bars, FeatureFrame, read_bars
 from stoker.encode.indicators.exact import PERIOD, ExactAssembly
@@ -44,7 +44,6 @@ def compile_spec(spec: Spec) -> Program:
 #
 # The state is all that the past leaves behind: it has a fixed size, and an engine that is given it goes on with the same bits.
 
-Array = npt.NDArray[Any]
 
 BLOCK = 512
 """Bars that are computed together: their columns stay in the second cache (benchmarks/bench_indicators.py)."""

@@ -13,12 +13,11 @@ Nothing depends on how the bars are cut into blocks.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.encode.indicators.program import (
     Assembly,
     Instruction,
@@ -33,8 +32,6 @@ from stoker.encode.indicators.program import (
     part,
     write_columns,
 )
-
-Array = npt.NDArray[Any]
 
 SHARED_TEXT = "f1e1176e8d515231"
 """The hash of instructions.py, which is compiled into this kernel: the cache is renewed when this file changes, so it must change

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from numba.extending import register_jitable
+
+from stoker._types import Array
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -27,7 +28,6 @@ def part(function: F) -> F:
 
 # The program of a spec: its indicators as a table of instructions, which a compiled kernel reads. The kernel never changes.
 
-Array = npt.NDArray[Any]
 Arithmetic = Literal["exact", "sentio"]
 
 BAR = ("open", "high", "low", "close", "volume")

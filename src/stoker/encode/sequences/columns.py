@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import ALIGNMENT
 from stoker._text import readable_bytes
+from stoker._types import Array
 from stoker.errors import BadValueError, OptionError, SourceTooLargeError
 from stoker.store.shards import MISSING_TIME
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Array = npt.NDArray[Any]
 Part = Any
 """A one-dimensional NumPy array of numbers or times, or an Arrow array."""
 

@@ -13,17 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._kernels import kernel, prefetch
+from stoker._types import Array
 from stoker.encode.sequences.columns import BLOCK_ROWS, TableColumn, number_blocks, number_type, plain_gaps, plain_values
 from stoker.errors import BadValueError, OptionError
 from stoker.sampling.permutation import mix
 from stoker.store.interop import from_numpy, to_numpy
-
-Array = npt.NDArray[Any]
 
 MAX_NARROW = 2**31 - 1
 _NO_STARTS = np.empty(0, dtype=np.int32)

@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, overload
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from stoker.encode.sequences.columns import TableColumn, number_blocks, number_type, read_column, read_columns, zeroed
@@ -34,8 +33,6 @@ from stoker.encode.sequences.contexts import (
 )
 from stoker.encode.sequences.tensors import Compat, Layout, Options, PackedSequences, PaddedSequences, check_grouping, pad_tensors
 from stoker.errors import OptionError
-
-Array = npt.NDArray[Any]
 
 
 @overload

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker import _disk
+from stoker._types import Array
 from stoker.encode.sequences.columns import TableColumn, read_column
 from stoker.encode.sequences.contexts import find_listed
 from stoker.errors import BadValueError, OptionError
@@ -30,8 +30,6 @@ from stoker.store.pack.packer import Progress, quiet
 from stoker.store.shards import Column, Tally, Texts
 from stoker.store.store import Store
 from stoker.store.writer import check_target
-
-Array = npt.NDArray[Any]
 
 _CHUNK_BYTES = 8 << 20
 

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker._types import Array
 from stoker.errors import BadValueError, OptionError
 from stoker.store.interop import to_numpy
 
-Array = npt.NDArray[Any]
 Keys = npt.NDArray[np.uint64]
 Form = Literal["float", "int", "uint"]
 """How numbers are held: float64, int64, or uint64."""

@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from stoker._types import Array
 from stoker.encode.statistics.columns import DateColumn, compiled, decode_keys, whole_keys
 from stoker.encode.statistics.kinds import NUM_BINS, Extremes, Waiting, distribution_of, log_histogram, state_of
 from stoker.encode.statistics.quantiles import Distribution, Run
 from stoker.errors import BadValueError
 from stoker.store.interop import to_numpy
-
-Array = npt.NDArray[Any]
 
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
 

@@ -5,18 +5,14 @@ Law: both ways have the same results, bit for bit. Most kernels are plain functi
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.encode.digit_kernels import LIMB_PLACES, LOWEST_PLACE, Block
 from stoker.encode.digits import widen_ranges
 from stoker.encode.statistics import columns, numbers, quantiles
 from stoker.encode.statistics.dates import DAY
-
-Array = npt.NDArray[Any]
 
 write_float_keys = kernel(columns.write_float_keys)
 sort_keys = kernel(quantiles.sort_keys)

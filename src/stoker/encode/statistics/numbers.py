@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker._types import Array
 from stoker.encode.digit_kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.encode.statistics.columns import (
     MAX_DISCRETE,
@@ -32,8 +33,6 @@ from stoker.encode.statistics.kinds import NUM_BINS, Extremes, Waiting, counted_
 from stoker.encode.statistics.quantiles import Distribution, Run
 from stoker.errors import OptionError
 from stoker.store.interop import decimals_as_floats, to_numpy
-
-Array = npt.NDArray[Any]
 
 BLOCK = 2048
 """That of digits: values whose digits are found together."""

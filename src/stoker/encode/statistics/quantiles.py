@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stoker._types import Array
 from stoker.encode.statistics.columns import Keys, compiled
-
-Array = npt.NDArray[Any]
 
 _BYTE = np.uint64(255)
 

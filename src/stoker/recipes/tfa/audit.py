@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import stoker
+from stoker._types import Array
 from stoker.errors import BadValueError, BatchError, LeakError, OptionError, SourceEmptyError, TimeOrderError
 from stoker.recipes.tfa.bars import Bars, bars_of
 from stoker.recipes.tfa.settings import Dataset
@@ -27,7 +27,6 @@ from stoker.recipes.tfa.settings import Dataset
 if TYPE_CHECKING:
     from stoker.recipes.tfa.data import Prepared
 
-Array = npt.NDArray[Any]
 
 HOUR = 3_600_000
 MOST_HOLES = 0.01

@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import stoker
 from stoker import _disk
+from stoker._types import Array
 from stoker.errors import BadValueError, ConfigError, OptionError, SourceNotFoundError
 from stoker.recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, Dataset
-
-Array = npt.NDArray[Any]
 
 PRICES = ("open", "high", "low", "close", "volume")
 TIMES = ("ts_nyt_epoch", "ts", "ts_utc", "timestamp", "datetime", "date", "time")

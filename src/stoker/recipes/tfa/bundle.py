@@ -30,13 +30,13 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 import stoker
 from stoker import _disk
 from stoker._clock import now_utc
+from stoker._types import Array
 from stoker.errors import CheckpointInvalidError, ConfigError, OptionError, TrainError
 from stoker.recipes.tfa.bars import PRICES, read_bars
 from stoker.recipes.tfa.data import BARS_NAME
@@ -44,8 +44,6 @@ from stoker.recipes.tfa.model import KNOWN, SMALL, Banded, Tfa, TfaModel, build_
 from stoker.recipes.tfa.pipeline import CONFIG_NAME, SCORE_NAME, SPEC_NAME, length_of, using
 from stoker.recipes.tfa.settings import Settings, read_settings
 from stoker.train import Exported
-
-Array = npt.NDArray[Any]
 
 BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.safetensors", "model.pt2", "golden.safetensors"
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"

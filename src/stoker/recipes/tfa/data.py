@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import stoker
 from stoker import _disk
+from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.tfa import audit
 from stoker.recipes.tfa.bars import Bars, read_bars
 from stoker.recipes.tfa.model import Levels, levels_of, ratios
 from stoker.recipes.tfa.settings import Settings
-
-Array = npt.NDArray[Any]
 
 LEAST_CLOSE = 1e-12
 """A close below it counts as this one in Sentio's trainer, so that its logarithm is finite."""

@@ -14,16 +14,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 import stoker
+from stoker._types import Array
 from stoker.recipes.tfa.audit import auc
 from stoker.recipes.tfa.data import FEATURES, LABEL, VOLATILITY, Prepared
 from stoker.recipes.tfa.model import Scaler
-
-Array = npt.NDArray[Any]
 
 MOST_ROWS = 100_000
 """Rows that a baseline is fitted on: evenly chosen, where there are more."""

@@ -19,14 +19,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 import stoker
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, gathered
-
-Array = npt.NDArray[Any]
 
 POOL_ROWS = 128
 """Rows of a pool, about: its last row is not full."""

@@ -15,17 +15,16 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 import stoker
 from stoker._kernels import kernel
+from stoker._types import Array
 from stoker.errors import OptionError
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 
 if TYPE_CHECKING:
     import torch
 
-Array = npt.NDArray[Any]
 Method = Literal["zero", "max", "none"]
 Part = Literal["train", "valid"]
 

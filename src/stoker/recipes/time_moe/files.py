@@ -24,16 +24,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import psutil
 import xxhash
 
 import stoker
 from stoker._text import readable_bytes
+from stoker._types import Array
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError, SourceTooLargeError
 from stoker.store import is_time_moe, map_time_moe
 
-Array = npt.NDArray[Any]
 Report = Callable[[str], None]
 
 MANIFEST, PACKED = "manifest.json", ".stoker"

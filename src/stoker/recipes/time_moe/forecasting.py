@@ -22,19 +22,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 import stoker
 from stoker._text import check_device
+from stoker._types import Array
 from stoker.errors import OptionError, SourceNotFoundError
 from stoker.recipes.time_moe.dataset import LEAST_DEVIATION, Method, Scales, train_ends
 from stoker.recipes.time_moe.files import Corpus, open_corpus
 from stoker.recipes.time_moe.model import TimeMoe
 from stoker.recipes.time_moe.training import NAME, find_size, read_settings
 from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size
-
-Array = npt.NDArray[Any]
 
 PERIODS = (24, 168)
 """Steps of a day and a week of hourly data."""

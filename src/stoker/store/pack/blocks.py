@@ -8,17 +8,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
 from stoker.store.formats.base import Chunk, Source
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.plan import Field, Plan, is_list, make_field, plain_type
 from stoker.store.pack.values import Categories, Locate, missing_mask, one_array, to_numbers
 
-Array = npt.NDArray[Any]
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
 PerSeries = Any

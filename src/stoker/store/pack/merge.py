@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,7 +24,6 @@ from stoker.store.pack.plan import Field, Plan
 from stoker.store.pack.runs import Disorder, Key, RepeatedKey, Run
 from stoker.store.pack.values import one_array, to_numbers
 
-Array = npt.NDArray[Any]
 Bound = tuple[Any, ...]
 """(key,) or (key, time)."""
 

@@ -18,15 +18,14 @@ from typing import Any, Self
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from stoker._types import Array
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.blocks import Block, PerSeries, concatenate, join_segments, sort_block
 from stoker.store.pack.values import fill_forward, from_bfloat16
 from stoker.store.shards import ColumnFile, Mark, Tally, TextFile
 
-Array = npt.NDArray[Any]
 Key = int | str
 
 

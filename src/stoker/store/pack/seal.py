@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._disk import remove_file
+from stoker._types import Array
 from stoker.store.interop import from_numpy, from_texts
 from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
 from stoker.store.pack.plan import Field, Plan
 from stoker.store.pack.runs import Run
 from stoker.store.pack.values import from_bfloat16
 from stoker.store.shards import ColumnFile, Tally, TextFile
-
-Array = npt.NDArray[Any]
 
 _PART = 1 << 20  # series handled at a time
 _NAMES = 1 << 16  # names made at a time: they may be long

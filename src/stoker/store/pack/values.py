@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stoker._types import Array
 from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
 from stoker.store.pack.plan import Field
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
-Array = npt.NDArray[Any]
 Locate = Callable[[int], str]
 """From the index of a value to the words "row 12 of prices.csv"."""
 
