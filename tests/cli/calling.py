@@ -15,9 +15,9 @@ SOURCE = Path(stoker.__file__).parents[1]
 
 SLOW = """
 import sys, time
-from stoker.store.packing import state
+from stoker.store.pack import packer
 from stoker.store.pack.runs import Run
-state.JOURNAL_BYTES = 1 << 20
+packer.JOURNAL_BYTES = 1 << 20
 write = Run._write
 def slowly(self, *arguments):
     time.sleep(float(sys.argv[1]))

@@ -138,7 +138,7 @@ def test_packed_bars_go_however_it_ends(
         raise error
 
     monkeypatch.setattr(engine, "write_features", fail)
-    arguments = ("features", "bars.csv", "--spec", "features.json", "--out", "out")
+    arguments = ("indicators", "bars.csv", "--spec", "features.json", "--out", "out")
     if error is KeyboardInterrupt:
         assert stoker(*arguments).code == 130
     else:

@@ -23,9 +23,9 @@ CALLS = {
     "inspect": ["s.stoker"],
     "verify": ["s.stoker"],
     "encode": ["a.csv", "--key", "k", "--out", "out"],
-    "features": ["s.stoker", "--spec", "spec.json", "--out", "out"],
+    "indicators": ["s.stoker", "--spec", "spec.json", "--out", "out"],
     "order": ["s.stoker"],
-    "check": ["script.py"],
+    "audit": ["script.py"],
     "diagnose": ["gone.py", "--quiet"],
     "gate": ["gone.py", "--budget", "budget.json", "--quiet"],
     "train": ["config.yaml", "--quiet"],
@@ -110,7 +110,7 @@ def test_absurd_numbers(stoker: Stoker, folder: Path, name: str, parameter: clic
         words = call_with(name, parameter, value)
         done = stoker(*words)
         check(done)
-        if value in ("", "five") and not (name == "features" and parameter.name == "memory"):  # memory is for raw bars there
+        if value in ("", "five") and not (name == "indicators" and parameter.name == "memory"):  # memory is for raw bars there
             assert done.code == 2, words
 
 
@@ -130,7 +130,7 @@ def test_many_threads_are_refused(stoker: Stoker, folder: Path) -> None:
     for words in (
         ["pack", "a.csv", "out"],
         ["encode", "a.csv", "--key", "k", "--out", "out"],
-        ["features", "s.stoker", "--spec", "spec.json", "--out", "out"],
+        ["indicators", "s.stoker", "--spec", "spec.json", "--out", "out"],
     ):
         done = stoker(*words, "--threads", "1000000")
         assert (done.code, done.err) == (2, "stoker: threads is 1,000,000, but at most 1,024 can be used.\n")

@@ -68,13 +68,13 @@ store._map = lambda folder, manifest: []
     # What NumPy does if it is asked to.
     "pickle_in_npy": """
 import numpy
-from stoker.store.sources import npy
+from stoker.store.formats import numpy as npy
 npy.NpySource.__init__ = lambda self, path, name, **_: numpy.load(path, allow_pickle=True)
 """,
     # The whole table at once.
     "parquet_bomb": """
 import pyarrow.parquet as pq
-from stoker.store.sources import parquet
+from stoker.store.formats import parquet
 from stoker.store.formats.base import Chunk, Place
 def read(self, schema, *, start, chunk_bytes):
     table = pq.read_table(self.path)

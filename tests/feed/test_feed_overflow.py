@@ -15,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from numba import njit
 
-from stoker import Feed, FeedError, Segments, Sequences, Shuffle, Store, Windows, _kernels
+from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows, _kernels
+from stoker.errors import FeedError
 from stoker.feed import layout
 from stoker.feed.device import DeviceColumn
 from stoker.feed.layout import FedColumn

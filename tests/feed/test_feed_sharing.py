@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from stoker import Feed, FeedError, Shuffle, Store, Windows
+from stoker import Feed, Shuffle, Store, Windows
+from stoker.errors import FeedError
 from stoker.feed.cursor import Batches, Cursor, Ranks, Steps
 
 NUM_THREADS = 8

@@ -16,7 +16,7 @@ PUBLIC = {
     "stoker.train", "stoker.experiment.parse",
 }  # fmt: skip
 """Packages whose `__init__` says what is public."""
-GROUND = {"clock", "devices", "errors", "files", "kernel", "lazy", "memory", "printable", "units"}
+GROUND = {"_clock", "_disk", "_kernels", "_lazy", "_text", "_types", "errors"}
 """What everything in stoker stands on."""
 
 

@@ -15,8 +15,8 @@ from tests.split import twin
 from tests.split.stores import plain, timed
 
 import stoker
-from stoker import OptionError, Segments, Sequences, Windows
-from stoker.errors import LeakError, TimeOrderError
+from stoker import Segments, Sequences, Windows
+from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.split import chronological
 
 PARTS = {"train": [(0, 1)], "valid": [(1, 2)], "test": [(2, 3)]}

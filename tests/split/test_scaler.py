@@ -14,7 +14,8 @@ from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_kinds_by_time import lengths, views
 
-from stoker import LeakError, OptionError, Sequences, Store, Windows
+from stoker import Sequences, Store, Windows
+from stoker.errors import LeakError, OptionError
 from stoker.split import Part, Scaler, chronological, grouped, pos_weight, purged
 from stoker.split import scaler as moments
 

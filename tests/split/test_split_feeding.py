@@ -15,7 +15,8 @@ from tests.split import twin
 from tests.split.stores import plain
 
 import stoker
-from stoker import Feed, FeedError, OptionError, Segments, Sequences, Shuffle, Store, Weighted, Windows
+from stoker import Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
+from stoker.errors import FeedError, OptionError
 from stoker.split import Split, chronological, given, grouped, purged
 from stoker.testing import assert_exactly_once, assert_resumes_exactly
 

@@ -11,7 +11,8 @@ import pytest
 from tests.split import twin
 from tests.split.stores import plain
 
-from stoker import Feed, LeakError, Store, Windows
+from stoker import Feed, Store, Windows
+from stoker.errors import LeakError
 from stoker.split import Split, chronological, cuts, purged, shuffled
 from stoker.split import split as splits
 from stoker.split.cuts import Ground, Reach, StepCuts
