@@ -140,3 +140,22 @@ def test_a_reader_that_leaves_early_is_no_error(prices: Path, tmp_path: Path) ->
     os.close(write_end)
     assert done.returncode in (0, 1)
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line", "expected"),
+    [
+        (["pack", "a", "b"], "times do not rise. Pass sort=True.", "times do not rise. Pass --sort."),
+        (["pack", "a", "b"], "Pass encoding='latin-1' or columns=.", "Pass --encoding latin-1 or --columns."),
+        (["pack", "a", "b"], "Pass header=False (dtype='int64').", "Pass --no-header (--dtype int64)."),
+        (["pack", "a", "b"], "Pass time_format='%d.%m.%Y'.", "Pass --time-format %d.%m.%Y."),
+        (["pack", "a", "b"], "x/sort=True.csv and subset=True stay", "x/sort=True.csv and subset=True stay"),
+        (["train", "tfa", "x.yaml"], "Pass overwrite=True.", "Pass --overwrite."),
+        (["no-such-command"], "Pass sort=True.", "Pass sort=True."),
+        ([], "Pass sort=True.", "Pass sort=True."),
+    ],
+)
+def test_messages_name_the_options_of_the_command(arguments: list[str], line: str, expected: str) -> None:
+    from stoker.cli.main import in_flags
+
+    assert in_flags(line, arguments) == expected

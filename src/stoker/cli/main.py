@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import signal
 import sys
 from types import FrameType
@@ -12,7 +13,7 @@ import click
 
 import stoker
 from stoker._text import printable
-from stoker.errors import StokerError, StoreExistsError, shorten
+from stoker.errors import StokerError, shorten
 
 COMMANDS = {
     "pack": "Pack raw files into a store.",
@@ -86,7 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (StokerError, OSError) as error:
         if debug:
             raise
-        _end(2, f"stoker: {_line(error)}")
+        _end(2, f"stoker: {in_flags(_line(error), arguments)}")
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:
@@ -107,9 +108,30 @@ def _usage(error: click.ClickException) -> str:
 
 def _line(error: Exception) -> str:
     text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
-    if isinstance(error, StoreExistsError):
-        text = text.replace("replace=True", "--replace")  # what this command line calls it
     return shorten(printable(text))
+
+
+def in_flags(line: str, arguments: list[str]) -> str:
+    """Write a library message in the words of the command that was called: `sort=True` becomes `--sort`.
+
+    Only names of options of that command change, and only where a parameter is meant: behind a space or a bracket.
+    """
+    command: click.Command | None = cli
+    for argument in arguments:
+        if isinstance(command, click.Group) and not argument.startswith("-"):
+            command = command.get_command(click.Context(command), argument)
+    options = {one.name: one for one in command.params if isinstance(one, click.Option)} if command is not None else {}
+    if not options:
+        return line
+
+    def flag(found: re.Match[str]) -> str:
+        option, value = options[found["name"]], (found["value"] or "").strip("'\"")
+        if value in ("True", "False"):
+            return (option.opts if value == "True" else option.secondary_opts or option.opts)[0]
+        return f"{option.opts[0]} {value}".rstrip()
+
+    names = "|".join(map(re.escape, filter(None, options)))
+    return re.sub(rf"(?<=[ (`])(?P<name>{names})=(?P<value>'[^']*'|\"[^\"]*\"|[\w.*…-]*[\w*…])?", flag, line)
 
 
 def _end(code: int, line: str) -> None:
