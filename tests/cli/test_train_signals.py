@@ -20,7 +20,7 @@ def train(folder: str, seconds: float) -> list[str]:
     return stoker_command("train", "c.yaml", "--quiet", *[part for one in sets for part in ("--set", one)])
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)])
 def test_a_stopped_training_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     make_folder(tmp_path)
     process = start(train("stopped", 0.3), tmp_path)

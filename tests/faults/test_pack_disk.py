@@ -61,7 +61,7 @@ def failure(name: str, source: Path, store: Path) -> DiskError | None:
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)
-@pytest.mark.parametrize("name", ["straight", "grouped"])
+@pytest.mark.parametrize("name", ["straight", pytest.param("grouped", marks=pytest.mark.slow)])
 def test_an_error_at_any_operation_leaves_nothing_behind(quick_path: Path, name: str, code: int) -> None:
     source, store = make_source(name, quick_path / "source"), quick_path / "deep" / "store"
     pack_shape(name, source, store)
