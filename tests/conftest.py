@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import gc
 import os
 import random
 import secrets
@@ -44,6 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.environ["PYTHONFAULTHANDLER"] = "1"  # for child processes: some of them are meant to die
     os.environ["HF_HUB_OFFLINE"] = "1"  # no test needs a network, so none may wait for one
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking through all imported libraries: a collection takes a second otherwise."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
