@@ -1,4 +1,4 @@
-"""Draws the pictures of the manual from what stoker really does: `python docs/pictures/draw.py` writes the SVG files beside it.
+"""Draws the pictures of the manual from what stoker really does: `python docs/images/draw.py` writes the SVG files beside it.
 
 Windows, batches and orders are asked of stoker itself, so a picture cannot say anything else than the program. The colours are
 of middle brightness and the ground is transparent: readable in light and in dark.
