@@ -22,10 +22,10 @@ INTRO = """\
 
 This page is generated from the files in `benchmarks/results/` by `make benchmarks-page`. Do not edit it by hand.
 
-Numbers are medians; quartiles are in parentheses. Both sides of a comparison run in turn in one process or one script, and the results are
-checked for equality where that applies. A result file holds the command, the machine, the commit and the spread. Unless a row says H200, the
-machine has two cores of an AMD EPYC and 25 GB of memory. "CPU time" is the CPU time of the process, which a busy neighbour changes less than
-wall time.
+Numbers are medians; quartiles are in parentheses. Both sides of a comparison run in turn in one process or one script, and the
+results are checked for equality where that applies. A result file holds the command, the machine, the commit and the spread. Unless a
+row says H200, the machine has two cores of an AMD EPYC and 25 GB of memory. "CPU time" is the CPU time of the process. Other programs
+on the machine change it less than wall time.
 
 Run `make bench` to measure on your own machine (`FULL=1` for the full size). Negative results are in the [journal](journal.md).
 """

@@ -5,6 +5,7 @@ Run it on an idle machine: beside other programs the answer is NO VERDICT, and t
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import shutil
@@ -89,7 +90,7 @@ def main() -> None:
     print(output)
     if code != 0:
         sys.exit(f"stoker diagnose ended with exit code {code}: {IMAGE.name} stays as it is.")
-    console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text("$ stoker " + " ".join(COMMAND)))
     console.print(Text.from_ansi(output.strip("\n")))
     svg = console.export_svg(title="", theme=THEME, code_format=FORMAT, unique_id="stoker")
