@@ -25,7 +25,7 @@ _COUNTED = (
     r"|pages|updates|windows|operations|waits|launches|one|once|number|text|name"
 )
 _OF_A_TRAINING = (
-    r"runs?|loops?|steps?|script|set|subset|part|process|program|batch|sample|loader|thread|job|data|rows?|curve|loss|code"
+    r"runs?|loops?|steps?|script|set|subset|part|process|program|batch|sample|loader|thread|job|data|rows?|curve|loss|code|dataset"
 )
 
 PHRASES: dict[str, str] = {
@@ -47,7 +47,7 @@ PHRASES: dict[str, str] = {
     r"\bexchange of gradients\b": "all-reduce",
     r"\b(?:looked|looks?|looking) at\b": "inspected, measured",
     r"\bthe loop as it is\b": "the baseline",
-    r"\bstretch(?:es)?\b": "measurement window",
+    r"(?-i:\bstretch(?:es)?\b)": "measurement window",
     r"\b(?:of|the|these|those|measured|their|its|\d+) tries\b": "trials",
     r"\bpictures?\b": "plot, figure, image",
     r"\bof another hand\b": "held-out",
