@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals explore soak bench benchmarks-page compare images clean
+.PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals explore soak bench benchmarks-page reference images compare clean
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
@@ -74,6 +74,9 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size
 
 benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results
 	@$(PY) -m benchmarks.page
+
+reference: $(STAMP) ## write docs/configuration.md from the source
+	@$(PY) -m tools.config_page
 
 images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
 	@$(PY) docs/images/draw.py

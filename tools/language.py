@@ -74,8 +74,8 @@ def find(text: str) -> Iterator[tuple[str, str]]:
 
 
 def documents() -> list[Path]:
-    """The documents that readers see; generated code blocks and file names are not checked."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    """The documents. The page of the configuration consists of docstrings, which are checked as part of the source."""
+    return sorted({*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "configuration.md"})
 
 
 def prose(markdown: str) -> str:
