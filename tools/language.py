@@ -42,7 +42,7 @@ PHRASES: dict[str, str] = {
     r"\bcannot be meant\b": "is invalid",
     r"(?<!there )\b(?:is|was|are) no (?!longer\b|more\b|less\b|fewer\b|later\b|larger\b|slower\b|different\b|need\b)[a-z]+": "is not a",
     r"\bso many\b": "the number itself",
-    rf"\b(?:{_COUNTED}) an? (?:{_UNITS})\b": "per",
+    rf"\b(?:{_COUNTED}) an? (?:{_UNITS})\b(?! (?:depends|has|is|needs|holds|uses|takes)\b)": "per",
     r"\b(?:matrix|grouped) products?\b": "matmul",
     r"\bexchange of gradients\b": "all-reduce",
     r"\b(?:looked|looks?|looking) at\b": "inspected, measured",
