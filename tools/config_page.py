@@ -18,10 +18,11 @@ PAGE = Path(__file__).parent.parent / "docs" / "configuration.md"
 INTRO = """\
 # Configuration
 
-This page is generated from the source by `make reference`. Do not edit it by hand. `stoker train --fields` prints the same fields with their types.
-[training.md](training.md#configuration-files) explains how a configuration is used.
+This page is generated from the source by `make reference`. Do not edit it by hand. `stoker train --fields` prints the same fields
+with their types. [training.md](training.md#configuration-files) explains how a configuration is used.
 
-A section that is a choice takes a name alone (`model: gru`) or a name with fields (`model: {name: gru, width: 64}`). "…" marks a required field.
+A section that is a choice takes a name alone (`model: gru`) or a name with fields (`model: {name: gru, width: 64}`). "…" marks a
+required field.
 """
 
 

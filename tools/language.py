@@ -19,7 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 ALLOWANCE = ROOT / "tests" / "data" / "language_allowance.json"
 
-_UNITS = r"second|minute|step|batch|sample|epoch|row|series|column|value|file|event|update|window|bar|page|label|save|index|machine|CPU second"
+_UNITS = (
+    r"second|minute|step|batch|sample|epoch|row|series|column|value|file|event|update|window|bar|page|label|save|index"
+    r"|machine|CPU second"
+)
 _COUNTED = (
     r"bytes|[kMG]B|ms|µs|ns|(?:milli|micro|nano)?seconds|times|steps|samples|batches|rows|values|points|series|columns|files|events|reads"
     r"|pages|updates|windows|operations|waits|launches|one|once|number|text|name"

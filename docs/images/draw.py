@@ -1,7 +1,7 @@
-"""Draws the pictures of the manual from what stoker really does: `python docs/images/draw.py` writes the SVG files beside it.
+"""Draws the figures of the documentation with stoker itself: `python docs/images/draw.py` writes the SVG files next to it.
 
-Windows, batches and orders are asked of stoker itself, so a picture cannot say anything else than the program. The colours are
-of middle brightness and the ground is transparent: readable in light and in dark.
+Windows, batches and orders come from stoker, so a figure shows what the code does. Colours of middle brightness on a transparent
+background are readable in light and dark mode.
 """
 
 from __future__ import annotations
