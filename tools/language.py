@@ -69,8 +69,8 @@ _COMPILED = {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in
 
 
 def find(text: str) -> Iterator[tuple[str, str]]:
-    """Phrases of a text, each with the term to use instead; line breaks count as spaces."""
-    text = re.sub(r"\s+", " ", text)
+    """Phrases of a text, each with the term to use instead; line breaks within a paragraph count as spaces."""
+    text = re.sub(r"\s+", " ", re.sub(r"\n\s*\n", " | ", text))
     for pattern, instead in _COMPILED.items():
         for match in pattern.finditer(text):
             yield match[0], instead
