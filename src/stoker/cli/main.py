@@ -23,7 +23,7 @@ COMMANDS = {
     "order": "Measure how well an order shuffles and what it costs to read.",
     "audit": "Find errors in the batches of a script.",
     "diagnose": "Find the bottleneck of a training script.",
-    "gate": "Compare the work of a step with a budget.",
+    "gate": "Compare what a step does with a budget.",
     "train": "Train a model from a configuration, or run a recipe.",
     "forecast": "Forecast a series with a trained Time-MoE.",
     "export": "Export the model of a run as a program.",
@@ -108,7 +108,7 @@ def _usage(error: click.ClickException) -> str:
 def _line(error: Exception) -> str:
     text = error.strerror if isinstance(error, StokerError) and isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, StoreExistsError):
-        text = text.replace("replace=True", "--replace")  # the flag of this parameter
+        text = text.replace("replace=True", "--replace")  # what this command line calls it
     return shorten(printable(text))
 
 
