@@ -33,7 +33,18 @@ def missing(document: Path, text: str) -> list[str]:
         for path, name in named_tests(text)
         if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text())
     ]
-    return [*links, *paths, *tests]
+    anchors = [
+        f"{link}#{anchor}"
+        for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", text)
+        if (target := document.parent / link if link else document).is_file() and anchor not in anchors_of(target)
+    ]
+    return [*links, *anchors, *paths, *tests]
+
+
+def anchors_of(document: Path) -> set[str]:
+    """The anchors of the headings of a document, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_promise_names_tests_and_most_have_controls() -> None:
@@ -50,10 +61,16 @@ def test_links_and_what_is_named_exist(document: Path) -> None:
 
 
 def test_negative_control_what_is_not_there_is_found() -> None:
-    text = "[a](nowhere.md) [b](encoding/digits.md#cost) `benchmarks/nothing.py` `src/stoker/_kernels.py` "
+    text = "[a](nowhere.md) [b](encoding/digits.md#cost) [c](format.md#no-such) `benchmarks/nothing.py` `src/stoker/_kernels.py` "
     text += "`tests/test_docs.py::test_links_and_what_is_named_exist` `tests/test_docs.py::test_of_tomorrow` `tests/none.py`"
     found = missing(ROOT / "docs" / "promises.md", text)
-    assert found == ["nowhere.md", "benchmarks/nothing.py", "tests/test_docs.py::test_of_tomorrow", "tests/none.py::"]
+    assert found == [
+        "nowhere.md",
+        "format.md#no-such",
+        "benchmarks/nothing.py",
+        "tests/test_docs.py::test_of_tomorrow",
+        "tests/none.py::",
+    ]
 
 
 def test_the_pages_of_the_encoders_are_checked() -> None:
