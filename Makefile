@@ -7,12 +7,12 @@ STAMP := $(VENV)/.installed
 ORIGINALS := .venv-originals
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-slow test-gpu test-originals explore soak bench compare clean
+.PHONY: help setup demo test test-docs lint test-slow test-gpu test-originals explore soak bench benchmarks-page reference images compare clean
 
 help: ## show this list
-	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-23s %s\n", $$1, $$2 }'
 
-setup: $(STAMP) ## make .venv and install everything into it
+setup: $(STAMP) ## create .venv and install everything into it
 	@echo "$(VENV) is ready."
 
 $(STAMP): pyproject.toml constraints.txt
@@ -26,29 +26,34 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
 
-demo: $(STAMP) ## a slow script, its bottleneck, the fix, the proof; a kill and an exact resume
+demo: $(STAMP) ## two minutes: a slow script, its bottleneck, the fix, equal losses, a kill and an exact resume
 	@$(PY) examples/demo.py
 
 test: lint ## lint, then the quick tests
 	@PYTHONHASHSEED=0 $(PY) -m pytest -q -n 2
 
-lint: $(STAMP) ## ruff and mypy
+test-docs: $(STAMP) ## the tests of the documentation
+	@PYTHONHASHSEED=0 $(PY) -m pytest -q tests/test_docs.py tests/test_language.py tests/diagnose/test_verdict_manual.py \
+	  tests/train/test_trainer_manual.py tests/split/test_split_manual.py
+
+lint: $(STAMP) ## ruff, mypy, and a report on the structure
 	@$(PY) -m ruff check --quiet .
 	@$(PY) -m ruff format --quiet --check . || { echo "Run: $(PY) -m ruff format ."; exit 1; }
 	@$(PY) -m mypy --no-error-summary
+	@$(PY) -m tools.structure
 	@echo "Lint is clean."
 
-test-slow: $(STAMP) ## the slow tests, some minutes
+test-slow: $(STAMP) ## the slow tests (minutes)
 	@$(PY) -m pytest -q -n 2 -m slow
 
 test-gpu: $(STAMP) ## every test that needs a GPU, on a machine that has one
 	@$(PY) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || { echo "torch sees no GPU here; run this on a machine with an NVIDIA GPU."; exit 1; }
 	@$(PY) -m pytest -q -m gpu
 
-explore: $(STAMP) ## the quick tests with new seeds; what fails becomes a fixed example of its test
+explore: $(STAMP) ## the quick tests with new random seeds
 	@$(PY) -m pytest -q -n 2 --explore
 
-test-originals: $(ORIGINALS)/.installed ## encoders against mostlyai-engine and TA-Lib themselves, in a venv of its own
+test-originals: $(ORIGINALS)/.installed ## encoders against mostlyai-engine and TA-Lib, in a separate venv
 	@$(ORIGINALS)/bin/python -W ignore -c 'import mostlyai.engine, talib' # else their tests would be skipped
 	@$(ORIGINALS)/bin/python -m pytest -q -m originals tests/encode
 
@@ -67,9 +72,19 @@ bench: $(STAMP) ## every benchmark, small; FULL=1 for the full size
 	  echo "== $$name"; $(PY) -m benchmarks.$$name $(if $(FULL),,--small) || exit 1; \
 	done
 
+benchmarks-page: $(STAMP) ## write docs/benchmarks.md and the numbers of the README from benchmarks/results
+	@$(PY) -m benchmarks.page
+
+reference: $(STAMP) ## write docs/configuration.md from the source
+	@$(PY) -m tools.config_page
+
+images: $(STAMP) ## draw the figures of the documentation; on an idle machine, as one is a real diagnosis
+	@$(PY) docs/images/draw.py
+	@$(PY) tools/record_diagnosis.py
+
 compare: $(STAMP) ## a recipe against the authors' code, in turn; RECIPE=tfa or time-moe
 	@$(PY) -m benchmarks.compare $(or $(RECIPE),time-moe)
 
-clean: ## remove .venv and what tools left behind
+clean: ## remove .venv and caches
 	@rm -rf $(VENV) $(ORIGINALS) build .hypothesis .mypy_cache .pytest_cache .ruff_cache src/*.egg-info
-	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,4 +1,4 @@
-"""A forecasting script as many are written: every sample scales its whole series again to cut one window from it."""
+"""A typical forecasting script. Its mistake: for every sample it scales the whole series to cut one window from it."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The documents speak of tests, files and commands that exist, their examples run, and their pictures are up to date."""
+"""The documents: links and named files exist, examples run, numbers and figures are up to date."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks import page
 
 import stoker
 from stoker.sampling.views import Lengths
@@ -32,7 +33,18 @@ def missing(document: Path, text: str) -> list[str]:
         for path, name in named_tests(text)
         if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text())
     ]
-    return [*links, *paths, *tests]
+    anchors = [
+        f"{link}#{anchor}"
+        for link, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", text)
+        if (target := document.parent / link if link else document).is_file() and anchor not in anchors_of(target)
+    ]
+    return [*links, *anchors, *paths, *tests]
+
+
+def anchors_of(document: Path) -> set[str]:
+    """The anchors of the headings of a document, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
 
 
 def test_every_promise_names_tests_and_most_have_controls() -> None:
@@ -49,13 +61,19 @@ def test_links_and_what_is_named_exist(document: Path) -> None:
 
 
 def test_negative_control_what_is_not_there_is_found() -> None:
-    text = "[a](nowhere.md) [b](encoding/digits.md#cost) `benchmarks/nothing.py` `src/stoker/_kernels.py` "
+    text = "[a](nowhere.md) [b](encoding/digits.md#cost) [c](format.md#no-such) `benchmarks/nothing.py` `src/stoker/_kernels.py` "
     text += "`tests/test_docs.py::test_links_and_what_is_named_exist` `tests/test_docs.py::test_of_tomorrow` `tests/none.py`"
     found = missing(ROOT / "docs" / "promises.md", text)
-    assert found == ["nowhere.md", "benchmarks/nothing.py", "tests/test_docs.py::test_of_tomorrow", "tests/none.py::"]
+    assert found == [
+        "nowhere.md",
+        "format.md#no-such",
+        "benchmarks/nothing.py",
+        "tests/test_docs.py::test_of_tomorrow",
+        "tests/none.py::",
+    ]
 
 
-def test_the_manual_of_the_encoders_is_looked_at() -> None:
+def test_the_pages_of_the_encoders_are_checked() -> None:
     assert {"digits.md", "indicators.md", "sequences.md", "statistics.md"} <= {document.name for document in DOCUMENTS}
 
 
@@ -67,28 +85,44 @@ def run_examples(document: str) -> Iterator[dict[str, Any]]:
         yield names
 
 
-def test_the_examples_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    examples = run_examples("README.md")
-    store = next(examples)["store"]
-    assert store[1]["charge"].tolist() == [0.5, 0.7, 0.9]
-    assert store.lengths.tolist() == [2, 3]
-    feed = next(examples)["feed"]
-    assert feed.state_dict()["epoch"] == 1
-    assert next(examples)["result"].stopped == "finished"
-    encoded = next(examples)
-    assert encoded["digits"].columns == ("nan", "neg", "E3", "E2", "E1", "E0", "E-1", "E-2")
-    assert encoded["padded"]["charge"].shape == (2, 100, 1)
-    assert list(examples) == []
+    [names] = run_examples("README.md")
+    assert names["result"].stopped == "finished"
+
+
+def test_the_readme_is_short_and_has_what_a_newcomer_needs() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 110
+    for wanted in ("pip install", "docs/images/diagnose.svg", "stoker.Feed(", "stoker.Trainer(", "docs/benchmarks.md"):
+        assert wanted in text, wanted
+
+
+def test_the_numbers_are_those_of_the_result_files() -> None:
+    assert page.PAGE.read_text() == page.page(), "run: make benchmarks-page"
+    assert page.README.read_text() == page.readme(page.README.read_text()), "run: make benchmarks-page"
+
+
+def test_every_result_file_is_used_or_listed() -> None:
+    used = {row.file for rows in page.TABLES.values() for row in rows}
+    detailed = {"bench_hooks", "bench_packing", "bench_tfa_step", "bench_time_moe_curve"}  # in other documents
+    assert used | detailed == {path.stem for path in page.RESULTS.glob("*.json")}
+
+
+def test_negative_control_another_number_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert page.short(1234.5) == "1,230"
+    assert page.percent(0.0269) == "2.7 %"
+    monkeypatch.setattr(page, "percent", lambda share, digits=2: "0 %")
+    assert page.PAGE.read_text() != page.page()
 
 
 def test_the_examples_of_the_feeding_page_run_and_print_what_it_says() -> None:
     examples = run_examples("docs/feeding.md")
-    told = (ROOT / "docs" / "feeding.md").read_text()
-    assert str(next(examples)["feed"]) in told
+    page_text = (ROOT / "docs" / "feeding.md").read_text()
+    assert str(next(examples)["feed"]) in page_text
     for names in examples:
         state = names.get("state")
-    assert str({**state, "feed": "…"}) in told
+    assert str({**state, "feed": "…"}) in page_text
 
 
 def test_the_table_of_short_series_is_true() -> None:
@@ -111,8 +145,15 @@ def samples_of(view: Any, length: int) -> str:
     return ", ".join(map(str, samples.locate(np.arange(samples.num_samples)).counts)) or "-"
 
 
-def test_the_pictures_are_those_that_the_script_draws(tmp_path: Path) -> None:
-    folder = ROOT / "docs" / "pictures"
+def test_the_figures_are_up_to_date(tmp_path: Path) -> None:
+    folder = ROOT / "docs" / "images"
     runpy.run_path(str(folder / "draw.py"))["main"](tmp_path)
     drawn = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert {path.name: path.read_text() for path in folder.glob("*.svg")} == drawn
+    recorded = {"diagnose.svg"}  # a real run, recorded by tools/record_diagnosis.py
+    assert {path.name: path.read_text() for path in folder.glob("*.svg") if path.name not in recorded} == drawn
+
+
+def test_the_recorded_diagnosis_loads_nothing_from_the_network() -> None:
+    image = (ROOT / "docs" / "images" / "diagnose.svg").read_text().replace("http://www.w3.org/2000/svg", "")
+    assert "http" not in image
+    assert "VERDICT" in image

@@ -131,7 +131,7 @@ def test_json_stands_alone_on_stdout(stoker: Stoker, script: Path) -> None:
     ("name", "options", "message"),
     [
         (":failing", (), "train.py line 22 raised ValueError: no … file"),
-        (":needing", (), "needing of {} needs arguments; expected a function that is called without any."),
+        (":needing", (), "needing of {} needs arguments; expected a function without required arguments."),
         (":nothing", (), "has no 'nothing' at its top level; it has DataLoader, Subset, "),
         (":number", (), "batches is of type int; expected an iterable of batches, or a function that returns one."),
         (":clean", ("--reference", "nothing"), "has no 'nothing' at its top level"),
@@ -151,11 +151,11 @@ def test_errors_are_a_line_and_code_2(stoker: Stoker, script: Path, name: str, o
     [
         ("x = 1 +", "train.py line 1 raised SyntaxError: "),
         ("import sys\n\n1 / 0", "train.py line 3 raised ZeroDivisionError: division by zero"),
-        ("import argparse\nargparse.ArgumentParser().parse_args(['--what'])", "train.py ended itself with code 2 before"),
+        ("import argparse\nargparse.ArgumentParser().parse_args(['--what'])", "train.py exited with code 2 before"),
         ("def make():\n    return []\n\ndef other(a):\n    pass", "has no loader at its top level. Name an iterable"),
         (
             "import series\nfrom torch.utils.data import *\na, b = DataLoader([1]), DataLoader([2])",
-            "train.py has 2 loaders: a, b. Say which: ",
+            "train.py has 2 loaders: a, b. Choose one: ",
         ),
     ],
 )
@@ -170,7 +170,8 @@ def test_a_script_without_batches(stoker: Stoker, script: Path, text: str, messa
 
 def test_a_script_that_is_not_there(stoker: Stoker, tmp_path: Path) -> None:
     assert (
-        stoker("audit", tmp_path / "no.py:loader").err == f"stoker: {tmp_path / 'no.py'} is not there; expected a Python script.\n"
+        stoker("audit", tmp_path / "no.py:loader").err
+        == f"stoker: {tmp_path / 'no.py'} does not exist; expected a Python script.\n"
     )
     assert "is a folder; expected a Python script." in stoker("audit", tmp_path).err
 

@@ -117,8 +117,8 @@ def test_a_stop_is_said(
         raise error
 
     monkeypatch.setattr(cli.cli, "main", stop)
-    goes_on = " and it goes on" if command == "pack" else ""
-    assert stoker(command, "x") == Done(code, "", f"stoker: stopped. Nothing is lost: run the same command again{goes_on}.\n")
+    resumes = " to resume" if command == "pack" else ""
+    assert stoker(command, "x") == Done(code, "", f"stoker: stopped. Run the same command again{resumes}.\n")
 
 
 def test_escapes_in_an_error_are_shown(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from tests.cli.calling import call, environment, slow_command, stoker_command
 from stoker.store.pack.api import pack
 from stoker.store.store import open_store
 
-LINE = "stoker: stopped. Nothing is lost: run the same command again and it goes on.\n"
+LINE = "stoker: stopped. Run the same command again to resume.\n"
 
 
 @pytest.fixture(scope="module")
@@ -116,4 +116,4 @@ def test_verify_can_be_stopped(inputs: Path, tmp_path: Path) -> None:
     assert process.stdout.readline() == "at work\n"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=200)
-    assert (process.returncode, err.strip()) == (130, "stoker: stopped. Nothing is lost: run the same command again.")
+    assert (process.returncode, err.strip()) == (130, "stoker: stopped. Run the same command again.")

@@ -40,7 +40,7 @@ def test_from_a_yaml_to_a_bundle_that_proves_itself(stoker: Stoker, folder: Path
     assert not rest or rest[0].startswith("beware: NO ")
     done = stoker("verify", "bundle")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("bundle is whole, and answers as it did when it was trained:\n")
+    assert done.out.startswith("bundle is complete and gives the same results as after training:\n")
     assert json.loads(stoker("verify", "bundle", "--json").out)["logits"] == 64
 
 
@@ -66,7 +66,7 @@ def test_a_run_goes_on(stoker: Stoker, folder: Path) -> None:
 def test_a_yaml_is_verified_without_training(stoker: Stoker, folder: Path) -> None:
     done = stoker("verify", "tfa.yaml")
     assert (done.code, done.err) == (0, "")
-    assert done.out.endswith("tfa.yaml is ready to be trained.\n")
+    assert done.out.endswith("tfa.yaml passed all checks.\n")
     assert sorted(path.name for path in folder.iterdir()) == ["bars.csv", "spec.json", "tfa.yaml"]
     change_bars(folder, close=lambda close: -close)
     done = stoker("verify", "tfa.yaml", "--json")

@@ -1,4 +1,4 @@
-"""`stoker verify`: says that a store is whole, or what is wrong with it."""
+"""`stoker verify`: says that a store is complete, or what is wrong with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_a_whole_store(stoker: Stoker, prices: Path, tmp_path: Path) -> None:
     store = pack(prices, tmp_path / "out", series="symbol")
     done = stoker("verify", tmp_path / "out")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"{tmp_path / 'out'} is whole: ")
+    assert done.out.startswith(f"{tmp_path / 'out'} is complete: ")
     assert f"digest {store.digest}" in done.out
     found = json.loads(stoker("verify", tmp_path / "out", "--json").out)
     assert found["digest"] == store.digest

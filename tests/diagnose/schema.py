@@ -59,13 +59,13 @@ def type_name(kind: inspect.Type) -> str:
         case inspect.LiteralType():
             return ", ".join(f"`{value}`" for value in kind.values) if len(kind.values) < 8 else "a verdict"
         case inspect.IntType():
-            return "whole number"
+            return "integer"
         case inspect.FloatType():
             return "number"
         case inspect.StrType():
-            return "text"
+            return "string"
         case inspect.BoolType():
-            return "true or false"
+            return "boolean"
     raise TypeError(f"the manual has no name for {kind}")
 
 

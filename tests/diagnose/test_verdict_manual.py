@@ -47,7 +47,7 @@ def test_what_is_printed_has_these_fields_and_second() -> None:
 
 
 def test_negative_control_a_field_that_is_not_told_is_found() -> None:
-    section = sections()["Place"].replace("| `line` | whole number |", "| `line` | number |")
+    section = sections()["Place"].replace("| `line` | integer |", "| `line` | number |")
     assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["Place"])
     assert told_rows(sections()["Place"].replace("`line`", "`row`")) != rows(RECORDS[2])
 
@@ -65,7 +65,7 @@ def test_the_limits_are_those_of_the_rule() -> None:
         f"fewer than {verdict.FEWEST_STEPS} clean steps, "
         f"other programs on the cores for over {verdict.LARGEST_WAIT:.0%} of the time",
         f"a spread of T over {verdict.LARGEST_SPREAD * verdict.WATCHED:.0%} "
-        f"({verdict.LARGEST_SPREAD:.0%} where it cannot be told who had the cores; "
+        f"({verdict.LARGEST_SPREAD:.0%} where it is unknown who used the cores; "
         f"GPU: {verdict.LARGEST_SPREAD_ON_CUDA:.0%}, several processes: {verdict.LARGEST_SPREAD_OF_RANKS * verdict.WATCHED:.0%} "
         f"and {verdict.LARGEST_SPREAD_OF_RANKS:.0%})",
         f"parts that miss T by over {verdict.LARGEST_RESIDUAL:.0%}",

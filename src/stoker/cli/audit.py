@@ -1,4 +1,4 @@
-"""`stoker audit`: what is wrong with the batches of a script, found by reading them as its training would."""
+"""`stoker audit`: read the batches of a script as its training loop would, and report errors in them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,21 @@ if TYPE_CHECKING:
 COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
 
 
-@click.command("audit", short_help="Audit the batches of a script.")
+@click.command("audit", short_help="Find errors in the batches of a script.")
 @click.argument("script", type=PATH, metavar="SCRIPT.py[:NAME]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
-@click.option(
-    "--reference", metavar="NAME", help="The samples that there are: a dataset, or other batches (default: the loader's)."
-)
-@click.option("--apart-from", metavar="NAME", help="Data that must have no sample in common, such as validation.")
-@click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the number of each sample.")
-@click.option(
-    "--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to follow; 2 compares their order."
-)
-@click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches of an epoch to look at (default: all).")
+@click.option("--reference", metavar="NAME", help="All samples: a dataset, or other batches (default: the dataset of the loader).")
+@click.option("--apart-from", metavar="NAME", help="Data that must share no sample with the batches, such as validation data.")
+@click.option("--ids", metavar="ENTRY", help="Entry of a batch that holds the index of each sample.")
+@click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, help="Epochs to read; 2 compares their order.")
+@click.option("--max-batches", type=click.IntRange(min=1), metavar="N", help="Batches to read per epoch (default: all).")
 @click.option(
     "--reference-limit", type=click.IntRange(min=1), metavar="N", help="Samples of the reference to read (default: a million)."
 )
-@click.option("--shuffled/--not-shuffled", default=None, help="What is promised of the order (default: what the loader says).")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option(
+    "--shuffled/--not-shuffled", default=None, help="Whether the order should be shuffled (default: as the loader declares)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     script: str,
     arguments: tuple[str, ...],
@@ -48,10 +46,10 @@ def command(
     shuffled: bool | None,
     as_json: bool,
 ) -> None:
-    """Run SCRIPT.py up to its batches, and audit them: NAME is a loader at its top level, or a function that returns one.
+    """Run the top level of SCRIPT.py and audit its batches. NAME is a loader, or a function that returns one.
 
-    The script runs under the name __stoker_check__, so what stands under `if __name__ == "__main__":` does not run. Ends
-    with code 1 if something is wrong.
+    The script runs with the name __stoker_check__, so code under `if __name__ == "__main__":` does not run. The exit code is
+    1 if the audit finds an error.
 
     \b
     stoker audit train.py
@@ -61,7 +59,7 @@ def command(
     from stoker.auditing.check import REFERENCE_LIMIT, audit
     from stoker.cli.script import Script
 
-    # What the script itself prints must not stand among JSON.
+    # Keep the output of the script out of the JSON.
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside, progress(unit="samples", enabled=not as_json) as show, Script.run(script, arguments) as ran:
         batches = ran.batches()
@@ -90,7 +88,7 @@ def _print(found: Audit) -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
-    if not console.is_terminal:  # a log or a pipe: one check a line, whatever its width
+    if not console.is_terminal:  # a log or a pipe: one check per line, of any width
         click.echo("\n".join(printable(line) for line in str(found).split("\n")))
         return
     from stoker.auditing.check import WORDS

@@ -1,4 +1,4 @@
-"""`stoker inspect`: schema, lengths, non-finite values, size and sources of a store."""
+"""`stoker inspect`: show the schema, lengths, non-finite values, size and sources of a store."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_SOURCES = 6
 
 @click.command("inspect", short_help="Show what a store holds.")
 @click.argument("store", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(store: str, as_json: bool) -> None:
-    """Show the schema, lengths, non-finite values, size and sources of STORE. Reads no values."""
+    """Show the schema, lengths, non-finite values, size and sources of STORE. Does not read the values."""
     from stoker.store.inspect import inspect
 
     summary = inspect(store)

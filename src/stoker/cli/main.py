@@ -1,4 +1,4 @@
-"""`stoker`: the group of commands. A command is imported only when it runs, so `stoker --help` answers in a blink."""
+"""`stoker`: the group of commands. Each command is imported when it runs, which keeps `stoker --help` fast."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from stoker.errors import StokerError, shorten
 COMMANDS = {
     "pack": "Pack raw files into a store.",
     "inspect": "Show what a store holds.",
-    "verify": "Read every byte of a store against its hash.",
+    "verify": "Check every byte of a store against its hash.",
     "encode": "Encode a table of events as sequences.",
     "indicators": "Compute the indicators of bars into a store.",
-    "order": "Say how good a shuffle is and what it costs to read.",
-    "audit": "Audit the batches of a script.",
-    "diagnose": "Say what holds a training back.",
-    "gate": "Hold what a step does against a budget.",
-    "train": "Train a model as a configuration says, or a recipe.",
+    "order": "Measure how well an order shuffles and what it costs to read.",
+    "audit": "Find errors in the batches of a script.",
+    "diagnose": "Find the bottleneck of a training script.",
+    "gate": "Compare what a step does with a budget.",
+    "train": "Train a model from a configuration, or run a recipe.",
     "forecast": "Forecast a series with a trained Time-MoE.",
     "export": "Export the model of a run as a program.",
-    "runs": "Show the runs of a folder side by side.",
+    "runs": "Compare the runs in a folder.",
 }
 
 
 class _Lazy(click.Group):
-    """A group that knows its commands by name, and imports one when it is asked for."""
+    """A group that imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -55,21 +55,21 @@ class _Lazy(click.Group):
 @click.version_option(stoker.__version__, prog_name="stoker")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
-    """Make training on sequences as fast as the machine allows."""
+    """Find and remove the bottleneck of PyTorch training on sequences."""
 
 
 class Terminated(BaseException):
-    """The process was asked to end."""
+    """The process received SIGTERM."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit code 0, 2 for an error that has a line, 130 for Ctrl-C, 143 for SIGTERM."""
     signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter is no reason to stop
+        sys.stdout.reconfigure(errors="backslashreplace")  # do not fail on a terminal that lacks a character
     arguments = sys.argv[1:] if arguments is None else arguments
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    debug = "--debug" in arguments[:end]  # wherever it stands, but among arguments of a user's script
+    debug = "--debug" in arguments[:end]  # anywhere before the arguments of a user's script
     arguments = [argument for argument in arguments[:end] if argument != "--debug"] + arguments[end:]
     try:
         cli.main(arguments, prog_name="stoker", standalone_mode=False)
@@ -95,12 +95,12 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
 
 
 def _stopped(arguments: list[str]) -> str:
-    goes_on = " and it goes on" if "pack" in arguments else ""
-    return f"stoker: stopped. Nothing is lost: run the same command again{goes_on}."
+    resumes = " to resume" if "pack" in arguments else ""
+    return f"stoker: stopped. Run the same command again{resumes}."
 
 
 def _usage(error: click.ClickException) -> str:
-    """What is wrong with a call, and where its help is."""
+    """The message of a usage error, with the command that shows help."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f" See: {context.command_path} --help" if context is not None else ""
     return shorten(printable(error.format_message())) + hint

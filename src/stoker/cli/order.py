@@ -1,4 +1,4 @@
-"""`stoker order`: how good a shuffle is, what it costs to read, and which block and window are enough."""
+"""`stoker order`: measure how well an order shuffles and what it costs to read; recommend a block and a window."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VIEW_SYNTAX = "windows:48  windows:48,stride=4,horizon=1  segments:2048  sequenc
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that is said."""
+    """What the command prints."""
 
     store: str
     view: str
@@ -36,7 +36,7 @@ class Report:
     qualities: Mapping[str, Quality]
     reads: Mapping[str, Reads]
     enough: tuple[int, int]
-    """Block and window of which a batch is worth what it should be."""
+    """Block and window that reach the required effective batch size."""
     chosen: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Report:
         }
 
 
-@click.command("order", short_help="Say how good a shuffle is and what it costs to read.")
+@click.command("order", short_help="Measure how well an order shuffles and what it costs to read.")
 @click.argument("store", type=PATH)
 @click.option(
     "--order",
@@ -71,19 +71,17 @@ class Report:
     type=click.Choice(["sequential", "shuffle", "block"]),
     default="block",
     show_default=True,
-    help="The order to judge; the others stand beside it.",
+    help="The order to measure. The others are shown for comparison.",
 )
+@click.option("--batch", type=click.IntRange(min=1, max=2**40), default=256, show_default=True, help="Batch size, over all ranks.")
+@click.option("--block", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples per block (default: automatic).")
 @click.option(
-    "--batch", type=click.IntRange(min=1, max=2**40), default=256, show_default=True, help="Samples of a batch, of all ranks."
+    "--window", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples that are shuffled together (default: automatic)."
 )
-@click.option("--block", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples of a block (default: chosen).")
-@click.option(
-    "--window", type=click.IntRange(min=1, max=2**40), metavar="N", help="Samples that are mixed together (default: chosen)."
-)
-@click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… (default: a whole series).")
-@click.option("--columns", metavar="A,B,…", help="Columns that are fed (default: all that hold numbers).")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the order.")
-@click.option("--json", "as_json", is_flag=True, help="Print as JSON, for programs.")
+@click.option("--view", metavar="VIEW", help="What a sample is, as KIND:LENGTH,NAME=VALUE,… (default: one series).")
+@click.option("--columns", metavar="A,B,…", help="Columns to feed (default: all numeric columns).")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the order.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     store: str,
     chosen: str,
@@ -95,11 +93,11 @@ def command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Judge the order in which samples of STORE would come.
+    """Measure the order of the samples of STORE.
 
-    The effective batch size is what a batch is worth if neighbours in the store are alike: a shuffle that leaves them
-    together makes gradients as noisy as those of a smaller batch. Reads are counted as if the data were larger than memory.
-    Nothing but the lengths of the series is read.
+    If neighbours in the store are similar, a weak shuffle puts similar samples into one batch, and its gradient is as noisy as
+    that of a smaller batch. The effective batch size is the size of that smaller batch. Reads are counted for data larger than
+    memory. The command reads only the lengths of the series.
 
     \b
     stoker order events.stoker --batch 256

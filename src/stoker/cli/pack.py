@@ -1,4 +1,4 @@
-"""`stoker pack`: raw files become a store."""
+"""`stoker pack`: convert raw files to a store."""
 
 from __future__ import annotations
 
@@ -14,39 +14,43 @@ from stoker.cli.paths import PATH
 @click.command("pack", short_help="Pack raw files into a store.")
 @click.argument("source", nargs=-1, required=True, type=PATH)
 @click.argument("store", type=PATH)
-@click.option("--series", metavar="KEY", help="Column whose values group rows into series, wherever the rows lie.")
-@click.option("--time", metavar="COL", help="Column that orders the steps of a series; it must rise strictly.")
-@click.option("--sort", is_flag=True, help="Sort by --time instead of refusing unsorted or equal times.")
-@click.option("--wide", is_flag=True, help="Make each numeric column of each file a series of its own.")
+@click.option("--series", metavar="KEY", help="Column that groups rows into series. Rows may be in any order.")
+@click.option("--time", metavar="COL", help="Column that orders the steps of a series; it must be strictly increasing.")
+@click.option("--sort", is_flag=True, help="Sort by --time instead of rejecting unsorted or equal times.")
+@click.option("--wide", is_flag=True, help="Make each numeric column of each file a separate series.")
 @click.option("--columns", metavar="A,B,…", help="Columns to pack (default: all).")
-@click.option("--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64, or both. Never cuts a value silently.")
+@click.option(
+    "--dtype", metavar="TYPE", help="float32, or close=float32,volume=int64, or both. A value that does not fit is an error."
+)
 @click.option("--segment", type=int, metavar="N", help="Cut series into pieces of at most N steps.")
 @click.option(
     "--missing",
     type=click.Choice(["keep", "error", "ffill", "drop"]),
     default="keep",
     show_default=True,
-    help="What becomes of missing values.",
+    help="How to treat missing values.",
 )
-@click.option("--delimiter", help="Of text tables (default: found out).")
-@click.option("--quote", default='"', show_default=True, help="Quote of text tables; '' for none.")
+@click.option("--delimiter", help="Delimiter of text tables (default: auto-detected).")
+@click.option("--quote", default='"', show_default=True, help="Quote character of text tables; '' for none.")
 @click.option("--escape", help="Escape character of text tables.")
-@click.option("--header/--no-header", default=None, help="Whether the first line holds names (default: found out).")
-@click.option("--skip", type=int, default=0, metavar="N", help="Lines to leave out at the top of text tables.")
-@click.option("--null", multiple=True, metavar="TEXT", help="Text that means missing, next to the usual ones. May be repeated.")
+@click.option("--header/--no-header", default=None, help="Whether the first line has column names (default: auto-detected).")
+@click.option("--skip", type=int, default=0, metavar="N", help="Lines to skip at the top of text tables.")
+@click.option(
+    "--null", multiple=True, metavar="TEXT", help="String that means missing, in addition to the usual ones. May be repeated."
+)
 @click.option("--decimal", default=".", show_default=True, help="Decimal point of text tables.")
-@click.option("--encoding", default="utf-8", show_default=True, help="Of text files.")
+@click.option("--encoding", default="utf-8", show_default=True, help="Encoding of text files.")
 @click.option("--time-format", metavar="FORMAT", help="strptime format of times that are not ISO 8601.")
-@click.option("--memory", default="1GB", show_default=True, help="Memory of the whole process; inputs may be far larger.")
-@click.option("--threads", type=int, help="Threads that decode (default: the cores this process may use).")
-@click.option("--replace", is_flag=True, help="Replace a store that is at STORE already.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
-@click.option("--quiet", is_flag=True, help="No progress bar.")
+@click.option("--memory", default="1GB", show_default=True, help="Memory limit of the whole process. The input may be larger.")
+@click.option("--threads", type=int, help="Number of decoding threads (default: the cores available to this process).")
+@click.option("--replace", is_flag=True, help="Replace an existing store.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="Hide the progress bar.")
 def command(source: tuple[str, ...], store: str, as_json: bool, quiet: bool, **options: object) -> None:
     """Pack SOURCE (files, folders, or patterns in quotes) into the folder STORE.
 
-    A store that is at STORE already is replaced only with --replace, in one step, at the very end. A pack that was killed
-    resumes where it stopped when the same command is given again.
+    An existing store is replaced only with --replace, in one step at the end. If a pack was killed, the same command
+    resumes it.
 
     \b
     stoker pack "prices/*.csv" prices.stoker --series symbol --time ts

@@ -16,7 +16,7 @@ else:
 
 
 class _Path(_ParamType):
-    """The text as it is, if it can be a path on this machine; a URL, an empty text or a NUL character is refused."""
+    """The string itself if it is a valid local path; a URL, an empty string or a NUL character is an error."""
 
     name = "path"
 

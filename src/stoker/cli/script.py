@@ -1,4 +1,4 @@
-"""A user's script, run up to where its batches are: by its own rules, but not as the main program."""
+"""Runs the top level of a user's script, not as the main program, and finds its batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from stoker.errors import BatchError, OptionError, StokerError
 
 NAME = "__stoker_check__"
-"""What `__name__` is in the script."""
+"""The value of `__name__` in the script."""
 MAX_NAMES = 12
 
 
@@ -30,7 +30,7 @@ class Script:
     @classmethod
     @contextlib.contextmanager
     def run(cls, script: str, arguments: Sequence[str]) -> Iterator[Script]:
-        """Run a script, given as a path with or without `:NAME`. What goes wrong in it, then or later, is one line."""
+        """Run a script, given as a path with or without `:NAME`. An error in it, then or later, becomes one line."""
         path, wanted = _split(script)
         argv, paths = sys.argv, list(sys.path)
         sys.argv = [str(path), *arguments]
@@ -44,7 +44,7 @@ class Script:
         except StokerError:
             raise
         except SystemExit as end:
-            raise BatchError(f"{path} ended itself with code {end.code!r} before its batches could be read.") from end
+            raise BatchError(f"{path} exited with code {end.code!r} before its batches could be read.") from end
         except Exception as error:
             raise BatchError(f"{path}{_line_of(error, path)} raised {type(error).__name__}: {_one_line(error)}") from error
         finally:
@@ -52,7 +52,7 @@ class Script:
             sys.modules.pop(NAME, None)
 
     def batches(self) -> Any:
-        """The iterable of batches that is meant, or a function that returns one."""
+        """The iterable of batches, or a function that returns one."""
         if self._wanted is not None:
             return self._get(self._wanted)
         found = {id(value): name for name, value in self._public() if _is_loader(value)}
@@ -61,7 +61,7 @@ class Script:
         if found:
             names = ", ".join(found.values())
             raise OptionError(
-                f"{self._path} has {len(found)} loaders: {names}. Say which: {self._path}:{next(iter(found.values()))}"
+                f"{self._path} has {len(found)} loaders: {names}. Choose one: {self._path}:{next(iter(found.values()))}"
             )
         functions = [name for name, value in self._public() if isinstance(value, FunctionType) and _needs_nothing(value)]
         hint = f" Functions that could: {', '.join(functions[:MAX_NAMES])}." if functions else ""
@@ -71,7 +71,7 @@ class Script:
         )
 
     def data(self, name: str) -> Any:
-        """What a name stands for; a function is called."""
+        """The value of a name; a function is called."""
         value = self._get(name)
         return value() if isinstance(value, FunctionType) else value
 
@@ -81,7 +81,7 @@ class Script:
             raise OptionError(f"{self._path} has no {name!r} at its top level; it has {names or 'no names'}.")
         value = self._names[name]
         if isinstance(value, FunctionType) and not _needs_nothing(value):
-            raise OptionError(f"{name} of {self._path} needs arguments; expected a function that is called without any.")
+            raise OptionError(f"{name} of {self._path} needs arguments; expected a function without required arguments.")
         return value
 
     def _public(self) -> list[tuple[str, Any]]:
@@ -97,12 +97,12 @@ def _split(script: str) -> tuple[Path, str | None]:
     else:
         found, wanted = Path(script), None
     if not found.is_file():
-        raise OptionError(f"{found} is {'a folder' if found.is_dir() else 'not there'}; expected a Python script.")
+        raise OptionError(f"{found} {'is a folder' if found.is_dir() else 'does not exist'}; expected a Python script.")
     return found, wanted
 
 
 def _is_loader(value: Any) -> bool:
-    """Whether this gives batches: a loader has a dataset and can be gone through; a generator is made to be."""
+    """Whether this gives batches: an iterable with a dataset, or a generator."""
     if isinstance(value, type):
         return False
     return (hasattr(value, "dataset") and hasattr(value, "__iter__")) or inspect.isgenerator(value)

@@ -1,4 +1,4 @@
-"""`stoker verify`: every byte of a store against its hash; a bundle against its golden bars; a TFA training before it is."""
+"""`stoker verify`: check a store against its hashes, a bundle against its golden bars, or a TFA configuration before training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stoker._text import printable
 from stoker.cli.paths import PATH
 
 
-@click.command("verify", short_help="Read every byte of a store against its hash.")
+@click.command("verify", short_help="Check every byte of a store against its hash.")
 @click.argument("path", type=PATH, metavar="STORE|BUNDLE|TFA.yaml")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(path: str, as_json: bool) -> None:
     """Read every byte of STORE and compare it with the hash taken when it was written.
 
-    A BUNDLE of `stoker export` has its features and logits computed anew, in a batch and bar by bar. The YAML of a TFA training has
-    its bars, labels, split, samples and scaler checked as the training would, without training.
+    For a BUNDLE of `stoker export`, compute the features and logits of its golden bars again, in a batch and bar by bar. For the
+    YAML of a TFA run, check bars, labels, split, samples and scaler without training.
 
     \b
     stoker verify prices.stoker
@@ -42,7 +42,7 @@ def _verify_store(path: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"path": path, "num_shards": done.num_shards, "num_bytes": done.num_bytes, "digest": done.digest}))
         return
-    click.echo(f"{printable(path)} is whole: {done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB, digest {done.digest}")
+    click.echo(f"{printable(path)} is complete: {done.num_shards} shards, {done.num_bytes / 1e6:,.1f} MB, digest {done.digest}")
 
 
 def _verify_bundle(path: str, *, as_json: bool) -> None:
@@ -52,8 +52,8 @@ def _verify_bundle(path: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"path": path, "rows": proof.rows, "logits": proof.logits, "difference": proof.difference}))
         return
-    click.echo(f"{printable(path)} is whole, and answers as it did when it was trained:")
-    click.echo(f"{proof.rows} rows of features equal bit for bit bar by bar, {proof.logits} logits within {proof.difference:.1g}")
+    click.echo(f"{printable(path)} is complete and gives the same results as after training:")
+    click.echo(f"{proof.rows} rows of features are equal bit for bit, {proof.logits} logits within {proof.difference:.1g}")
 
 
 def _verify_training(path: Path, *, as_json: bool) -> None:
@@ -72,4 +72,4 @@ def _verify_training(path: Path, *, as_json: bool) -> None:
     with _disk.scratch_folder(path.with_name(f".{path.stem}.verify")) as scratch:
         _disk.remove_folder(scratch / "run")  # of a check that was killed
         prepare_run(settings, scratch / "run", say)
-    click.echo(json.dumps({"path": str(path), "checks": said}) if as_json else f"{printable(str(path))} is ready to be trained.")
+    click.echo(json.dumps({"path": str(path), "checks": said}) if as_json else f"{printable(str(path))} passed all checks.")

@@ -1,7 +1,7 @@
-"""Draws the pictures of the manual from what stoker really does: `python docs/pictures/draw.py` writes the SVG files beside it.
+"""Draws the figures of the documentation with stoker itself: `python docs/images/draw.py` writes the SVG files next to it.
 
-Windows, batches and orders are asked of stoker itself, so a picture cannot say anything else than the program. The colours are
-of middle brightness and the ground is transparent: readable in light and in dark.
+Windows, batches and orders come from stoker, so a figure shows what the code does. Colours of middle brightness on a transparent
+background are readable in light and dark mode.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def draw_segments() -> Picture:
         for i in range(view.length):
             picture.step(place(series, start + i), top, INPUT if i < count else None, start + i)
             picture.step(place(series, start + i), top + HEIGHT + 3, TARGET if i + 1 < count else None, start + i + 1)
-    picture.legend(left, 294, [(INPUT, "segment"), (TARGET, "target: the same, one step on"), (None, "padding, masked")])
+    picture.legend(left, 294, [(INPUT, "segment"), (TARGET, "target: the segment shifted by one step"), (None, "padding, masked")])
     return picture
 
 
@@ -240,7 +240,7 @@ NUM_SAMPLES, PANEL_WIDTH, PANEL_HEIGHT = 240, 330, 132
 
 
 def draw_orders() -> Picture:
-    """Which sample comes when, in each order: dots are samples, and the strip below is what a training gets."""
+    """Which sample comes when, in each order: dots are samples, and the strip below is what the training loop gets."""
     lengths = 4 + (np.arange(NUM_SAMPLES) * 7919 % NUM_SAMPLES) ** 2 * 86 // NUM_SAMPLES**2  # scattered, most of them short
     samples = stoker.Sequences(100).over(
         Lengths(num_series=NUM_SAMPLES, num_steps=int(lengths.sum()), offsets=np.concatenate([[0], np.cumsum(lengths)]))
@@ -249,14 +249,14 @@ def draw_orders() -> Picture:
     by_number = np.arange(NUM_SAMPLES) * len(BANDS) // NUM_SAMPLES
     by_length = np.argsort(np.argsort(lengths, kind="stable")) * len(BANDS) // NUM_SAMPLES
     panels: tuple[tuple[Any, str, str], ...] = (
-        (stoker.Sequential(), "Sequential()", "as stored: a batch is a stretch"),
-        (stoker.Shuffle(seed=0), "Shuffle(seed=0)", "every batch comes from everywhere"),
+        (stoker.Sequential(), "Sequential()", "as stored: a batch is consecutive"),
+        (stoker.Shuffle(seed=0), "Shuffle(seed=0)", "a batch comes from the whole store"),
         (
             stoker.BlockShuffle(seed=0, block=8, window=80),
             "BlockShuffle(seed=0, block=8, window=80)",
             "a third of the store at a time, in blocks of 8",
         ),
-        (stoker.Weighted(weights, seed=0), "Weighted(weights, seed=0)", "samples 120 to 159 weigh five times as much"),
+        (stoker.Weighted(weights, seed=0), "Weighted(weights, seed=0)", "samples 120 to 159 have five times the weight"),
         (stoker.ByLength(seed=0, group=16), "ByLength(seed=0, group=16)", "here up is longer: groups of similar length"),
     )
     picture = Picture(760, 690, "Five orders: which sample comes when")
@@ -272,10 +272,10 @@ def draw_orders() -> Picture:
         picture.text(x, y + PANEL_HEIGHT + 46, note)
     legend = (
         "right: position in the epoch",
-        "up: number of the sample",
-        "strip: what a training gets, in order",
+        "up: index of the sample",
+        "strip: what the training loop gets, in order",
         "",
-        "one colour is one stretch of the store",
+        "one colour is one part of the store",
         "(ByLength: one class of lengths)",
     )
     for i, line in enumerate(legend):

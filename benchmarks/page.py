@@ -1,0 +1,411 @@
+"""Writes docs/benchmarks.md and the numbers of the README from the result files: `python -m benchmarks.page`.
+
+Every number is read from a file in benchmarks/results, never typed. `tests/test_docs.py` fails when they
+are out of date.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- numbers: written by `make benchmarks-page` -->\n", "<!-- end of numbers -->"
+
+INTRO = """\
+# Benchmarks
+
+This page is generated from the files in `benchmarks/results/` by `make benchmarks-page`. Do not edit it by hand.
+
+Numbers are medians; quartiles are in parentheses. Both sides of a comparison run in turn in one process or one script, and the
+results are checked for equality where that applies. A result file holds the command, the machine, the commit and the spread. Unless a
+row says H200, the machine has two cores of an AMD EPYC and 25 GB of memory. "CPU time" is the CPU time of the process. Other programs
+on the machine change it less than wall time.
+
+Run `make bench` to measure on your own machine (`FULL=1` for the full size). Negative results are in the [journal](journal.md).
+"""
+
+
+class Record:
+    """A result file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.data = json.loads((RESULTS / f"{name}.json").read_text())
+
+    def get(self, *path: str) -> Any:
+        """The entry at a path; of a spread, its median."""
+        found = self.data
+        for key in path:
+            found = found[key]
+        return found["median"] if isinstance(found, dict) and "median" in found else found
+
+    def spread(self, *path: str, digits: int = 3) -> str:
+        """A median with its quartiles."""
+        found = self.data
+        for key in path:
+            found = found[key]
+        return f"{short(found['median'], digits)} ({short(found['q1'], digits)}-{short(found['q3'], digits)})"
+
+
+def short(number: float, digits: int = 3) -> str:
+    """A number with a few significant digits."""
+    rounded = float(f"{number:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """A share as a percentage."""
+    return f"{short(100 * share, digits)} %"
+
+
+class Row(NamedTuple):
+    """A line of a table: what was measured, the result file, and the answer as a function of it."""
+
+    what: str
+    file: str
+    answer: Callable[[Record], str]
+
+
+def packing(kind: str) -> Callable[[Record], str]:
+    tables = {"bars": "bars, one series a symbol, times checked", "noise": "noise", "events": "events, one series an event"}
+    return lambda r: ", ".join(
+        f"{name} {r.spread('pack speed over read speed', f'{kind}: {entry}', 'ratio', digits=2)}" for name, entry in tables.items()
+    )
+
+
+def peers(record: Record, kind: str) -> str:
+    rows = record.get(kind, "rows")
+
+    def best(wanted: Callable[[dict[str, Any]], bool]) -> str:
+        return short(max(row["of ideal"]["median"] for row in rows if wanted(row)), 2)
+
+    loader = [row for row in rows if row["peer"] == "dataloader"]
+    one = next(row for row in loader if "a call" in row["case"] and row["workers"].startswith("0"))["of ideal"]["median"]
+    return (
+        f"`stoker.Feed` {best(lambda row: row['peer'] == 'stoker')}; `DataLoader` with `__getitems__` "
+        f"{best(lambda row: row['peer'] == 'dataloader' and '__getitems__' in row['case'])}, sample by sample {short(one, 2)}; best of the "
+        f"other libraries {best(lambda row: row['peer'] not in ('stoker', 'indexing', 'dataloader'))}"
+    )
+
+
+def gather(record: Record) -> str:
+    rows = [row for row in record.data["one array [batch, steps]"].items() if "2049" in row[0] and "equal" in row[0]]
+    kernel = [row["share of memcpy, the kernel alone"]["median"] for _, row in rows]
+    whole = [row["share of memcpy, the whole feed"]["median"] for _, row in rows]
+    bars = record.get("bars of TFA: 200,000 x 55, windows of 48, batch 1024", "share of memcpy")
+    return (
+        f"kernel {min(kernel):.2f}-{max(kernel):.2f}; whole feed {min(whole):.2f}-{max(whole):.2f}; windows of 48 x 55 {bars:.2f}"
+    )
+
+
+def cold(record: Record) -> str:
+    limited = "limited by blkio.throttle.read_bps_device 254:0 500000000"
+    shares = [record.get(limited, kind, "sides", "feed, block shuffle", "share of sequential") for kind in ("events", "segments")]
+    full = record.data[limited]["events"]["sides"]["feed, full shuffle"]
+    return (
+        f"block shuffle {shares[0]:.2f} (events), {shares[1]:.2f} (segments); full shuffle of events "
+        f"{full['share of sequential']['median']:.2f}, which reads {full['bytes read for one used']:.1f} bytes for each byte used"
+    )
+
+
+def verdicts(record: Record) -> str:
+    kinds = [record.data["by_kind"][kind] for kind in ("single", "mixed", "story")]
+    right, programs = (sum(kind[name] for kind in kinds) for name in ("top_1", "programs"))
+    held_out = record.data["of_another_hand_in_bench_tries"]
+    mixed, noisy = record.data["by_kind"]["mixed"], record.data["by_kind"]["sabotaged"]
+    return (
+        f"{right} of {programs}; independently written programs {held_out['right']} of {held_out['programs']}; second cause right in "
+        f"{mixed['second_right']} of {mixed['programs']}; disturbed runs without a verdict {noisy['no_verdict']} of {noisy['programs']}"
+    )
+
+
+def tries(record: Record) -> str:
+    fresh = record.data["unseen"]["16 more, by the rule of today"]
+    return (
+        f"{record.get('all', 'tries')} predictions: median error {percent(record.get('all'))}, 90th percentile "
+        f"{percent(record.data['all']['p90'])}; {record.get('ranges_overlap')} of {record.get('ranges_tried')} predicted ranges held. "
+        f"On the last 16 programs, held out until then: {percent(fresh['all']['median'])} and {percent(fresh['all']['p90'])}"
+    )
+
+
+def trainers(record: Record) -> str:
+    case = "2-layer MLP, batch 32x16x8, batches in a list"
+    names = {
+        "stoker": "ours over plain, same AdamW",
+        "Fabric": "Fabric over plain",
+        "Accelerate": "Accelerate over plain",
+        "Lightning": "Lightning over plain",
+    }
+    return (
+        ", ".join(f"{name} {record.spread(case, 'times', entry)}" for name, entry in names.items()) + "; same weights bit for bit"
+    )
+
+
+def short_series(record: Record) -> str:
+    line = record.data["time-moe"]["lines"][3]
+    return f"{short(line['ratio']['median'])} times ({short(line['ratio']['min'])}-{short(line['ratio']['max'])}); {line['note']}"
+
+
+def time_moe(record: Record) -> str:
+    ours, theirs = (record.data["step"][name] for name in ("recipe bf16, 8 x 2048", "original bf16, 8 x 2048"))
+    return (
+        f"{ours['it/s']:.1f} steps/s against {theirs['it/s']:.1f}, {ours['peak GiB']:.1f} GiB against {theirs['peak GiB']:.0f}; "
+        f"{percent(ours['wait for the feed'], 1)} of the time waits for data"
+    )
+
+
+def tfa_step(record: Record) -> str:
+    faster = record.spread("faster than the authors' loop", "windows, bf16, compiled")
+    apart = record.get("losses of 100 steps differ from the authors' by at most (relative)", "windows, bf16, compiled")
+    return f"{faster}; losses of 100 steps within {apart:.0e}"
+
+
+def slower(record: Record, case: str) -> str:
+    row = record.data["host residency"][case]
+    ours, loader = (row[f"slower {name}"]["median"] for name in ("than with a batch that is there", "with DataLoader, 8 workers"))
+    return f"{percent(ours)} with `stoker.Feed`, {percent(loader)} with `DataLoader` (8 workers)"
+
+
+TABLES: dict[str, list[Row]] = {
+    "Stores": [
+        Row("Speed of packing Parquet, relative to reading it with pyarrow", "bench_pack_speed", packing("parquet")),
+        Row("Speed of packing CSV, relative to reading it with pyarrow", "bench_pack_speed", packing("csv")),
+        Row(
+            "Time to open a store of 48 million series",
+            "bench_open",
+            lambda r: (
+                f"{short(1000 * r.get('48,000,000 series', 'open seconds'), 2)} ms; ten series take "
+                f"{short(1000 * r.get('10 series', 'open seconds'), 2)} ms"
+            ),
+        ),
+        Row(
+            "Cost of reading one random series, relative to slicing a plain `np.memmap`",
+            "bench_random_read",
+            lambda r: ", ".join(
+                f"{kind} {r.spread(kind, 'cost over np.memmap', digits=2)}" for kind in ("ragged", "equal lengths")
+            ),
+        ),
+        Row(
+            "Peak memory of a pack with `--memory 256MB`, input ten times as large, keys scattered",
+            "bench_memory",
+            lambda r: (
+                f"Parquet {short(r.get('parquet, integer keys', 'pack', 'peak MB'))} MB, CSV "
+                f"{short(r.get('csv, integer keys', 'pack', 'peak MB'))} MB; grouping with pandas "
+                f"{short(r.get('parquet, integer keys', 'group in memory with pandas', 'peak MB'), 4)} MB"
+            ),
+        ),
+        Row(
+            "Stable sort of integer keys, times faster than NumPy's",
+            "bench_sort",
+            lambda r: (
+                f"{r.spread('64 bits', 'times faster', digits=2)} (64 bits) to "
+                f"{r.spread('50,000 keys', 'times faster', digits=2)} (50,000 keys)"
+            ),
+        ),
+    ],
+    "Feeding": [
+        Row(
+            "Samples per CPU second, relative to `index_select` into one buffer: segments of 2048, batch 256",
+            "bench_peers",
+            lambda r: peers(r, "segments"),
+        ),
+        Row("The same: windows of 48 x 55, batch 1024", "bench_peers", lambda r: peers(r, "windows")),
+        Row("Bandwidth of random batches on one core, relative to memcpy", "bench_gather", gather),
+        Row(
+            "Times faster than Time-MoE's data sets, same values",
+            "bench_timemoe",
+            lambda r: (
+                f"segments of 2,048 points "
+                f"{r.spread('20,000 segments of 2,048, zero', 'batch 256', 'times faster, one array and lengths')}; windows of series of "
+                f"1,048,577 points {r.spread('16 series of 1,048,577, zero', 'batch 32', 'times faster, one array and lengths')}"
+            ),
+        ),
+        Row(
+            "Shuffled, padded neutrino events, times faster than iceaggr's loader",
+            "bench_events",
+            lambda r: r.spread("66 files of 1,500", "next to iceaggr", "times as fast", "padded, shuffled"),
+        ),
+        Row("Bandwidth from a cold disk of 500 MB/s, relative to sequential reading", "bench_cold", cold),
+        Row(
+            "Cost of one index of 132 million shuffled samples",
+            "bench_order",
+            lambda r: (
+                f"`Shuffle` {r.spread('nanoseconds an index', 'Shuffle in chunks of 256')} ns, `BlockShuffle` "
+                f"{r.spread('nanoseconds an index', 'BlockShuffle in chunks of 256')} ns; first batch after "
+                f"{short(r.get('first batch', 'sequences, Shuffle', 'seconds'), 2)} s (sequences)"
+            ),
+        ),
+        Row(
+            "H200, gather on the GPU, relative to a copy of the same size",
+            "gpu_feed",
+            lambda r: "; ".join(
+                f"{short(r.get('device residency', case, 'megabytes a batch'), 2)} MB "
+                f"{r.spread('device residency', case, 'share of a copy of the same size, as a graph', digits=2)}"
+                for case in ("segments of 2048, batch 256", "segments of 2048, batch 4096", "windows of 48 x 55, batch 8192")
+            ),
+        ),
+        Row(
+            "H200, a step of 1 ms becomes longer by: segments of 2048, batch 256",
+            "gpu_feed",
+            lambda r: slower(r, "segments of 2048, batch 256, step of 1 ms"),
+        ),
+        Row(
+            "The same: windows of 48 x 55, batch 1024",
+            "gpu_feed",
+            lambda r: slower(r, "windows of 48 x 55, batch 1024, step of 1 ms"),
+        ),
+    ],
+    "Encoding": [
+        Row(
+            "Digits of 100,000 values, times faster than mostlyai-engine's method",
+            "bench_digits",
+            lambda r: ", ".join(
+                f"{kind} {r.spread('times faster than printing, as a drop-in frame', kind, 'ratio')}"
+                for kind in ("money", "normals")
+            ),
+        ),
+        Row(
+            "Padded sequences of 100,000 contexts, times faster than a Python loop and than `groupby.indices`",
+            "bench_sequences",
+            lambda r: (
+                f"{short(r.get('100,000 contexts', 'times faster than the loop'))} and "
+                f"{short(r.get('100,000 contexts', 'times faster than groupby.indices'))} (one round)"
+            ),
+        ),
+        Row(
+            "`analyze` of 100,000 numbers, times faster than mostlyai-engine's method",
+            "bench_statistics",
+            lambda r: ", ".join(
+                f"{kind} {r.spread('analyze_numeric, 100,000 rows', kind, 'times as fast')}" for kind in ("money", "normals")
+            ),
+        ),
+        Row(
+            "55 indicators of a million bars, times faster than plain C at -O2 with the same bits",
+            "bench_indicators",
+            lambda r: r.spread("55 features", "sentio: times faster than C, rows at the end"),
+        ),
+    ],
+    "Training": [
+        Row("CPU time per step, relative to a plain torch loop (2-layer MLP)", "bench_trainers", trainers),
+        Row(
+            "Share of the training thread spent on a checkpoint every 100 steps (10 million weights)",
+            "bench_checkpoints",
+            lambda r: percent(r.get("batch 64", "share of the CPU time of the training thread"), 1),
+        ),
+        Row(
+            "H200, small transformer: the whole step as a CUDA graph, times faster than eager",
+            "gpu_trainer",
+            lambda r: (
+                r.spread("small transformer (d=64, 2 layers, 64 x 48)", "graph faster than eager") + "; losses equal bit for bit"
+            ),
+        ),
+        Row(
+            "H200, checkpoint every 100 steps: a step becomes longer by",
+            "gpu_trainer",
+            lambda r: percent(r.get("saving every 100 steps", "slower with saving")),
+        ),
+    ],
+    "Diagnosing": [
+        Row("Programs with a known bottleneck: verdict right, 2 cores", "bench_verdicts", verdicts),
+        Row(
+            "The same on an H200",
+            "gpu_verdicts",
+            lambda r: (
+                f"{r.get('by_kind', 'single', 'top_1')} of {r.get('by_kind', 'single', 'programs')}; verdict "
+                f"{short(r.get('seconds_to_the_verdict'), 2)} s after the first step, at most "
+                f"{short(r.data['seconds_to_the_verdict']['max'])} s"
+            ),
+        ),
+        Row("Predicted speed-up of a fix, against the speed-up measured with `--try`", "bench_tries", tries),
+        Row(
+            "Cost of `stoker.diagnose.watch` per step of 1 ms",
+            "bench_watch",
+            lambda r: f"{r.spread('steps of a millisecond', 'microseconds a step more', digits=2)} µs",
+        ),
+    ],
+    "Recipes": [
+        Row("H200, Time-MoE 50M in bf16 at 8 x 2048, against the authors' model", "gpu_time_moe", time_moe),
+        Row("H200, Time-MoE on series of 302 points: targets per second, against the authors' code", "gpu_bench", short_series),
+        Row(
+            "H200, Time-MoE: losses of 200 steps, both models in bf16",
+            "gpu_time_moe_curve",
+            lambda r: "{} apart in the mean, {} at most; the authors' bf16 from their own fp32 {} and {}".format(
+                *(
+                    percent(r.get("curve", "apart, share of the loss", pair, kind))
+                    for pair in ("recipe bf16 from original bf16", "original bf16 from original fp32")
+                    for kind in ("mean", "max")
+                )
+            ),
+        ),
+        Row(
+            "H200, TFA's step (B=1024, T=48, d=128), times faster than the authors' loop",
+            "gpu_tfa",
+            tfa_step,
+        ),
+        Row(
+            "TFA: CPU time to within 0.01 of the best possible AUC, times less than the authors' loop (3 seeds, lower bound)",
+            "bench_tfa_quality",
+            lambda r: " and ".join(
+                f"{short(min(bounds))}-{short(max(bounds))} ({name})"
+                for name, bounds in (
+                    (name, r.get(kind, "banded gets there sooner than authors' loop, at least"))
+                    for kind, name in (("lag", "signal at lags"), ("agg", "order-free signal"))
+                )
+            ),
+        ),
+        Row(
+            "TFA: from a CSV of 200,000 bars to an exported, verified model",
+            "bench_tfa",
+            lambda r: (
+                f"{short(r.get('signal lag', 'wall seconds from CSV to proof'), 2)} s, of which "
+                f"{short(r.get('signal lag', 'train', 'wall seconds'), 2)} s training"
+            ),
+        ),
+    ],
+}
+
+HEADLINES: list[tuple[str, str]] = [
+    (
+        "Programs with a known bottleneck that `stoker diagnose` names correctly, 2 cores",
+        "Programs with a known bottleneck: verdict right",
+    ),
+    ("Samples per CPU second, relative to `index_select` (windows of 48 x 55)", "The same: windows of 48 x 55, batch 1024"),
+    ("CPU time per step, relative to a plain torch loop", "CPU time per step, relative to a plain torch loop"),
+    ("Training step of a small transformer as a CUDA graph on an H200, times faster than eager", "H200, small transformer"),
+    ("Time-MoE 50M on an H200, against the authors' model", "H200, Time-MoE 50M"),
+]
+
+
+def table(rows: list[tuple[str, Row]], folder: str) -> Iterator[str]:
+    """The lines of a table; `folder` is where the result files are, seen from the page."""
+    yield "| measured | result | file |"
+    yield "| --- | --- | --- |"
+    for what, row in rows:
+        yield f"| {what} | {row.answer(Record(row.file))} | [{row.file}]({folder}/{row.file}.json) |"
+
+
+def page() -> str:
+    """The text of docs/benchmarks.md."""
+    parts = [INTRO]
+    for title, rows in TABLES.items():
+        parts.append("\n".join([f"## {title}", "", *table([(row.what, row) for row in rows], "../benchmarks/results")]) + "\n")
+    return "\n".join(parts)
+
+
+def readme(text: str) -> str:
+    """The README with the current numbers between its marks."""
+    rows = [row for part in TABLES.values() for row in part]
+    chosen = [(what, next(row for row in rows if row.what.startswith(begin))) for what, begin in HEADLINES]
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + "\n" + "\n".join(table(chosen, "benchmarks/results")) + "\n\n" + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    README.write_text(readme(README.read_text()))

@@ -1,0 +1,71 @@
+"""The structure of the source: import layers, cycles, public names, tests that mirror modules, and class names.
+
+The rules have exceptions, listed in tests/data/structure_exceptions.json. The lists may only shrink.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tools import structure
+
+ALLOWED = json.loads(structure.EXCEPTIONS.read_text())
+
+
+@pytest.mark.parametrize("rule", structure.LISTS)
+def test_there_are_no_new_exceptions(rule: str) -> None:
+    new = sorted(set(structure.LISTS[rule]()) - set(ALLOWED[rule]))
+    assert new == [], f"new {rule}; fix them, or after a rename run: python -m tools.structure --accept"
+
+
+@pytest.mark.parametrize("rule", structure.LISTS)
+def test_exceptions_that_are_no_longer_needed_are_removed(rule: str) -> None:
+    stale = sorted(set(ALLOWED[rule]) - set(structure.LISTS[rule]()))
+    assert stale == [], "run: python -m tools.structure --write"
+
+
+def test_every_package_has_a_layer() -> None:
+    names = {name.split(".")[0] for name in structure.modules()} - {"__init__"}
+    assert {name for name in names if structure.layer_of(name) is None} == set()
+
+
+def test_public_names_are_those_of_the_list() -> None:
+    assert structure.PUBLIC_NAMES.read_text().splitlines() == structure.public_names(), "run: python -m tools.structure --write"
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A source tree of two packages, in which store imports train and two modules import each other."""
+    files = {
+        "src/store/__init__.py": "",
+        "src/store/one.py": "import numpy\nfrom stoker.store import two\nclass Column: pass\n",
+        "src/store/two.py": "def f():\n    from stoker.store.one import Column\n",
+        "src/store/three.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from stoker.train.step import Step\n",
+        "src/train/__init__.py": "",
+        "src/train/step.py": "from stoker.store.one import Column as Other\nclass Column: pass\nclass _Private: pass\n",
+        "tests/store/test_one_values.py": "",
+        "tests/store/test_nothing.py": "",
+        "tests/train/test_step.py": "",
+        "tests/laws/test_any.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(structure, "SOURCE", tmp_path / "src")
+    monkeypatch.setattr(structure, "TESTS", tmp_path / "tests")
+    return tmp_path
+
+
+def test_negative_control_broken_rules_are_found(tree: Path) -> None:
+    assert structure.upward_imports() == ["store.three -> train.step"]
+    assert structure.cycles() == ["store.one -> store.two", "store.two -> store.one"]
+    assert structure.duplicate_classes() == ["Column in store.one", "Column in train.step"]
+    assert structure.tests_without_module() == ["store.test_nothing"]
+    assert structure.modules_without_test() == ["store.three", "store.two"]
+
+
+def test_the_report_names_large_modules(tree: Path) -> None:
+    (tree / "src" / "train" / "step.py").write_text("x = 1\n" * (structure.LARGE + 1))
+    assert "train.step (701)" in structure.report()

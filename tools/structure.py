@@ -1,0 +1,223 @@
+"""What the source tree looks like, read with `ast`: imports, cycles, public names, class names, and the tests of each module.
+
+    python -m tools.structure             prints a report (part of `make lint`; nothing fails)
+    python -m tools.structure --write     writes tests/data/public_names.txt, and drops exceptions that are no longer needed
+    python -m tools.structure --accept    the same, and accepts all exceptions of today (after modules were renamed or moved)
+
+tests/test_structure.py compares the source with the two files in tests/data.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import defaultdict
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "stoker"
+TESTS = ROOT / "tests"
+PUBLIC_NAMES = TESTS / "data" / "public_names.txt"
+EXCEPTIONS = TESTS / "data" / "structure_exceptions.json"
+LARGE = 700
+
+LAYERS = (
+    {"errors", "_types", "_lazy"},
+    {"_text", "_clock", "_batch"},
+    {"_disk", "_progress"},
+    {"_kernels"},
+    {"store", "sampling"},
+    {"encode", "feed"},
+    {"split", "auditing", "audit", "train", "testing"},
+    {"experiment"},
+    {"diagnose"},
+    {"gate", "tune"},
+    {"recipes"},
+    {"cli"},
+    {"__main__"},
+)
+"""Packages and top-level modules, lowest first. A module may import from its own package and from lower layers."""
+
+PUBLIC_PACKAGES = ("", "diagnose", "encode", "experiment", "recipes.tfa", "recipes.time_moe", "split", "store", "testing", "train")
+UNTESTED = {"__init__", "__main__"}
+OF_THE_PROJECT = {"test_docs", "test_import", "test_language", "test_structure"}
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name below `stoker`."""
+    return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+@cache
+def imported_names(source: str) -> tuple[str, ...]:
+    """What a module imports: at its top, within functions, and for type checkers only."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return tuple(names)
+
+
+def imports(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of stoker that a file imports."""
+    parts = [name.split(".")[1:] for name in imported_names(path.read_text()) if name.startswith("stoker.")]
+    return {name for words in parts for end in range(len(words)) if (name := ".".join(words[: end + 1])) in known}
+
+
+def import_graph() -> dict[str, set[str]]:
+    """For each module the modules it imports; packages' own `__init__` only list names, and are left out."""
+    known = {name: path for name, path in modules().items() if path.name != "__init__.py"}
+    return {name: imports(path, known) - {name} for name, path in known.items()}
+
+
+def layer_of(module: str) -> int | None:
+    """The layer of a module, or None where its package is in none."""
+    return next((number for number, names in enumerate(LAYERS) if module.split(".")[0] in names), None)
+
+
+def upward_imports() -> list[str]:
+    """Imports of a package in the same or a higher layer."""
+    return sorted(
+        f"{module} -> {target}"
+        for module, targets in import_graph().items()
+        for target in targets
+        if module.split(".")[0] != target.split(".")[0] and (layer_of(module) or 0) <= (layer_of(target) or 0)
+    )
+
+
+def cycles() -> list[str]:
+    """The imports that are part of a cycle, directly or through other modules."""
+    graph = import_graph()
+    group_of = {module: group for group in cycle_groups(graph) for module in group}
+    return sorted(
+        f"{module} -> {target}"
+        for module, targets in graph.items()
+        for target in targets
+        if module in group_of and target in group_of[module]
+    )
+
+
+def cycle_groups(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of modules that import each other, directly or not (Tarjan's algorithm)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    groups: list[set[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for target in sorted(graph[module]):
+            if target not in order:
+                visit(target)
+                lowest[module] = min(lowest[module], lowest[target])
+            elif target in stack:
+                lowest[module] = min(lowest[module], order[target])
+        if lowest[module] == order[module]:
+            group = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(group) > 1:
+                groups.append(set(group))
+
+    for module in sorted(graph):
+        if module not in order:
+            visit(module)
+    return groups
+
+
+def public_names() -> list[str]:
+    """The names that users may import, as "stoker.train.Trainer"."""
+    found = []
+    for package in PUBLIC_PACKAGES:
+        name = f"stoker.{package}".rstrip(".")
+        module = import_module(name)
+        listed = getattr(module, "__all__", None)
+        if listed is None:
+            listed = [one for one, value in vars(module).items() if getattr(value, "__module__", None) == name and one[0] != "_"]
+        found += [f"{name}.{one}" for one in listed]
+    return sorted(found)
+
+
+def duplicate_classes() -> list[str]:
+    """Classes without an underscore whose name several modules define."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module, path in modules().items():
+        for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text(), re.MULTILINE):
+            places[name].append(module)
+    return sorted(f"{name} in {module}" for name, found in places.items() if len(found) > 1 for module in found)
+
+
+def test_files() -> list[str]:
+    """The tests of packages, as "store.pack.test_plan"; tests of the root modules have no package."""
+    packages = {"", *(".".join(path.relative_to(SOURCE).parts) for path in SOURCE.rglob("*") if (path / "__init__.py").exists())}
+    names = (".".join(path.relative_to(TESTS).with_suffix("").parts) for path in sorted(TESTS.rglob("test_*.py")))
+    return [name for name in names if name.rpartition(".")[0] in packages]
+
+
+def tested_module(test: str, known: dict[str, Path]) -> str | None:
+    """The module that a test file is named after: the longest module name that its own name begins with."""
+    package, _, name = test.rpartition(".")
+    words = name.removeprefix("test_").split("_")
+    for end in range(len(words), 0, -1):
+        for module in ("_".join(words[:end]), "_" + "_".join(words[:end])):
+            if (found := f"{package}.{module}".lstrip(".")) in known:
+                return found
+    return None
+
+
+def tests_without_module() -> list[str]:
+    """Test files that are not named after a module of the package they mirror."""
+    known = modules()
+    return [test for test in test_files() if test not in OF_THE_PROJECT and tested_module(test, known) is None]
+
+
+def modules_without_test() -> list[str]:
+    """Modules that no test file is named after."""
+    known = modules()
+    tested = {tested_module(test, known) for test in test_files()}
+    return [name for name in known if name not in tested and name.split(".")[-1] not in UNTESTED]
+
+
+LISTS = {
+    "upward imports": upward_imports,
+    "import cycles": cycles,
+    "classes with the same name": duplicate_classes,
+    "tests without a module": tests_without_module,
+    "modules without a test": modules_without_test,
+}
+
+
+def report() -> str:
+    """Sizes of the tree, and how many exceptions each rule has."""
+    lines = {name: len(path.read_text().splitlines()) for name, path in modules().items()}
+    graph = import_graph()
+    importers = {name: sum(name in targets for targets in graph.values()) for name in graph}
+    few = [name for name, count in importers.items() if count <= 1 and name.split(".")[0] != "cli"]
+    large = sorted((f"{name} ({count:,})" for name, count in lines.items() if count > LARGE), reverse=True)
+    return "\n".join(
+        [
+            f"Structure: {len(lines)} modules, {sum(lines.values()):,} lines; {len(few) / len(graph):.0%} have at most one importer.",
+            f"  modules over {LARGE} lines: {', '.join(large) or 'none'}",
+            *(f"  {title}: {len(function())}" for title, function in LISTS.items()),
+        ]
+    )
+
+
+def write(*, accept: bool) -> None:
+    """Write the lists that the tests compare with."""
+    PUBLIC_NAMES.write_text("\n".join(public_names()) + "\n")
+    allowed = json.loads(EXCEPTIONS.read_text())
+    kept = {title: [one for one in function() if accept or one in allowed[title]] for title, function in LISTS.items()}
+    EXCEPTIONS.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    if {"--write", "--accept"} & set(sys.argv[1:]):
+        write(accept="--accept" in sys.argv[1:])
+    print(report())
