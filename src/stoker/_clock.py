@@ -22,7 +22,7 @@ def now_utc() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Waiting:
+class RunQueueDelay:
     """How long threads of this process wait for a core from here on, because others have it."""
 
     __slots__ = ("_before", "_begin_ns")

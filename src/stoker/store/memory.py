@@ -25,7 +25,7 @@ import pyarrow as pa
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import OptionError, SourceTooLargeError
-from stoker.store.formats.time_moe import COLUMN, Part, Sequences, TimeMoeSource
+from stoker.store.formats.time_moe import COLUMN, BinFile, SequenceEntries, TimeMoeSource
 from stoker.store.manifest import DTYPES, NonFinite
 from stoker.store.shards import Column, Level, Texts
 from stoker.store.store import Store
@@ -135,9 +135,9 @@ def _storable(name: str, flat: Array) -> Array:
 
 
 def _nonfinite(flat: Array, level: Level, counts: Array) -> NonFinite:
-    from stoker.store.shards import Tally
+    from stoker.store.shards import NonFiniteCount
 
-    tally = Tally()
+    tally = NonFiniteCount()
     tally.add(flat, first_step=0)
     step = tally.first_step
     if step is None or level == "series":
@@ -180,7 +180,7 @@ def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
     return [_store(source, all_sequences.slice(first, last), part, maps, first) for first, last, part in stretches]
 
 
-def _all_sequences(source: TimeMoeSource) -> Sequences:
+def _all_sequences(source: TimeMoeSource) -> SequenceEntries:
     groups = [sequences for _, sequences in source.sequences(pa.schema([]))]
     if not groups:
         source.schema()  # raises: there is nothing
@@ -188,10 +188,10 @@ def _all_sequences(source: TimeMoeSource) -> Sequences:
         name: np.concatenate([getattr(group, name) for group in groups])
         for name in ("offsets", "lengths", "scaled", "means", "stds")
     }
-    return Sequences(**joined, others=pa.concat_tables([group.others for group in groups]))
+    return SequenceEntries(**joined, others=pa.concat_tables([group.others for group in groups]))
 
 
-def _stretches(source: TimeMoeSource, sequences: Sequences) -> list[tuple[int, int, Part | None]]:
+def _stretches(source: TimeMoeSource, sequences: SequenceEntries) -> list[tuple[int, int, BinFile | None]]:
     """Runs of sequences that lie end to end in one file, with that file; those that have to be copied come without one."""
     parts = source.meta.parts
     offsets, lengths = sequences.offsets, sequences.lengths
@@ -218,7 +218,7 @@ def _check_memory(source: TimeMoeSource, num_bytes: int) -> None:
         )
 
 
-def _store(source: TimeMoeSource, sequences: Sequences, part: Part | None, maps: dict[Path, Array], first: int) -> Store:
+def _store(source: TimeMoeSource, sequences: SequenceEntries, part: BinFile | None, maps: dict[Path, Array], first: int) -> Store:
     if part is None:
         offsets, values = source.values(sequences)
     else:

@@ -23,7 +23,7 @@ from stoker.errors import DiskError, StoreDamagedError
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, NonFinite, Shard, Text
 
 
-class Tally:
+class NonFiniteCount:
     """Running counts over the values of one column."""
 
     __slots__ = ("first_step", "inf", "nan")

@@ -22,7 +22,7 @@ from tests.store.shrink import shrunk
 
 from stoker.errors import OptionError, SchemaError, SourceEmptyError, SourceError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import csv as csv_format
-from stoker.store.formats.base import Unfit
+from stoker.store.formats.base import InferredTypeError
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.pack.api import pack
 
@@ -253,7 +253,7 @@ def test_an_overlong_field_is_no_trouble(text: Csv) -> None:
 
 def test_a_block_that_does_not_fit_is_unfit(text: Csv) -> None:
     source = text.source("a\n" + "1\n" * 50 + "x\n")
-    with shrunk(), pytest.raises(Unfit, match=r"column 'a' of .*table.csv"):
+    with shrunk(), pytest.raises(InferredTypeError, match=r"column 'a' of .*table.csv"):
         chunks_of(source, pa.schema({"a": pa.int64()}))
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stoker.errors import BadValueError, SourceInvalidError
 from stoker.store.formats import json as json_format
-from stoker.store.formats.base import Unfit
+from stoker.store.formats.base import InferredTypeError
 from stoker.store.formats.json import JsonLinesSource, JsonRows, RowTexts
 
 NUMBERS = st.none() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=True, width=64)
@@ -133,7 +133,7 @@ def test_any_number_can_be_kept_as_text(rows: JsonRows) -> None:
     ],
 )
 def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.DataType, line: str) -> None:
-    with pytest.raises(Unfit) as unfit:
+    with pytest.raises(InferredTypeError) as unfit:
         rows.parse(texts(line), pa.schema([("a", kind)]), ["a"])
     assert unfit.value.column == "a"
 

@@ -14,7 +14,7 @@ from tests.store.formats.reading import assert_projects, assert_resumes, assert_
 
 from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats import time_moe
-from stoker.store.formats.base import Place
+from stoker.store.formats.base import RowLocation
 from stoker.store.formats.time_moe import TimeMoeSource
 
 Array = np.ndarray[Any, Any]
@@ -267,4 +267,4 @@ def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
 def test_going_on_behind_the_end_of_a_shorter_folder_is_refused(tmp_path: Path) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
     with pytest.raises(SourceInvalidError, match="It was changed"):
-        chunks_of(one, None, start=Place(9, 9))
+        chunks_of(one, None, start=RowLocation(9, 9))

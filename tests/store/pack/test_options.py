@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.store.pack.options import DTYPE_NAMES, Options, default_threads, parse_bytes, parse_dtypes, parse_names
+from stoker.store.pack.options import DTYPE_NAMES, PackOptions, default_threads, parse_bytes, parse_dtypes, parse_names
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ from stoker.store.pack.options import DTYPE_NAMES, Options, default_threads, par
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Options(**options)
+        PackOptions(**options)
 
 
 @pytest.mark.parametrize("memory", [1 << 28, 1 << 30, 1 << 34])
 @pytest.mark.parametrize("threads", [1, 2, 64])
 def test_the_parts_of_a_pack_fit_into_its_memory(memory: int, threads: int) -> None:
-    options = Options(memory_bytes=memory, threads=threads)
+    options = PackOptions(memory_bytes=memory, threads=threads)
     assert 0 < options.chunk_bytes * (threads + 1) < options.working_bytes < memory
     assert options.run_bytes * 3 <= options.working_bytes
 

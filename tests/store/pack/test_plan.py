@@ -12,8 +12,8 @@ import pytest
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 from stoker.store.formats.tables import table_source
 from stoker.store.pack.api import pack
-from stoker.store.pack.options import Options
-from stoker.store.pack.plan import Plan, make_plan
+from stoker.store.pack.options import PackOptions
+from stoker.store.pack.plan import PackPlan, make_plan
 
 FIRST = {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us", "UTC")), "x": pa.array([1.5]), "n": pa.array([1])}
 
@@ -131,8 +131,8 @@ def test_a_column_that_is_missing_in_one_file_takes_the_type_of_the_others(tmp_p
     assert store.column("x").tolist()[2:] == [0.5]
 
 
-def plan(table: dict[str, Any], **options: Any) -> Plan:
-    return make_plan([table_source(table)], Options(**options))
+def plan(table: dict[str, Any], **options: Any) -> PackPlan:
+    return make_plan([table_source(table)], PackOptions(**options))
 
 
 def test_how_rows_are_grouped() -> None:

@@ -12,14 +12,14 @@ import msgspec
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Chunk, Place, Source, Task, decoding, inside
+from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task, decoding, inside
 from stoker.store.formats.tables import batch_chunks
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-class ArrowSource(Source):
+class ArrowSource(DataSource):
     """One IPC file. A position is a number of rows."""
 
     path: Path
@@ -46,7 +46,7 @@ class ArrowSource(Source):
         mapped = pa.memory_map(str(self.path))
         return pa.ipc.open_file(mapped) if magic == _FILE_MAGIC else pa.ipc.open_stream(mapped)
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         return batch_chunks(self._batches(), schema, start=start, chunk_bytes=chunk_bytes)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -101,7 +101,7 @@ class _Splits(msgspec.Struct):
     splits: list[str]
 
 
-class HuggingFaceSource(Source):
+class HuggingFaceSource(DataSource):
     """One folder. A position is a number of rows."""
 
     path: Path
@@ -163,7 +163,7 @@ class HuggingFaceSource(Source):
                 raise SourceInvalidError(f"{path} does not begin with a schema. Is it an Arrow stream?")
             return pa.schema([(field.name, _plain(field.type)) for field in pa.ipc.read_schema(message)])
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else pa.schema([self.schema().field(name) for name in schema.names])
         row = 0
         for path in self._streams:
@@ -253,4 +253,4 @@ def _chunk(path: Path, batch: pa.RecordBatch, wanted: pa.Schema, row: int) -> Ch
             array = array.storage if isinstance(array, pa.ExtensionArray) else array
             columns[field.name] = array.cast(field.type)
     end = row + batch.num_rows
-    return Chunk(pa.table(columns), Place(row, row), Place(end, end))
+    return Chunk(pa.table(columns), RowLocation(row, row), RowLocation(end, end))

@@ -18,7 +18,7 @@ from stoker.errors import SourceChangedError, SourceInvalidError, SourceTooLarge
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowLocation:
     """A point between two rows of a source: the number of rows before it, and where to go on reading."""
 
     row: int = 0
@@ -31,15 +31,15 @@ class Chunk:
     """Some rows, and the places before and behind them."""
 
     table: pa.Table
-    begin: Place
-    end: Place
+    begin: RowLocation
+    end: RowLocation
 
 
 Task = Callable[[], Chunk]
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
+class SizedTask:
     """A task that holds text of a line longer than a block, and says how much: few of these may wait at a time."""
 
     task: Task
@@ -50,7 +50,7 @@ class Weighed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ReadLimits:
     """What no part of a file may exceed, so that a small or damaged file cannot take more memory than a pack was given.
 
     They follow from the memory of the pack alone: `Options.limits`. What they stand for was measured (docs/packing.md).
@@ -62,11 +62,11 @@ class Limits:
     """Columns of a table in text, or different keys of JSON."""
 
 
-MOST = Limits()
+MAX_LIMITS = ReadLimits()
 """The limits where memory is plenty."""
 
 
-class Source(ABC):
+class DataSource(ABC):
     """One file or table. `name` goes into the manifest, so it is short and the same on every machine."""
 
     name: str
@@ -77,7 +77,7 @@ class Source(ABC):
     """How far positions go, for progress; None where that is not known beforehand."""
     typed: bool = True
     """False for text formats: their types are only inferred, so int64 may give way to float64."""
-    limits: Limits = MOST
+    limits: ReadLimits = MAX_LIMITS
 
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -87,11 +87,11 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         """Yield tasks that make the chunks from `start` on, in order; tasks may run on any thread, at the same time.
 
         A chunk holds the columns of `schema` in its order; None means all columns. Text is converted to the types
-        asked for, with None to what each block suggests; `Unfit` says that a block does not fit. Other sources keep
+        asked for, with None to what each block suggests; `InferredTypeError` says that a block does not fit. Other sources keep
         their own types. A chunk takes about `chunk_bytes` in memory, and at least one row.
         """
 
@@ -101,10 +101,10 @@ class Source(ABC):
         return str(self.path) if self.path is not None else self.name
 
 
-class Unfit(Exception):
+class InferredTypeError(Exception):
     """A block of text holds values that do not fit the type guessed from earlier ones."""
 
-    def __init__(self, source: Source, column: str) -> None:
+    def __init__(self, source: DataSource, column: str) -> None:
         super().__init__(f"column {column!r} of {source.label}")
         self.source = source
         self.column = column
@@ -115,7 +115,7 @@ def decoding(path: Path, form: str) -> Iterator[None]:
     """Turn whatever a decoder raises over a bad file into one line that names the file."""
     try:
         yield
-    except (StokerError, Unfit):
+    except (StokerError, InferredTypeError):
         raise
     except MemoryError as error:
         raise SourceTooLargeError(

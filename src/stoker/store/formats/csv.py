@@ -19,8 +19,8 @@ import pyarrow.csv as pa_csv
 
 from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
-from stoker.store.formats.text import Block, is_compressed, line_blocks, open_text
+from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task
+from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
 
 DELIMITERS = (",", ";", "\t", "|")
 
@@ -115,7 +115,7 @@ def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
 
 # CSV and its relatives: blocks of whole lines, each parsed by Arrow on a thread of its own.
 #
-# Text declares no types. They are guessed from the first block, and a later block that does not fit raises `Unfit`;
+# Text declares no types. They are guessed from the first block, and a later block that does not fit raises `InferredTypeError`;
 # the plan then reads everything once to settle them, so an integer column that meets a 2.5 becomes float64, and one
 # that meets "n/a" is an error that names the row.
 
@@ -133,7 +133,7 @@ class _Layout:
     data_start: int
 
 
-class CsvSource(Source):
+class CsvSource(DataSource):
     """A delimited text table, plain or compressed. Its rows are steps; a position is a byte of its decoded text."""
 
     typed = False
@@ -221,16 +221,16 @@ class CsvSource(Source):
             return pa.schema([(name, pa.null()) for name in self._layout.names])
         return self._parse(block, None, _known(0)).schema
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         # How many rows precede a block is known once the block before it is parsed: each hands the number on.
         rows_before = _known(start.row)
         first = start.position or self._layout.data_start
         for block in self._blocks(first, max(chunk_bytes // _INFLATION, 1 << 16)):
             rows_behind: Future[int] = Future()
-            yield Weighed(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
+            yield SizedTask(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
             rows_before = rows_behind
 
-    def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
+    def _blocks(self, start: int, block_bytes: int) -> Iterator[LineBlock]:
         text, quote, escape = open_text(self.path, self._given.encoding), self._given.quote, self._given.escape or ""
         return line_blocks(
             text,
@@ -242,18 +242,18 @@ class CsvSource(Source):
             max_line_bytes=self.limits.line_bytes,
         )
 
-    def _chunk(self, block: Block, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
+    def _chunk(self, block: LineBlock, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
         try:
             table = self._parse(block, schema, rows_before)
-            begin = Place(rows_before.result(), block.begin)
+            begin = RowLocation(rows_before.result(), block.begin)
         except BaseException as error:
             rows_behind.set_exception(error)
             raise
-        end = Place(begin.row + table.num_rows, block.end)
+        end = RowLocation(begin.row + table.num_rows, block.end)
         rows_behind.set_result(end.row)
         return Chunk(table, begin, end)
 
-    def _parse(self, block: Block, schema: pa.Schema | None, rows_before: Future[int]) -> pa.Table:
+    def _parse(self, block: LineBlock, schema: pa.Schema | None, rows_before: Future[int]) -> pa.Table:
         types = None if schema is None else dict(zip(schema.names, schema.types, strict=True))
         try:
             table = self._arrow(block.data, types)
@@ -298,7 +298,7 @@ class CsvSource(Source):
         if "invalid UTF8" in message:
             self._refuse_encoding()
         if found := re.search(r"In CSV column #(\d+)", message):
-            raise Unfit(self, self._layout.names[int(found[1])])
+            raise InferredTypeError(self, self._layout.names[int(found[1])])
         if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+):?(.*)", message, re.DOTALL):
             row = f"row {rows_before.result() + int(found[1]):,} of " if found[1] else ""
             shown = (found[4].strip().splitlines() or [""])[0][:60]
@@ -308,7 +308,7 @@ class CsvSource(Source):
             )
         raise SourceInvalidError(f"{self.path} cannot be read as a table in text: {message.splitlines()[0]}")
 
-    def _refuse_changed_numbers(self, block: Block, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
+    def _refuse_changed_numbers(self, block: LineBlock, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
         """Arrow reads integers beyond int64 as float64, which drops digits, and 1e999 as infinity: refuse both."""
         least_and_most = pc.min_max(values)
         bounds = [bound.as_py() for bound in least_and_most.values()]
@@ -331,7 +331,7 @@ class CsvSource(Source):
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
-        for task in self.read(pa.schema([(column, pa.string())]), start=Place(), chunk_bytes=8 << 20):
+        for task in self.read(pa.schema([(column, pa.string())]), start=RowLocation(), chunk_bytes=8 << 20):
             chunk = task()
             texts = [text or "" for text in chunk.table.column(column).to_pylist()]
             low, high = 0, len(texts)

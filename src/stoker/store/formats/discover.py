@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from stoker._disk import check_path
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
-from stoker.store.formats.base import MOST, Limits, Source
+from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.time_moe import META, is_time_moe
 
@@ -27,8 +27,8 @@ def find_sources(
     table: bool = False,
     wide: bool = False,
     left_out: list[Path] | None = None,
-    limits: Limits = MOST,
-) -> list[Source]:
+    limits: ReadLimits = MAX_LIMITS,
+) -> list[DataSource]:
     """Resolve a path, a pattern, a folder, a list of those, or a table in memory.
 
     `table` says that rows are meant as steps even where a format would hold a series per row (`.tsv`, `.arff`). Files of folders
@@ -155,7 +155,7 @@ def _suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: Limits) -> Source:
+def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
     """The reader for a path. Imports are here, so that only those of the formats at hand are loaded."""
     if path.is_dir():
         return _dataset(path, name)
@@ -214,7 +214,7 @@ def _refuse_unreadable(path: Path) -> None:
         raise SourceInvalidError(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
 
 
-def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: Limits) -> Source:
+def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: ReadLimits) -> DataSource:
     """A table in text; but a `.tsv` without header that begins with a label is a UCR set, unless rows are meant as steps."""
     from stoker.store.formats.csv import CsvSource
     from stoker.store.formats.ucr import UcrSource, is_ucr
@@ -224,7 +224,7 @@ def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool
     return CsvSource(path, name, dialect)
 
 
-def _dataset(path: Path, name: str) -> Source:
+def _dataset(path: Path, name: str) -> DataSource:
     if _is_hugging_face(path):
         from stoker.store.formats.arrow import HuggingFaceSource
 

@@ -25,9 +25,9 @@ import pyarrow.json as pa_json
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import json_text
-from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
+from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.json_text import PIECE_BYTES, Elements, JsonText, keys_of
-from stoker.store.formats.text import Block, is_compressed, line_blocks, open_text
+from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
 
 MAX_DEPTH = 64
 EXACT_INTEGERS = 2**53
@@ -54,7 +54,7 @@ class RowTexts:
 class JsonRows:
     """The parser of one source, which it names in errors."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DataSource) -> None:
         self._source = source
 
     def types(self, texts: RowTexts) -> pa.Schema:
@@ -73,7 +73,7 @@ class JsonRows:
     def _types_of(self, texts: RowTexts) -> dict[str, pa.DataType]:
         table = _parse(texts, None, others="infer")
         if table is None:
-            return self._row_by_row(texts, json_text.Guess())
+            return self._row_by_row(texts, json_text.InferTypes())
         return {field.name: _parsed_type(field.type) for field in table.schema}
 
     def _count_keys(self, texts: RowTexts) -> int:
@@ -105,19 +105,19 @@ class JsonRows:
             try:
                 arrays.append(columns[name].cast(kind))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise Unfit(self._source, name) from error
+                raise InferredTypeError(self._source, name) from error
         return pa.table(arrays, schema=pa.schema([pa.field(name, kind) for name, kind in types.items()]))
 
     def _columns(self, texts: RowTexts, types: Types, known: Collection[str] | None) -> dict[str, pa.Array]:
         complete = known is not None and set(known) <= set(types)
         table = _parse(texts, types, others="error" if complete else "ignore")
         if table is None:
-            return self._row_by_row(texts, json_text.Build(types, known))
+            return self._row_by_row(texts, json_text.BuildColumns(types, known))
         if known is not None and not complete and texts.column is None and _has_others(texts, known):
-            self._row_by_row(texts, json_text.Build(types, known))
+            self._row_by_row(texts, json_text.BuildColumns(types, known))
         columns = {name: table.column(name).combine_chunks() for name in types}
         if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
-            return self._row_by_row(texts, json_text.Build(types, known))
+            return self._row_by_row(texts, json_text.BuildColumns(types, known))
         return columns
 
     def _row_by_row(self, texts: RowTexts, reader: json_text.RowReader) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class JsonRows:
             row = texts.rows_before + i + 1
             try:
                 reader.add(json_text.load(line, texts.column))
-            except json_text.Misfit as misfit:
+            except json_text.JsonTypeError as misfit:
                 self._refuse(misfit, row)
             except (ValueError, RecursionError) as error:
                 reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -135,9 +135,9 @@ class JsonRows:
                 ) from error
         return reader.finish()
 
-    def _refuse(self, misfit: json_text.Misfit, row: int) -> NoReturn:
+    def _refuse(self, misfit: json_text.JsonTypeError, row: int) -> NoReturn:
         if misfit.wider:
-            raise Unfit(self._source, misfit.column)
+            raise InferredTypeError(self._source, misfit.column)
         raise BadValueError(
             f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
             f"Fix the file, pass --dtype {misfit.column}=text, or leave the column out with --columns."
@@ -151,7 +151,7 @@ class JsonRows:
             try:
                 json_text.check(column, value, kind)
                 json_text.arrow_array([value], kind).cast(kind)
-            except (json_text.Misfit, pa.ArrowInvalid):
+            except (json_text.JsonTypeError, pa.ArrowInvalid):
                 return texts.rows_before + i + 1, value if isinstance(value, str) else json.dumps(value)
         return None
 
@@ -315,7 +315,7 @@ class _Layout:
     """Whether the one array is the whole document."""
 
 
-class JsonSource(Source):
+class JsonSource(DataSource):
     """One JSON document."""
 
     path: Path
@@ -403,7 +403,7 @@ class JsonSource(Source):
         start = self._layout.starts[column]
         return JsonText(open_text(self.path), self.label, start=start, entered=True, limits=self.limits, piece_bytes=piece_bytes)
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         text_bytes = max(chunk_bytes // _INFLATION, 1)
         if self._layout.whole:
             most = rows_of(chunk_bytes, len(self._first))
@@ -417,7 +417,7 @@ class JsonSource(Source):
             while (elements := text.take(max_bytes=text_bytes, max_count=max_rows)) is not None:
                 texts = _texts(elements, row, column)
                 row += elements.count
-                yield Weighed(partial(self._array_chunk, texts, schema, known), len(texts.lines))
+                yield SizedTask(partial(self._array_chunk, texts, schema, known), len(texts.lines))
             text.finish()
 
     def _array_chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str]) -> Chunk:
@@ -499,7 +499,7 @@ def _texts(elements: Elements, row: int, column: str | None) -> RowTexts:
 
 def _chunk(table: pa.Table, row: int) -> Chunk:
     end = row + table.num_rows
-    return Chunk(table, Place(row, row), Place(end, end))
+    return Chunk(table, RowLocation(row, row), RowLocation(end, end))
 
 
 def _take_exactly(text: JsonText, count: int) -> Elements:
@@ -521,7 +521,7 @@ FIRST_BYTES = 1 << 20
 LIST_COLUMN = "sequence"
 
 
-class JsonLinesSource(Source):
+class JsonLinesSource(DataSource):
     """One file of JSON Lines. A position is a byte of the decoded text."""
 
     path: Path
@@ -542,7 +542,7 @@ class JsonLinesSource(Source):
         # Blocks end with a line break, so a last line without one would be left out if only one were looked at.
         lines: list[bytes] = []
         count = num_bytes = 0
-        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+        with closing(self._texts(RowLocation(), FIRST_BYTES)) as blocks:
             for texts, _, _ in blocks:
                 lines.append(texts.lines)
                 count += texts.count
@@ -563,16 +563,16 @@ class JsonLinesSource(Source):
             first = next((line for block in blocks if (line := block.data.lstrip())), b"")
         return LIST_COLUMN if first.startswith(b"[") else None
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Generator[Task, None, None]:
         known = self._first.names
         most = rows_of(chunk_bytes, len(known))
         with closing(self._texts(start, max(chunk_bytes // _INFLATION, 1), most)) as blocks:
             for texts, begin, end in blocks:
-                yield Weighed(partial(self._chunk, texts, schema, known, begin, end), len(texts.lines))
+                yield SizedTask(partial(self._chunk, texts, schema, known, begin, end), len(texts.lines))
 
     def _texts(
-        self, start: Place, block_bytes: int, max_rows: int | None = None
-    ) -> Generator[tuple[RowTexts, Place, Place], None, None]:
+        self, start: RowLocation, block_bytes: int, max_rows: int | None = None
+    ) -> Generator[tuple[RowTexts, RowLocation, RowLocation], None, None]:
         column = self._column
         row = start.row
         with closing(self._blocks(start.position, block_bytes)) as blocks:
@@ -581,27 +581,27 @@ class JsonLinesSource(Source):
                     lines = [text for line in part.data.split(b"\n") if (text := line.strip())]
                     if lines:
                         texts = RowTexts(b"\n".join(lines), len(lines), row, column)
-                        yield texts, Place(row, part.begin), Place(row + len(lines), part.end)
+                        yield texts, RowLocation(row, part.begin), RowLocation(row + len(lines), part.end)
                         row += len(lines)
 
-    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+    def _blocks(self, start: int, block_bytes: int) -> Generator[LineBlock, None, None]:
         with closing(open_text(self.path)) as text:
             yield from line_blocks(
                 text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
             )
 
-    def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: Place, end: Place) -> Chunk:
+    def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: RowLocation, end: RowLocation) -> Chunk:
         table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
         return Chunk(table, begin, end)
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
-        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+        with closing(self._texts(RowLocation(), FIRST_BYTES)) as blocks:
             found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in blocks)
             return next((one for one in found if one is not None), None)
 
 
-def _parts(block: Block, max_lines: int | None) -> Iterator[Block]:
+def _parts(block: LineBlock, max_lines: int | None) -> Iterator[LineBlock]:
     """The block in parts of at most `max_lines` lines: short rows of a wide table take more memory than their text."""
     if max_lines is None or block.data.count(b"\n") < max_lines:
         yield block
@@ -610,7 +610,7 @@ def _parts(block: Block, max_lines: int | None) -> Iterator[Block]:
     for end in _line_ends(block.data):
         count += 1
         if count == max_lines or end == len(block.data):
-            yield Block(block.data[begin:end], block.begin + begin, block.begin + end)
+            yield LineBlock(block.data[begin:end], block.begin + begin, block.begin + end)
             begin, count = end, 0
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import MOST, Limits
+from stoker.store.formats.base import MAX_LIMITS, ReadLimits
 from stoker.store.formats.text import MAX_LINE_BYTES, Readable
 
 PIECE_BYTES = 256 << 10
@@ -93,7 +93,7 @@ class JsonText:
         *,
         start: int = 0,
         entered: bool = False,
-        limits: Limits = MOST,
+        limits: ReadLimits = MAX_LIMITS,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self._file = file
@@ -336,7 +336,7 @@ _FLOAT32_MAX = 3.4028235677973366e38  # what rounds to infinity from here on
 _WORDS: dict[type, str] = {bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "an object"}
 
 
-class Misfit(Exception):
+class JsonTypeError(Exception):
     """A value that its column cannot hold; `wider` says that another type could hold it and all before it."""
 
     def __init__(self, column: str, value: Any, expected: str, *, wider: bool = False) -> None:
@@ -375,7 +375,7 @@ class RowReader(ABC):
 
     @abstractmethod
     def add(self, row: Any) -> None:
-        """Take one row; raises `Misfit` or `ValueError` if it does not fit."""
+        """Take one row; raises `JsonTypeError` or `ValueError` if it does not fit."""
 
     @abstractmethod
     def finish(self) -> dict[str, Any]:
@@ -388,7 +388,7 @@ def _object(row: Any) -> dict[str, Any]:
     return row
 
 
-class Guess(RowReader):
+class InferTypes(RowReader):
     """The types that hold all rows; where there is none, the type of the first."""
 
     def __init__(self) -> None:
@@ -401,7 +401,7 @@ class Guess(RowReader):
         return dict(self._types)
 
 
-class Build(RowReader):
+class BuildColumns(RowReader):
     """Arrays of given types; keys that are not known are refused."""
 
     def __init__(self, types: Mapping[str, pa.DataType], known: Collection[str] | None) -> None:
@@ -439,14 +439,14 @@ def arrow_array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def check(column: str, value: Any, kind: pa.DataType) -> None:
-    """Raise `Misfit` if a value cannot be held by this type without loss."""
+    """Raise `JsonTypeError` if a value cannot be held by this type without loss."""
     if value is None:
         return
     if pa.types.is_null(kind):
-        raise Misfit(column, value, "null", wider=True)
+        raise JsonTypeError(column, value, "null", wider=True)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         if not isinstance(value, list):
-            raise Misfit(column, value, "a list")
+            raise JsonTypeError(column, value, "a list")
         for one in value:
             check(column, one, kind.value_type)
     elif pa.types.is_boolean(kind):
@@ -463,28 +463,28 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
 
 def _require(fits: bool, column: str, value: Any, kind: pa.DataType) -> None:
     if not fits:
-        raise Misfit(column, value, str(kind))
+        raise JsonTypeError(column, value, str(kind))
 
 
 def _check_integer(column: str, value: Any, kind: pa.DataType) -> None:
     _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
     if isinstance(value, float):
-        raise Misfit(column, value, str(kind), wider=kind == pa.int64())
+        raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64())
     low, high = (
         (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)
         if pa.types.is_signed_integer(kind)
         else (0, (1 << kind.bit_width) - 1)
     )
     if not low <= value <= high:
-        raise Misfit(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
+        raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
 
 
 def _check_float(column: str, value: Any, kind: pa.DataType) -> None:
     _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
     if isinstance(value, int) and not _exact(value):
-        raise Misfit(column, value, f"{kind}, which cannot hold all its digits")
+        raise JsonTypeError(column, value, f"{kind}, which cannot hold all its digits")
     if pa.types.is_float32(kind) and math.isfinite(value) and abs(value) >= _FLOAT32_MAX:
-        raise Misfit(column, value, f"{kind}, for which it is too large")
+        raise JsonTypeError(column, value, f"{kind}, for which it is too large")
 
 
 def _exact(value: int) -> bool:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from numpy.lib import format as npy_format
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
-from stoker.store.formats.base import Chunk, Place, Source, Task, decoding, read_fully
+from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task, decoding, read_fully
 
 MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
@@ -161,7 +161,7 @@ COLUMN = "value"
 MAX_COLUMNS = 1 << 20
 
 
-class NpySource(Source):
+class NpySource(DataSource):
     """One `.npy` file. A position is a number of rows."""
 
     path: Path
@@ -204,7 +204,7 @@ class NpySource(Source):
             return pa.schema([(f"c{i}", value) for i in range(width)])
         return pa.schema([(COLUMN, value if len(self._header.shape) == 1 else pa.large_list(value))])
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         header = self._header
         wanted = [int(name[1:]) for name in schema.names] if schema is not None and self._is_table else None
         step = max(1, chunk_bytes // max(header.row_bytes, 1))
@@ -220,7 +220,7 @@ class NpySource(Source):
             else:
                 numbers = range(self._header.shape[1]) if wanted is None else wanted
                 table = pa.table({f"c{c}": to_arrow(values[:, i], self.label) for i, c in enumerate(numbers)})
-        return Chunk(table, Place(begin, begin), Place(end, end))
+        return Chunk(table, RowLocation(begin, begin), RowLocation(end, end))
 
     def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> np.ndarray[Any, Any]:
         header = self._header
@@ -262,7 +262,7 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 Array = np.ndarray[Any, Any]
 
 
-class NpzSource(Source):
+class NpzSource(DataSource):
     """One `.npz` archive. A position is a number of rows."""
 
     path: Path
@@ -348,7 +348,7 @@ class NpzSource(Source):
     def schema(self) -> pa.Schema:
         return pa.schema([(name, _type(header)) for name, header in self._headers.items()])
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         headers = self._headers
         names = list(headers) if schema is None else schema.names
         step = max(1, chunk_bytes // max(1, sum(headers[name].row_bytes for name in names)))
@@ -368,7 +368,7 @@ class NpzSource(Source):
         for name, values in arrays.items():
             columns[name] = (to_lists if values.ndim == 2 else to_arrow)(values, self._of(f"{name}.npy"))
         end = row + len(next(iter(arrays.values())))
-        return Chunk(pa.table(columns), Place(row, row), Place(end, end))
+        return Chunk(pa.table(columns), RowLocation(row, row), RowLocation(end, end))
 
     def _rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
         """Parts of `step` rows. With the last one the checksum of the member is compared."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, Place, Source, Task, decoding
+from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task, decoding
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
@@ -19,7 +19,7 @@ _PAGE_SHARE = 2  # a page of every column is held while a row group is read, so 
 _BUFFER_BYTES = 1 << 18  # a column is read in parts of this size, not a row group at a time
 
 
-class ParquetSource(Source):
+class ParquetSource(DataSource):
     """One Parquet file. A position is a number of rows."""
 
     path: Path
@@ -64,7 +64,7 @@ class ParquetSource(Source):
         with decoding(self.path, "Parquet"):
             return self._metadata.schema.to_arrow_schema()
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         names = self.schema().names if schema is None else schema.names
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
             raise SourceTooLargeError(
@@ -107,7 +107,7 @@ class ParquetSource(Source):
             part = batch.slice(begin - row)
             row += batch.num_rows
             if part.num_rows:
-                yield Chunk(pa.Table.from_batches([part]).select(names), Place(begin, begin), Place(row, row))
+                yield Chunk(pa.Table.from_batches([part]).select(names), RowLocation(begin, begin), RowLocation(row, row))
         if row != end:
             raise SourceInvalidError(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import OptionError, SourceInvalidError, StokerError
-from stoker.store.formats.base import Chunk, Place, Source, Task
+from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task
 from stoker.store.store import Store
 
 
-class TableSource(Source):
+class TableSource(DataSource):
     """An Arrow table in memory, or one that a store's files are mapped as. A position is a number of rows."""
 
     def __init__(self, table: pa.Table, name: str, path: Path | None = None) -> None:
@@ -27,11 +27,13 @@ class TableSource(Source):
     def schema(self) -> pa.Schema:
         return self._table.schema
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         return batch_chunks(self._table.to_batches(), schema, start=start, chunk_bytes=chunk_bytes)
 
 
-def batch_chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+def batch_chunks(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int
+) -> Iterator[Task]:
     """Slices of record batches of about `chunk_bytes`, from row `start.position` on."""
     row = 0
     for batch in batches:
@@ -44,7 +46,7 @@ def batch_chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *,
             if part.num_rows:
                 table = pa.Table.from_batches([part])
                 table = table if schema is None else table.select(schema.names)
-                yield partial(Chunk, table, Place(begin, begin), Place(row, row))
+                yield partial(Chunk, table, RowLocation(begin, begin), RowLocation(row, row))
 
 
 def is_table(given: object) -> bool:
@@ -56,7 +58,7 @@ def is_table(given: object) -> bool:
     return type(given).__module__.partition(".")[0] in ("pandas", "polars")
 
 
-def table_source(given: Any) -> Source:
+def table_source(given: Any) -> DataSource:
     """See data in memory as a source; numbers are not copied."""
     name = type(given).__name__
     try:

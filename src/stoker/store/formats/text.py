@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, Place, Source, Task, Weighed
+from stoker.store.formats.base import Chunk, DataSource, RowLocation, SizedTask, Task
 
 MAX_LINE_BYTES = 128 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
@@ -51,7 +51,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LineBlock:
     """Whole lines, and the positions before and behind them."""
 
     data: bytes
@@ -177,7 +177,7 @@ def line_blocks(
     quote: bytes = b"",
     escape: bytes = b"",
     max_line_bytes: int | None = None,
-) -> Iterator[Block]:
+) -> Iterator[LineBlock]:
     """Cut a text into blocks of whole lines of about `block_bytes`, from position `start` (the begin of a line) on.
 
     A line of more than `max_line_bytes` is an error. With `quote`, a line break between two quotes is part of a value and never
@@ -202,7 +202,7 @@ def line_blocks(
                     "Check the file and its --quote, or give more --memory."
                 )
             continue
-        yield Block(rest[:cut], position, position + cut)
+        yield LineBlock(rest[:cut], position, position + cut)
         position += cut
         rest = rest[cut:]
         if not data:
@@ -243,7 +243,7 @@ _DECODER = msgspec.json.Decoder(list[float])
 Floats = npt.NDArray[np.float64]
 
 
-class BadNumber(ValueError):
+class NumberTextError(ValueError):
     """A field that is no number, or one that float64 cannot hold."""
 
 
@@ -273,9 +273,9 @@ def _parse_piece(text: bytes, separator: bytes) -> Floats:
     for i in large.tolist():
         field = fields[i].strip()
         if np.isinf(values[i]) and b"inf" not in field.lower():
-            raise BadNumber(f"{_shown(field)} is too large a number for float64")
+            raise NumberTextError(f"{_shown(field)} is too large a number for float64")
         if _INTEGER.fullmatch(field) and int(field) != int(values[i]):
-            raise BadNumber(f"{_shown(field)} is an integer that float64 cannot hold exactly")
+            raise NumberTextError(f"{_shown(field)} is an integer that float64 cannot hold exactly")
     return values
 
 
@@ -300,7 +300,7 @@ def _number(field: bytes) -> float:
             raise ValueError
         return float(text.decode("ascii"))
     except ValueError:
-        raise BadNumber(f"{_shown(text)} is not a number") from None
+        raise NumberTextError(f"{_shown(text)} is not a number") from None
 
 
 def number_lists(rows: Iterable[Floats], *, nan_is_missing: bool) -> pa.Array:
@@ -327,7 +327,7 @@ _INFLATION = 16
 """Lines and their parts are objects of Python while they are parsed: short rows take many times their text."""
 
 
-class RowFault(Exception):
+class RowError(Exception):
     """A row that breaks a rule: its index among the rows given, and the reason."""
 
     def __init__(self, index: int, reason: str) -> None:
@@ -336,7 +336,7 @@ class RowFault(Exception):
         self.reason = reason
 
 
-class LineSource(Source):
+class LineSource(DataSource):
     """One file of rows, one a line, behind an optional header. A position is a byte of the decoded text."""
 
     path: Path
@@ -356,7 +356,7 @@ class LineSource(Source):
 
     @abstractmethod
     def _table(self, rows: list[bytes]) -> pa.Table:
-        """All columns of some rows; raises `RowFault`."""
+        """All columns of some rows; raises `RowError`."""
 
     def schema(self) -> pa.Schema:
         return self._table([]).schema
@@ -370,35 +370,35 @@ class LineSource(Source):
                     return self._line_number(block.begin) + rows[0][0], rows[0][1]
         return None
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Generator[Task, None, None]:
         row = start.row
         with closing(self._blocks(start.position or self._data_start, max(chunk_bytes // _INFLATION, 1))) as blocks:
             for block in blocks:
                 count = len(self._rows(block))
                 if count:
-                    yield Weighed(partial(self._chunk, block, schema, row), len(block.data))
+                    yield SizedTask(partial(self._chunk, block, schema, row), len(block.data))
                 row += count
 
-    def _chunk(self, block: Block, schema: pa.Schema | None, row: int) -> Chunk:
+    def _chunk(self, block: LineBlock, schema: pa.Schema | None, row: int) -> Chunk:
         rows = self._rows(block)
         try:
             table = self._table([line for _, line in rows])
-        except RowFault as fault:
+        except RowError as fault:
             self.refuse_line(self._line_number(block.begin) + rows[fault.index][0], fault.reason)
         table = table if schema is None else table.select(schema.names)
-        return Chunk(table, Place(row, block.begin), Place(row + len(rows), block.end))
+        return Chunk(table, RowLocation(row, block.begin), RowLocation(row + len(rows), block.end))
 
     def refuse_line(self, number: int, reason: str) -> NoReturn:
         """Say which line is wrong; lines count from 1."""
         raise SourceInvalidError(f"line {number:,} of {self.path}: {reason}. Fix the line, or fetch the file again.")
 
-    def _rows(self, block: Block) -> list[tuple[int, bytes]]:
+    def _rows(self, block: LineBlock) -> list[tuple[int, bytes]]:
         """The lines of a block that are data, each with its number within the block."""
         lines = enumerate(block.data.split(b"\n"))
         # Tabs at the ends stay: they may part fields.
         return [(i, line.strip(b" \r")) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
 
-    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+    def _blocks(self, start: int, block_bytes: int) -> Generator[LineBlock, None, None]:
         with closing(open_text(self.path)) as text:
             yield from line_blocks(
                 text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes

@@ -18,7 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import MOST, Chunk, Limits, Place, Source, Task, Unfit, inside, read_fully
+from stoker.store.formats.base import (
+    MAX_LIMITS,
+    Chunk,
+    DataSource,
+    InferredTypeError,
+    ReadLimits,
+    RowLocation,
+    Task,
+    inside,
+    read_fully,
+)
 from stoker.store.formats.json import JsonRows, RowTexts
 from stoker.store.formats.json_text import JsonText
 from stoker.store.formats.text import open_text
@@ -32,7 +42,7 @@ _DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BinFile:
     """One `.bin` file and the elements of the whole that it holds."""
 
     path: Path
@@ -41,11 +51,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class TimeMoeMeta:
     """What `meta.json` says of the values, and where it goes on to the sequences."""
 
     dtype: np.dtype[Any]
-    parts: list[Part]
+    parts: list[BinFile]
     num_sequences: int
     scales_at: int
     """The byte where the array of sequences begins."""
@@ -61,7 +71,7 @@ def is_time_moe(folder: Path) -> bool:
     return (folder / META).is_file() and any(path.is_file() for path in folder.glob("*.bin"))
 
 
-def read_meta(folder: Path, limits: Limits = MOST) -> Meta:
+def read_meta(folder: Path, limits: ReadLimits = MAX_LIMITS) -> TimeMoeMeta:
     """Read and check everything but the sequences."""
     path = folder / META
     with JsonText(open_text(path), str(path), limits=limits) as text:
@@ -94,7 +104,7 @@ def _members(text: JsonText, path: Path) -> dict[str, Any]:
     return found
 
 
-def _checked(folder: Path, found: dict[str, Any]) -> Meta:
+def _checked(folder: Path, found: dict[str, Any]) -> TimeMoeMeta:
     path = folder / META
     number, dtype, files = found["num_sequences"], found["dtype"], found["files"]
     if not _is_count(number):
@@ -103,12 +113,12 @@ def _checked(folder: Path, found: dict[str, Any]) -> Meta:
         raise SourceInvalidError(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
     if not isinstance(files, dict):
         raise SourceInvalidError(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
-    return Meta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
+    return TimeMoeMeta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
 
 
-def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[Part]:
+def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[BinFile]:
     """The files in the order of their numbers, each exactly as long as `meta.json` says."""
-    parts: list[Part] = []
+    parts: list[BinFile] = []
     begin = 0
     for name in _in_order(folder, files):
         path = inside(folder, name, named_by=META)
@@ -119,7 +129,7 @@ def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[Part]:
         if found != expected:
             state = "cut off" if found < expected else "longer than meta.json says"
             raise SourceInvalidError(f"{path} is {state}: {found:,} bytes found, {expected:,} expected. Fetch or make it again.")
-        parts.append(Part(path, begin, begin + length))
+        parts.append(BinFile(path, begin, begin + length))
         begin += length
     return parts
 
@@ -155,7 +165,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
+class SequenceEntries:
     """Neighbouring sequences: where their values are, how they are scaled, and what else is said of them."""
 
     offsets: Array
@@ -166,13 +176,13 @@ class Sequences:
     stds: Array
     others: pa.Table
 
-    def slice(self, begin: int, end: int) -> Sequences:
+    def slice(self, begin: int, end: int) -> SequenceEntries:
         part = slice(begin, end)
         others = self.others.slice(begin, end - begin)
-        return Sequences(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
+        return SequenceEntries(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
 
 
-class TimeMoeSource(Source):
+class TimeMoeSource(DataSource):
     """One folder. A position is a number of sequences."""
 
     path: Path
@@ -189,7 +199,7 @@ class TimeMoeSource(Source):
         return str(self._meta_path)
 
     @cached_property
-    def meta(self) -> Meta:
+    def meta(self) -> TimeMoeMeta:
         """What `meta.json` says beside the sequences."""
         return read_meta(self.path, self.limits)
 
@@ -223,13 +233,13 @@ class TimeMoeSource(Source):
     def _open_scales(self) -> JsonText:
         return JsonText(open_text(self._meta_path), self.label, start=self.meta.scales_at, entered=True, limits=self.limits)
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else schema
         for row, sequences in self.sequences(wanted, row=start.row):
             for begin, end in _groups(sequences.lengths * self.meta.dtype.itemsize, chunk_bytes):
                 yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
 
-    def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, Sequences]]:
+    def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, SequenceEntries]]:
         """What `meta.json` says of the sequences from `row` on, some at a time, each group with the number of its first."""
         with self._open_scales() as text:
             if (found := text.skip(row)) < row:
@@ -255,12 +265,12 @@ class TimeMoeSource(Source):
         text.expect(b"}")
         text.finish()
 
-    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> Sequences:
+    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> SequenceEntries:
         others = pa.schema([field for field in wanted if field.name != COLUMN])
         asked = pa.schema([*_PLACE, *others])
         try:
             table = self._rows.parse(texts, asked, self._described.names)
-        except Unfit as unfit:
+        except InferredTypeError as unfit:
             kind = asked.field(unfit.column).type
             row, text = self._rows.find_misfit(texts, unfit.column, kind) or (texts.rows_before + 1, "another type")
             raise BadValueError(
@@ -270,7 +280,7 @@ class TimeMoeSource(Source):
         places = {name: table.column(name).combine_chunks() for name in _PLACE.names}
         given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in places.items()}
         numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in places.items()}
-        found = Sequences(
+        found = SequenceEntries(
             offsets=numbers["offset"],
             lengths=numbers["length"],
             scaled=given["mean"] & given["std"],
@@ -281,7 +291,7 @@ class TimeMoeSource(Source):
         self._check(found, given["offset"] & given["length"], texts.rows_before)
         return found
 
-    def _check(self, sequences: Sequences, placed: Array, rows_before: int) -> None:
+    def _check(self, sequences: SequenceEntries, placed: Array, rows_before: int) -> None:
         total = self.meta.num_elements
         offsets, lengths = sequences.offsets, sequences.lengths
         # Lengths are bounded before they are added, so that the sum cannot wrap around.
@@ -299,19 +309,19 @@ class TimeMoeSource(Source):
                 "scaled integers cannot be read. Store them as float32."
             )
 
-    def _chunk(self, sequences: Sequences, wanted: pa.Schema, row: int) -> Chunk:
+    def _chunk(self, sequences: SequenceEntries, wanted: pa.Schema, row: int) -> Chunk:
         columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
         if COLUMN in wanted.names:
             columns[COLUMN] = self._list(sequences)
         end = row + len(sequences.lengths)
-        return Chunk(pa.table({name: columns[name] for name in wanted.names}), Place(row, row), Place(end, end))
+        return Chunk(pa.table({name: columns[name] for name in wanted.names}), RowLocation(row, row), RowLocation(end, end))
 
-    def _list(self, sequences: Sequences) -> pa.Array:
+    def _list(self, sequences: SequenceEntries) -> pa.Array:
         bounds, values = self.values(sequences)
         flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
         return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
 
-    def values(self, sequences: Sequences) -> tuple[Array, Array]:
+    def values(self, sequences: SequenceEntries) -> tuple[Array, Array]:
         """Where sequences begin (and the last ends), and their values end to end, read into memory and scaled back."""
         bounds = np.zeros(len(sequences.lengths) + 1, dtype=np.int64)
         np.cumsum(sequences.lengths, out=bounds[1:])
@@ -330,7 +340,7 @@ class TimeMoeSource(Source):
                 one += float(sequences.means[i])
         return bounds, values
 
-    def _places(self, begin: int, values: Array) -> Iterator[tuple[Part, int, Array]]:
+    def _places(self, begin: int, values: Array) -> Iterator[tuple[BinFile, int, Array]]:
         """Where the elements from `begin` on are: files, elements before them there, and the part of `values` they fill."""
         end = begin + values.size
         parts = self.meta.parts

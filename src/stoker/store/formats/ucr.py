@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import MOST, Limits
-from stoker.store.formats.text import MISSING, BadNumber, Floats, LineSource, RowFault, number_lists, parse_numbers
+from stoker.store.formats.base import MAX_LIMITS, ReadLimits
+from stoker.store.formats.text import MISSING, Floats, LineSource, NumberTextError, RowError, number_lists, parse_numbers
 
 
 class UcrSource(LineSource):
@@ -46,14 +46,14 @@ class UcrSource(LineSource):
             label, _, text = row.partition(b"\t")
             found = row.count(b"\t") + 1
             if found != expected:
-                raise RowFault(i, f"{found:,} fields found, {expected:,} expected as in the first line")
+                raise RowError(i, f"{found:,} fields found, {expected:,} expected as in the first line")
             try:
                 values = parse_numbers(text, b"\t")
                 labels.append(label.strip().decode())
-            except (BadNumber, UnicodeDecodeError) as error:
-                raise RowFault(i, str(error)) from error
+            except (NumberTextError, UnicodeDecodeError) as error:
+                raise RowError(i, str(error)) from error
             if not labels[-1]:
-                raise RowFault(i, "the label is empty")
+                raise RowError(i, "the label is empty")
             given = np.flatnonzero(~np.isnan(values))
             series.append(values[: int(given[-1]) + 1 if given.size else 0])
         return pa.table(
@@ -70,7 +70,7 @@ def is_ucr_row(row: bytes) -> bool:
         return False
 
 
-def is_ucr(path: Path, limits: Limits = MOST) -> bool:
+def is_ucr(path: Path, limits: ReadLimits = MAX_LIMITS) -> bool:
     """Whether the first line of a `.tsv` file is in UCR's form, and not the header or a row of a table."""
     source = UcrSource(path, path.name)
     source.limits = limits
@@ -220,7 +220,7 @@ class TsSource(LineSource):
                 case = self._case(row)
                 self._check(case)
             except ValueError as error:
-                raise RowFault(i, str(error)) from error
+                raise RowError(i, str(error)) from error
             cases.append(case)
         arrays: dict[str, pa.Array] = {}
         if self._header.flags.get("timestamps", False):
@@ -281,15 +281,15 @@ class TsSource(LineSource):
             for i, case in enumerate(cases):
                 try:
                     rows.append(parse_numbers(",".join(case.times).encode()))
-                except BadNumber as error:
-                    raise RowFault(i, f"the time {error}, but the first time of the file is") from error
+                except NumberTextError as error:
+                    raise RowError(i, f"the time {error}, but the first time of the file is") from error
             return number_lists(rows, nan_is_missing=False)
         offsets = np.concatenate([[0], np.cumsum([len(case.times) for case in cases])]).astype(np.int64)
         for i, case in enumerate(cases):
             try:
                 pa.array(case.times, pa.string()).cast(_MOMENT)
             except pa.ArrowInvalid as error:
-                raise RowFault(i, "a time is not ISO 8601 like '2007-01-01 00:00:00'") from error
+                raise RowError(i, "a time is not ISO 8601 like '2007-01-01 00:00:00'") from error
         flat = pa.array([time for case in cases for time in case.times], pa.string()).cast(_MOMENT)
         return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
 
@@ -297,7 +297,7 @@ class TsSource(LineSource):
 def _target(label: str) -> float:
     values = parse_numbers(label.encode())
     if values.size != 1:
-        raise BadNumber(f"the target {label[:40]!r} is not a number")
+        raise NumberTextError(f"the target {label[:40]!r} is not a number")
     return float(values[0])
 
 
@@ -335,7 +335,7 @@ def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
 
 # The header of an `.arff` file: its attributes, and how a line of data is cut into fields.
 
-Kind = Literal["number", "nominal", "text", "moment", "relation"]
+AttributeKind = Literal["number", "nominal", "text", "moment", "relation"]
 
 MAX_ATTRIBUTES = 1 << 18
 """Of the whole file. The longest series of the UEA archive has 236,784 steps, each an attribute."""
@@ -348,7 +348,7 @@ _FIELD = re.compile(rb"""\s*+('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^,'"]*+
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
-class HeaderFault(ValueError):
+class HeaderError(ValueError):
     """A line of the header that breaks a rule, by its number."""
 
     def __init__(self, number: int, reason: str) -> None:
@@ -362,7 +362,7 @@ class Attribute:
     """One column: nominal ones list their values, relational ones their own attributes."""
 
     name: str
-    kind: Kind
+    kind: AttributeKind
     values: frozenset[str] = frozenset()
     inner: list[Attribute] | None = None
 
@@ -376,41 +376,41 @@ def parse_header(lines: Iterable[tuple[int, str, int]]) -> tuple[list[Attribute]
         tag = line.split(None, 1)[0].lower()
         if tag == "@data":
             if relation is not None:
-                raise HeaderFault(number, f"the relational attribute {relation.name!r} has no '@end'")
+                raise HeaderError(number, f"the relational attribute {relation.name!r} has no '@end'")
             return attributes, end
         if tag == "@attribute":
             found = _attribute(number, line, MAX_VALUES - num_values)
             (attributes if relation is None or relation.inner is None else relation.inner).append(found)
             if found.kind == "relation":
                 if relation is not None:
-                    raise HeaderFault(number, "a relational attribute within another cannot be read")
+                    raise HeaderError(number, "a relational attribute within another cannot be read")
                 relation, found.inner = found, []
             num_attributes, num_values = num_attributes + 1, num_values + len(found.values)
             if num_attributes > MAX_ATTRIBUTES:
-                raise HeaderFault(number, f"more than {MAX_ATTRIBUTES:,} attributes")
+                raise HeaderError(number, f"more than {MAX_ATTRIBUTES:,} attributes")
         elif tag == "@end":
             if relation is None:
-                raise HeaderFault(number, "'@end' without a relational attribute before it")
+                raise HeaderError(number, "'@end' without a relational attribute before it")
             relation = None
         elif tag != "@relation":
-            raise HeaderFault(number, f"expected '@relation', '@attribute' or '@data', found {line[:40]!r}")
+            raise HeaderError(number, f"expected '@relation', '@attribute' or '@data', found {line[:40]!r}")
     raise AssertionError("the lines of a header end with an error or with @data")
 
 
 def _attribute(number: int, line: str, max_values: int) -> Attribute:
     match = _ATTRIBUTE.fullmatch(line)
     if match is None:
-        raise HeaderFault(number, f"expected '@attribute name type', found {line[:60]!r}")
+        raise HeaderError(number, f"expected '@attribute name type', found {line[:60]!r}")
     name, declared = unquote(match[1]), match[2].strip()
     word, _, rest = declared.partition(" ")
     if declared.startswith("{"):
         if not declared.endswith("}"):
-            raise HeaderFault(number, f"the values of {name!r} do not end with '}}'")
+            raise HeaderError(number, f"the values of {name!r} do not end with '}}'")
         fields = split_fields(declared[1:-1].encode(), max_values)
         if fields is None:
-            raise HeaderFault(number, f"the values of {name!r} have a quote that is not closed")
+            raise HeaderError(number, f"the values of {name!r} have a quote that is not closed")
         if len(fields) > max_values:
-            raise HeaderFault(number, f"nominal attributes up to {name!r} list more than {MAX_VALUES:,} values")
+            raise HeaderError(number, f"nominal attributes up to {name!r} list more than {MAX_VALUES:,} values")
         return Attribute(name, "nominal", frozenset(unquote(value.decode()) for value in fields))
     if word.lower() in ("numeric", "real", "integer"):
         return Attribute(name, "number")
@@ -420,7 +420,7 @@ def _attribute(number: int, line: str, max_values: int) -> Attribute:
         return Attribute(name, "moment" if unquote(rest.strip()) in _ISO_FORMATS else "text")
     if word.lower() == "relational":
         return Attribute(name, "relation")
-    raise HeaderFault(number, f"the attribute {name!r} has the type {declared[:40]!r}, which is not known")
+    raise HeaderError(number, f"the attribute {name!r} has the type {declared[:40]!r}, which is not known")
 
 
 def unquote(text: str) -> str:
@@ -473,7 +473,7 @@ class ArffSource(LineSource):
         try:
             with closing(self._header_lines()) as lines:
                 attributes, end = parse_header(lines)
-        except HeaderFault as fault:
+        except HeaderError as fault:
             self.refuse_line(fault.number, fault.reason)
         names = [attribute.name for attribute in attributes]
         if not names:
@@ -520,7 +520,7 @@ class ArffSource(LineSource):
         cut = []
         for i, row in enumerate(rows):
             if row.startswith(b"{"):
-                raise RowFault(i, "sparse data ('{index value, …}') cannot be read; save it in dense form")
+                raise RowError(i, "sparse data ('{index value, …}') cannot be read; save it in dense form")
             plain = b"'" not in row and b'"' not in row
             found = row.count(b",") + 1
             if plain and found == expected and not self.as_table and self._attributes[0].kind == "number":
@@ -529,10 +529,10 @@ class ArffSource(LineSource):
                 continue
             fields = split_fields(row, expected)
             if fields is None:
-                raise RowFault(i, "a quote is not closed")
+                raise RowError(i, "a quote is not closed")
             if len(fields) != expected:
                 shown = f"{len(fields):,}" if len(fields) < expected else f"{found:,}" if plain else f"more than {expected:,}"
-                raise RowFault(i, f"{shown} fields found, {expected:,} expected by '@attribute'")
+                raise RowError(i, f"{shown} fields found, {expected:,} expected by '@attribute'")
             cut.append(fields)
         return cut
 
@@ -562,11 +562,11 @@ class ArffSource(LineSource):
         dimensions: list[list[Floats]] = [[] for _ in range(expected)]
         for i, row in enumerate(rows):
             if (found := row[0].count(_DIMENSION_BREAK) + 1) != expected:
-                raise RowFault(i, f"{found:,} dimensions found, {expected:,} expected as in the first case")
+                raise RowError(i, f"{found:,} dimensions found, {expected:,} expected as in the first case")
             for d, part in enumerate(_dimensions(row[0])):
                 values = _numbers(i, part)
                 if len(values) != length:
-                    raise RowFault(i, f"dimension {d} has {len(values):,} values, {length:,} expected by '@attribute'")
+                    raise RowError(i, f"dimension {d} has {len(values):,} values, {length:,} expected by '@attribute'")
                 dimensions[d].append(values)
         arrays = {f"dim_{d}": number_lists(series, nan_is_missing=True) for d, series in enumerate(dimensions)}
         for attribute in self._attributes[1:]:
@@ -582,8 +582,8 @@ def _dimensions(field: bytes) -> list[bytes]:
 def _numbers(index: int, text: bytes) -> Floats:
     try:
         return parse_numbers(text)
-    except BadNumber as error:
-        raise RowFault(index, str(error)) from error
+    except NumberTextError as error:
+        raise RowError(index, str(error)) from error
 
 
 def _column_numbers(fields: list[bytes]) -> Floats:
@@ -592,11 +592,11 @@ def _column_numbers(fields: list[bytes]) -> Floats:
         values = parse_numbers(b",".join(fields))
         if values.size == len(fields):
             return values
-    except BadNumber:
+    except NumberTextError:
         pass
     for i, field in enumerate(fields):
         if _numbers(i, field).size != 1:
-            raise RowFault(i, "a number is missing; write '?' for a missing value")
+            raise RowError(i, "a number is missing; write '?' for a missing value")
     raise AssertionError("fields that are numbers one by one are numbers together")
 
 
@@ -611,10 +611,10 @@ def _column(attribute: Attribute, fields: list[bytes]) -> pa.Array:
         try:
             text = unquote(field.decode())
         except UnicodeDecodeError as error:
-            raise RowFault(i, f"the value of {attribute.name!r} is not UTF-8") from error
+            raise RowError(i, f"the value of {attribute.name!r} is not UTF-8") from error
         if attribute.kind == "nominal" and not missing[i] and text not in attribute.values:
             shown = ", ".join(sorted(attribute.values)[:20])
-            raise RowFault(i, f"{text[:40]!r} is not among the values declared for {attribute.name!r} ({shown})")
+            raise RowError(i, f"{text[:40]!r} is not among the values declared for {attribute.name!r} ({shown})")
         texts.append(None if missing[i] else text)
     if attribute.kind == "moment":
         return _moments(attribute, texts)
@@ -630,5 +630,5 @@ def _moments(attribute: Attribute, texts: list[str | None]) -> pa.Array:
             try:
                 pa.array([text], pa.string()).cast(_MOMENT_ARFF)
             except pa.ArrowInvalid as error:
-                raise RowFault(i, f"{str(text)[:40]!r} is not a date like those declared for {attribute.name!r}") from error
+                raise RowError(i, f"{str(text)[:40]!r} is not a date like those declared for {attribute.name!r}") from error
         raise

@@ -24,7 +24,7 @@ from stoker._disk import check_path
 from stoker.errors import SourceTooLargeError
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
-from stoker.store.pack.options import DEFAULT_MEMORY, Missing, Options, parse_bytes, parse_dtypes, parse_names, parse_threads
+from stoker.store.pack.options import DEFAULT_MEMORY, Missing, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
 from stoker.store.pack.packer import Packing, Progress, quiet
 from stoker.store.pack.plan import make_plan
 from stoker.store.store import Store, open_store
@@ -72,7 +72,7 @@ def pack(
     """
     folder = check_path(path)
     default_dtype, dtypes = parse_dtypes(dtype)
-    options = Options(
+    options = PackOptions(
         series=series,
         time=time,
         sort=sort,
@@ -100,7 +100,7 @@ def pack(
         return _pack(source, folder, options, progress, replace=replace)
 
 
-def _pack(source: Any, folder: Path, options: Options, progress: Progress, *, replace: bool) -> Store:
+def _pack(source: Any, folder: Path, options: PackOptions, progress: Progress, *, replace: bool) -> Store:
     table = options.series is not None or options.time is not None
     left_out: list[Path] = []
     found = find_sources(source, dialect=options.dialect, table=table, wide=options.wide, left_out=left_out, limits=options.limits)
@@ -118,7 +118,7 @@ def _names(left_out: list[Path]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _enough_memory(options: Options) -> Iterator[None]:
+def _enough_memory(options: PackOptions) -> Iterator[None]:
     """Say in a sentence that memory ran out where no reader could say over what."""
     try:
         yield
@@ -130,7 +130,7 @@ def _enough_memory(options: Options) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _frugal_arrow(options: Options) -> Iterator[None]:
+def _frugal_arrow(options: PackOptions) -> Iterator[None]:
     """Where memory is scarce, have Arrow give freed memory back at once: its own pools keep tens of megabytes."""
     if options.memory_bytes >= parse_bytes(DEFAULT_MEMORY):
         yield

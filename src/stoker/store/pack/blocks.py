@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
-from stoker.store.formats.base import Chunk, Source
+from stoker.store.formats.base import Chunk, DataSource
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.plan import Field, Plan, is_list, make_field, plain_type
+from stoker.store.pack.plan import ColumnPlan, PackPlan, is_list, make_field, plain_type
 from stoker.store.pack.values import Categories, Locate, missing_mask, one_array, to_numbers
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
@@ -25,7 +25,7 @@ PerSeries = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RowBlock:
     """Segments end to end. The steps of segment i are rows `counts[:i].sum()` and the `counts[i]` behind it."""
 
     keys: pa.Array
@@ -64,11 +64,11 @@ def take(values: PerSeries, order: Array) -> PerSeries:
     return values[order] if isinstance(values, np.ndarray) else values.take(from_numpy(order))
 
 
-def concatenate(blocks: Sequence[Block]) -> Block:
+def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
     """Blocks end to end."""
     if len(blocks) == 1:
         return blocks[0]
-    return Block(
+    return RowBlock(
         keys=pa.concat_arrays([block.keys for block in blocks]),
         counts=np.concatenate([block.counts for block in blocks]),
         step=[np.concatenate(columns) for columns in zip(*(block.step for block in blocks), strict=True)],
@@ -80,7 +80,7 @@ def _join(parts: Sequence[PerSeries]) -> PerSeries:
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
 
 
-def sort_block(block: Block, time_index: int | None) -> Block:
+def sort_block(block: RowBlock, time_index: int | None) -> RowBlock:
     """Bring segments into the order of their keys; equal keys keep their order, or, with a time, rows follow the time.
 
     Segments of one key are not joined here: whoever writes them does that.
@@ -95,7 +95,7 @@ def sort_block(block: Block, time_index: int | None) -> Block:
     else:
         by_time = stable_order(block.step[time_index])
         rows = by_time[stable_order(np.repeat(codes, block.counts)[by_time])]
-    return Block(
+    return RowBlock(
         keys=block.keys.take(from_numpy(order)),
         counts=counts,
         step=[values[rows] for values in block.step],
@@ -128,7 +128,7 @@ def stable_order(values: Array) -> Array:
     return order
 
 
-def join_segments(block: Block) -> Block:
+def join_segments(block: RowBlock) -> RowBlock:
     """Join neighbouring segments of the same key. Only for rows that are steps: it drops nothing but repeated keys."""
     if len(block.keys) < 2:
         return block
@@ -137,7 +137,7 @@ def join_segments(block: Block) -> Block:
     if fresh.all():
         return block
     firsts = np.flatnonzero(fresh)
-    return Block(
+    return RowBlock(
         keys=block.keys.take(from_numpy(firsts)),
         counts=np.add.reduceat(block.counts, firsts),
         step=block.step,
@@ -148,7 +148,7 @@ def join_segments(block: Block) -> Block:
 # Keys: the values of the column that names the series, and the stretches of rows that share one.
 
 
-def key_values(column: pa.Array, field: Field, locate: Locate) -> pa.Array:
+def key_values(column: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
     """One key a row, as int64, uint64 or large_string; a missing one is an error."""
     _refuse_missing(column, field, locate)
     if pa.types.is_dictionary(column.type):
@@ -156,7 +156,7 @@ def key_values(column: pa.Array, field: Field, locate: Locate) -> pa.Array:
     return _plain(column, field, locate)
 
 
-def key_stretches(column: pa.Array, field: Field, locate: Locate) -> tuple[pa.Array, Array]:
+def key_stretches(column: pa.Array, field: ColumnPlan, locate: Locate) -> tuple[pa.Array, Array]:
     """Stretches of rows with one key: the key and the number of rows of each. Looks at each row once."""
     _refuse_missing(column, field, locate)
     if pa.types.is_dictionary(column.type):
@@ -179,7 +179,7 @@ def _starts(values: Array) -> Array:
     return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else np.empty(0, dtype=np.int64)
 
 
-def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
+def _plain(keys: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
     if field.kind == "text":
         empty = pc.equal(pc.binary_length(keys), 0)
         if pc.any(empty).as_py():
@@ -190,12 +190,12 @@ def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
     return keys.cast(pa.uint64() if field.dtype == np.uint64 else pa.int64())
 
 
-def _refuse_missing(column: pa.Array, field: Field, locate: Locate) -> None:
+def _refuse_missing(column: pa.Array, field: ColumnPlan, locate: Locate) -> None:
     if column.null_count:
         raise _missing(field, locate(int(to_numpy(pc.is_null(column)).argmax())))
 
 
-def _missing(field: Field, where: str) -> BadValueError:
+def _missing(field: ColumnPlan, where: str) -> BadValueError:
     return BadValueError(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
 
 
@@ -206,7 +206,7 @@ def _missing(field: Field, where: str) -> BadValueError:
 class Shaper:
     """Turns chunks into blocks. Holds what must be remembered between them: categories, and counts of missing values."""
 
-    def __init__(self, plan: Plan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
+    def __init__(self, plan: PackPlan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
         self.plan = plan
         self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
         self.categories = categories
@@ -216,7 +216,7 @@ class Shaper:
         self.wide_time: tuple[int, int | float] | None = None
         """With --wide and a time: the source it was last seen in, and its value there."""
 
-    def block(self, chunk: Chunk, source: Source, number: int, series_before: int) -> Block:
+    def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
         """Shape one chunk. `number` is the source's place among all, `series_before` counts the rows of earlier chunks."""
         table = chunk.table
         rows = range(chunk.begin.row, chunk.begin.row + table.num_rows)
@@ -234,19 +234,19 @@ class Shaper:
             return self._wide(table, number, locate)
         keys, counts = self._segments(table, number, locate)
         step = [self._values(one_array(table.column(f.name)), f, locate) for f in self.plan.step]
-        return Block(keys, counts, step, [])
+        return RowBlock(keys, counts, step, [])
 
-    def empty(self, number: int) -> Block:
+    def empty(self, number: int) -> RowBlock:
         """What a source without rows gives: one series of no steps a file (and column), so that each file is there."""
         keys = self._keys_of(number)
-        return Block(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
+        return RowBlock(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
 
     def _keys_of(self, number: int) -> pa.Array:
         """The series of a source where no column names them: one, or with --wide one a column."""
         first, end = (number, number + 1) if self._firsts is None else self._firsts[number : number + 2].tolist()
         return from_numpy(np.arange(first, end, dtype=np.int64))
 
-    def _without_missing(self, table: pa.Table, rows: range, source: Source) -> tuple[pa.Table, range | Array]:
+    def _without_missing(self, table: pa.Table, rows: range, source: DataSource) -> tuple[pa.Table, range | Array]:
         """Apply the policies `drop` and `error`, which look at rows of the source."""
         policy = self.plan.options.missing
         if policy not in ("drop", "error"):
@@ -270,7 +270,7 @@ class Shaper:
             return self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
         return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
 
-    def _values(self, values: pa.Array, field: Field, locate: Locate) -> Array:
+    def _values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
         """The numbers of one column, missing ones in-band and counted."""
         gaps = values.null_count
         if gaps or (pa.types.is_floating(values.type) and field.name == self.plan.options.time):
@@ -285,13 +285,13 @@ class Shaper:
             return codes
         return to_numbers(values, field, locate)
 
-    def _refuse_missing_time(self, values: pa.Array, field: Field, locate: Locate) -> None:
+    def _refuse_missing_time(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> None:
         if field.name == self.plan.options.time:
             mask = missing_mask(values)
             if mask.any():
                 raise BadValueError(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
 
-    def _wide(self, table: pa.Table, number: int, locate: Locate) -> Block:
+    def _wide(self, table: pa.Table, number: int, locate: Locate) -> RowBlock:
         """Each column a segment: never two columns in one series."""
         if self.plan.options.time is not None:
             self._check_wide_time(table, number, locate)
@@ -307,7 +307,7 @@ class Shaper:
                 locate_here = partial(_locate_kept, np.flatnonzero(~mask), locate)
             parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate_here))
         counts = np.array([len(part) for part in parts], dtype=np.int64)
-        return Block(self._keys_of(number), counts, [np.concatenate(parts)], [])
+        return RowBlock(self._keys_of(number), counts, [np.concatenate(parts)], [])
 
     def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
         """The times of a wide table are checked and not stored: they belong to all its series."""
@@ -332,7 +332,7 @@ class Shaper:
             raise TimeOrderError(f"the time {name!r} in {locate(row)} does not rise over the row before it. Sort the file by time.")
         self.wide_time = (number, times[-1].item())
 
-    def _lists(self, table: pa.Table, source: Source, first_row: int, series_before: int) -> Block:
+    def _lists(self, table: pa.Table, source: DataSource, first_row: int, series_before: int) -> RowBlock:
         """Rows that are whole series: list columns laid flat, the others one value a series."""
         names = [field.name for field in self.plan.step]
         flats, counts = self._flatten(table, names, source, first_row)
@@ -353,11 +353,11 @@ class Shaper:
         series = [self._series_values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
         if self.plan.key is not None:
             keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
-            return Block(keys, counts, step, series)
+            return RowBlock(keys, counts, step, series)
         keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
-        return Block(keys, counts, step, series)
+        return RowBlock(keys, counts, step, series)
 
-    def _flatten(self, table: pa.Table, names: list[str], source: Source, first_row: int) -> tuple[dict[str, pa.Array], Array]:
+    def _flatten(self, table: pa.Table, names: list[str], source: DataSource, first_row: int) -> tuple[dict[str, pa.Array], Array]:
         flats: dict[str, pa.Array] = {}
         counts: Array | None = None
         for name in names:
@@ -395,7 +395,7 @@ class Shaper:
         keep = from_numpy(~gone)
         return {n: flat.filter(keep) for n, flat in flats.items()}, np.bincount(rows[~gone], minlength=len(counts)).astype(np.int64)
 
-    def _series_values(self, values: pa.Array, field: Field, locate: Locate) -> PerSeries:
+    def _series_values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> PerSeries:
         if field.kind == "text":
             if pa.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
@@ -404,7 +404,7 @@ class Shaper:
         return self._values(values, field, locate)
 
 
-def _num_series(plan: Plan, schema: pa.Schema) -> int:
+def _num_series(plan: PackPlan, schema: pa.Schema) -> int:
     return len(schema) - (1 if plan.options.time is not None else 0)
 
 

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from stoker.errors import OptionError
-from stoker.store.formats.base import Limits
+from stoker.store.formats.base import ReadLimits
 from stoker.store.formats.csv import Dialect
 
 Missing = Literal["keep", "error", "ffill", "drop"]
@@ -30,7 +30,7 @@ COLUMN_BYTES = 32 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PackOptions:
     """All that shapes the content of a store, and what the pack may use while it makes it."""
 
     series: str | None = None
@@ -79,10 +79,10 @@ class Options:
         return min(self.working_bytes // (12 + 12 * self.num_readers), 8 << 20)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> ReadLimits:
         """How large a line and how wide a table may be, so that decoding it stays within the memory."""
         share = self.working_bytes // LINE_SHARE
-        return Limits(line_bytes=min(share, 128 << 20), columns=min(self.working_bytes // COLUMN_BYTES, 65_536))
+        return ReadLimits(line_bytes=min(share, 128 << 20), columns=min(self.working_bytes // COLUMN_BYTES, 65_536))
 
     @property
     def run_bytes(self) -> int:

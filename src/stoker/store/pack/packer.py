@@ -25,15 +25,15 @@ import xxhash
 from stoker import _disk
 from stoker._disk import write_file
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError, StokerError
-from stoker.store.formats.base import Place, Source, Unfit
+from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
 from stoker.store.interop import from_texts
 from stoker.store.manifest import Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs
-from stoker.store.pack.plan import Field, Plan, fingerprint, hash_source, settle_plan, stat_source
-from stoker.store.pack.runs import Disorder, Layout, RepeatedKey, Run, RunMark, Sorter, Writer
+from stoker.store.pack.plan import ColumnPlan, PackPlan, fingerprint, hash_source, settle_plan, stat_source
+from stoker.store.pack.runs import BackgroundWriter, RepeatedKeyError, RunLayout, RunMark, SortedRun, Sorter, UnsortedTimesError
 from stoker.store.pack.seal import seal_run
-from stoker.store.pack.values import Categories, Gaps
+from stoker.store.pack.values import Categories, MissingIntegersError
 from stoker.store.shards import Mark, TextFile
 from stoker.store.store import WORK_NAME
 from stoker.store.writer import make_work, remove_debris
@@ -191,7 +191,7 @@ Progress = Callable[[str, float, int], None]
 class Job:
     """What is to be packed, and where."""
 
-    plan: Plan
+    plan: PackPlan
     folder: Path
     progress: Progress
     fingerprint: str | None
@@ -208,12 +208,12 @@ class Job:
 class State:
     """What a packing holds between two blocks, and what its journal records."""
 
-    def __init__(self, job: Job, writer: Writer) -> None:
+    def __init__(self, job: Job, writer: BackgroundWriter) -> None:
         self._job = job
         self._plan = job.plan
         self._writer = writer
         self._source = 0
-        self._place = Place()
+        self._place = RowLocation()
         self._all_read = False
         self._merged = 0
         self._merge: MergeMark | None = None
@@ -229,7 +229,7 @@ class State:
             self.category_files[field.name] = TextFile.create(job.work / f"categories{len(self.category_files)}")
             self.shaper.categories[field.name] = Categories(field.name)
 
-    def _make_sorter(self, runs: list[Run]) -> Sorter:
+    def _make_sorter(self, runs: list[SortedRun]) -> Sorter:
         options = self._plan.options
         return Sorter(self._job.work, self.layout, self._writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs)
 
@@ -263,7 +263,7 @@ class State:
                 self.sorter.add(self.shaper.empty(number))
             self.source_rows.append(self._place.row)
             done += source.num_bytes
-            self._source, self._place = number + 1, Place()
+            self._source, self._place = number + 1, RowLocation()
         self.sorter.finish()
         self._all_read = True
         self._journal()
@@ -280,7 +280,7 @@ class State:
         self.sorter.flush()
         self._journal()
 
-    def merge(self) -> Run | None:
+    def merge(self) -> SortedRun | None:
         """Merge runs until one is left."""
         runs, options = self.sorter.runs, self._plan.options
         if not runs:
@@ -322,19 +322,19 @@ class State:
         options = self._plan.options
         return options.sort and options.missing == "ffill" and not self._copied
 
-    def _merge_out(self, last: bool) -> Run:
+    def _merge_out(self, last: bool) -> SortedRun:
         layout = _layout(self._plan, merged=True, fill=last or not self._plan.options.sort)
         if self._merge is not None:
-            out = Run.reopen(self._job.work, self._merge.out, layout, self._writer)
+            out = SortedRun.reopen(self._job.work, self._merge.out, layout, self._writer)
             if out is not None:
                 return out
             self._merge = None
         number = max(run.number for run in self.sorter.runs) + 1
         for path in self._job.work.glob(f"run{number}.*"):
             _disk.remove_file(path)
-        return Run.create(self._job.work, number, layout, self._writer)
+        return SortedRun.create(self._job.work, number, layout, self._writer)
 
-    def _merging(self, first: int, count: int, out: Run, rows: int, cursors: list[CursorMark], num_bytes: int) -> None:
+    def _merging(self, first: int, count: int, out: SortedRun, rows: int, cursors: list[CursorMark], num_bytes: int) -> None:
         self._since_journal += num_bytes
         if self._since_journal >= JOURNAL_BYTES:
             mark = out.mark()
@@ -372,12 +372,12 @@ class State:
         self._writer.submit(write)
 
     @classmethod
-    def restore(cls, journal: Journal, job: Job, writer: Writer) -> State | None:
+    def restore(cls, journal: Journal, job: Job, writer: BackgroundWriter) -> State | None:
         """The state that a journal describes; None if the files on disk are not as it says."""
         state = cls.__new__(cls)
         plan, work = job.plan, job.work
         state._job, state._plan, state._writer = job, plan, writer
-        state._source, state._place = journal.source, Place(journal.row, journal.position)
+        state._source, state._place = journal.source, RowLocation(journal.row, journal.position)
         state._all_read, state._merged, state._merge = journal.read, journal.merged, journal.merge
         state._since_journal = 0
         state._since_release = 0
@@ -398,7 +398,7 @@ class State:
         layout = _layout(plan, merged=True) if journal.read else state.layout
         runs = []
         for mark in journal.runs:
-            run = Run.reopen(work, mark, layout, writer)
+            run = SortedRun.reopen(work, mark, layout, writer)
             if run is None:
                 return None
             if mark is not journal.runs[-1]:
@@ -408,11 +408,11 @@ class State:
         return state
 
 
-def _layout(plan: Plan, *, merged: bool = False, fill: bool | None = None) -> Layout:
+def _layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None) -> RunLayout:
     options = plan.options
     key = plan.key
     filling = options.missing == "ffill" and (fill if fill is not None else not options.sort)
-    return Layout(
+    return RunLayout(
         key=np.dtype("<i8") if key is None else None if key.kind == "text" else key.dtype,
         step=[field.dtype for field in plan.step],
         series=[None if field.kind == "text" else field.dtype for field in plan.series],
@@ -424,11 +424,11 @@ def _layout(plan: Plan, *, merged: bool = False, fill: bool | None = None) -> La
     )
 
 
-def _has_missing_number(field: Field) -> bool:
+def _has_missing_number(field: ColumnPlan) -> bool:
     return field.kind in ("timestamp", "duration", "category", "bfloat16") or field.dtype.kind == "f"
 
 
-def _category_fields(plan: Plan) -> list[Field]:
+def _category_fields(plan: PackPlan) -> list[ColumnPlan]:
     return [field for field in (*plan.step, *plan.series) if field.kind == "category"]
 
 
@@ -441,14 +441,14 @@ def _remove_strays(work: Path, journal: Journal) -> None:
             _disk.remove_file(path)
 
 
-def _remove_runs(runs: list[Run]) -> None:
+def _remove_runs(runs: list[SortedRun]) -> None:
     for run in runs:
         run.close()
         for path in run.paths():
             _disk.remove_file(path)
 
 
-def _share(source: Source, place: Place) -> float:
+def _share(source: DataSource, place: RowLocation) -> float:
     return min(place.position / source.num_positions, 1.0) if source.num_positions else 0.0
 
 
@@ -465,7 +465,7 @@ def quiet(phase: str, share: float, rows: int) -> None:
 class Packing:
     """Makes the shards of one store in `folder` and returns its manifest; does not commit."""
 
-    def __init__(self, plan: Plan, folder: Path, progress: Progress) -> None:
+    def __init__(self, plan: PackPlan, folder: Path, progress: Progress) -> None:
         self._stats = {source: stat_source(source) for source in plan.sources}
         on_disk = all(source.path is not None for source in plan.sources)
         self._job = Job(
@@ -490,13 +490,13 @@ class Packing:
         while True:
             try:
                 return self._attempt(job, journal)
-            except (Unfit, Gaps) as error:
+            except (InferredTypeError, MissingIntegersError) as error:
                 if job.settled:
                     raise _after_settling(error) from None
                 job, journal = _settle(job), None
-            except Disorder as error:
+            except UnsortedTimesError as error:
                 raise explain_disorder(job.plan, error) from None
-            except RepeatedKey as error:
+            except RepeatedKeyError as error:
                 name = job.plan.key.name if job.plan.key else "row"
                 raise BadValueError(
                     f"{name} {error.key!r} comes twice, but each row is a whole series. Make the key unique."
@@ -507,7 +507,7 @@ class Packing:
         hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
         stopping = threading.Event()
         try:
-            with _brisk_threads(), Writer(job.plan.options.working_bytes // 24) as writer:
+            with _brisk_threads(), BackgroundWriter(job.plan.options.working_bytes // 24) as writer:
                 state = State.restore(journal, job, writer) if journal is not None else None
                 if state is None:
                     remove_debris(job.folder)
@@ -523,7 +523,7 @@ class Packing:
             hasher.shutdown(wait=True, cancel_futures=True)
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _entries(self, plan: Plan, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
+    def _entries(self, plan: PackPlan, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
         entries = [
             SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
             for source, rows, future in zip(plan.sources, source_rows, hashes, strict=True)
@@ -555,12 +555,12 @@ def _settle(job: Job) -> Job:
 
 
 def _after_settling(error: Exception) -> StokerError:
-    if isinstance(error, Gaps):
+    if isinstance(error, MissingIntegersError):
         return BadValueError(str(error))
     return SourceChangedError(f"{error}: its values differ between two looks. Do not change sources during a pack.")
 
 
-def _seal(job: Job, run: Run | None, state: State, entries: list[SourceEntry]) -> Manifest:
+def _seal(job: Job, run: SortedRun | None, state: State, entries: list[SourceEntry]) -> Manifest:
     if run is None or run.num_steps == 0:
         names = ", ".join(source.label for source in job.plan.sources[:3])
         raise SourceEmptyError(f"{names} {'hold' if len(job.plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
@@ -580,7 +580,7 @@ def _seal(job: Job, run: Run | None, state: State, entries: list[SourceEntry]) -
     return manifest
 
 
-def _refuse_too_large(plan: Plan, folder: Path) -> None:
+def _refuse_too_large(plan: PackPlan, folder: Path) -> None:
     """Where the sources tell their rows, a store that cannot fit on the disk is refused before it is begun."""
     rows = [getattr(source, "num_rows", None) for source in plan.sources]
     if plan.rows_are_series or any(count is None for count in rows):
@@ -595,7 +595,7 @@ def _refuse_too_large(plan: Plan, folder: Path) -> None:
         )
 
 
-def _notes(run: Run, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
+def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
     notes = []
     if run.equal_times:
         notes.append(f"{run.equal_times:,} steps have the same time as the step before them")

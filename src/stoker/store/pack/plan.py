@@ -18,14 +18,14 @@ import xxhash
 
 import stoker
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceChangedError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Place, Source
+from stoker.store.formats.base import DataSource, RowLocation
 from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS, VERSION
-from stoker.store.pack.options import Options
+from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
+class ColumnPlan:
     """One column on its way: the Arrow type it is read as, and the numbers it is stored as."""
 
     name: str
@@ -77,7 +77,7 @@ def asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
     return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
 
 
-def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> Field:
+def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> ColumnPlan:
     """Decide how values of an Arrow type are stored; `asked` is the type the user wants."""
     dictionary = pa.types.is_dictionary(kind) or (is_list(kind) and pa.types.is_dictionary(kind.value_type))
     value = plain_type(kind)
@@ -88,19 +88,21 @@ def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None,
         if asked not in (None, "category", "text"):
             raise BadValueError(f"column {name!r} of {where} is text, so it cannot become {asked}. Leave it out with --columns.")
         text = level == "series" and not dictionary and asked != "category"
-        return Field(name=name, arrow=value, level=level, kind="text" if text else "category", dtype=np.dtype("<i4"))
+        return ColumnPlan(name=name, arrow=value, level=level, kind="text" if text else "category", dtype=np.dtype("<i4"))
     if pa.types.is_timestamp(value):
         unit = value.unit + (f", {value.tz}" if value.tz else "")
-        return Field(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+        return ColumnPlan(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
     if pa.types.is_date(value):
         unit = "s" if pa.types.is_date32(value) else "ms"
-        return Field(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+        return ColumnPlan(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
     if pa.types.is_time(value) or pa.types.is_duration(value):
-        return Field(name=name, arrow=value, level=level, kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
+        return ColumnPlan(name=name, arrow=value, level=level, kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
     natural = _number_type(name, value, where)
     if asked == "bfloat16":
-        return Field(name=name, arrow=value, level=level, kind="bfloat16", dtype=np.dtype("<u2"))
-    return Field(name=name, arrow=value, level=level, kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural)
+        return ColumnPlan(name=name, arrow=value, level=level, kind="bfloat16", dtype=np.dtype("<u2"))
+    return ColumnPlan(
+        name=name, arrow=value, level=level, kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural
+    )
 
 
 def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
@@ -146,16 +148,16 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wide:
+class WidePlan:
     """The sources that give series, with the columns of each, and the column that all series share."""
 
-    sources: Sequence[Source]
+    sources: Sequence[DataSource]
     schemas: Sequence[pa.Schema]
-    value: Field
+    value: ColumnPlan
     notes: tuple[str, ...]
 
 
-def select_columns(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> list[pa.Schema]:
+def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> list[pa.Schema]:
     """What is wanted of each source: the named columns that it has, or all, and the time.
 
     A column without a value takes the type that it has in other files, so that a file without rows fits beside them.
@@ -180,7 +182,7 @@ def select_columns(sources: Sequence[Source], schemas: Sequence[pa.Schema], opti
     return selected
 
 
-def _refuse_unknown(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> None:
+def _refuse_unknown(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> None:
     there = {name for schema in schemas for name in schema.names}
     asked = [*(("--columns", name) for name in options.columns or ()), *(("--dtype", name) for name in options.dtypes)]
     for role, name in asked:
@@ -197,7 +199,7 @@ def _refuse_unknown(sources: Sequence[Source], schemas: Sequence[pa.Schema], opt
             )
 
 
-def widen(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> Wide:
+def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> WidePlan:
     """Leave out what is no number, with notes, and find the type of the column that all series share."""
     kept = {schema: _numbers(schema, options) for schema in dict.fromkeys(schemas)}
     for source, schema in zip(sources, schemas, strict=True):
@@ -210,7 +212,7 @@ def widen(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Opti
         found = ", ".join(schemas[0].names[:20]) or "other columns"
         raise OptionError(f"--wide found no numeric column in {sources[0].label}{several}, only {found}.")
     fields = [field for schema in kept.values() for field in _fields(schema, options, sources[0].label)]
-    return Wide(
+    return WidePlan(
         sources=[sources[i] for i in giving],
         schemas=[kept[schemas[i]] for i in giving],
         value=_shared(fields),
@@ -218,17 +220,17 @@ def widen(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Opti
     )
 
 
-def _numbers(schema: pa.Schema, options: Options) -> pa.Schema:
+def _numbers(schema: pa.Schema, options: PackOptions) -> pa.Schema:
     """The columns that are series, and the time."""
     return pa.schema([(n, t) for n, t in zip(schema.names, schema.types, strict=True) if n == options.time or is_number(t)])
 
 
-def _fields(schema: pa.Schema, options: Options, where: str) -> list[Field]:
+def _fields(schema: pa.Schema, options: PackOptions, where: str) -> list[ColumnPlan]:
     pairs = [(name, kind) for name, kind in zip(schema.names, schema.types, strict=True) if name != options.time]
     return [make_field(n, t, level="step", asked=options.dtypes.get(n, options.dtype), where=where) for n, t in pairs]
 
 
-def _shared(fields: Sequence[Field]) -> Field:
+def _shared(fields: Sequence[ColumnPlan]) -> ColumnPlan:
     """The column `value`, in the type that holds those of all columns; what it would round is refused later."""
     halves = all(field.kind == "bfloat16" for field in fields)
     dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
@@ -237,7 +239,7 @@ def _shared(fields: Sequence[Field]) -> Field:
     return replace(fields[0], name="value", kind=kind, dtype=common.newbyteorder("<"), arrow=pa.float64(), is_shared=True)
 
 
-def _left_out(sources: Sequence[Source], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
+def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
     """A note for each name that is not numeric: in all files that have it, or in some."""
     without: dict[str, list[str]] = {}
     numeric: dict[str, str] = {}
@@ -256,7 +258,7 @@ def _left_out(sources: Sequence[Source], schemas: Sequence[pa.Schema], kept: dic
     return notes
 
 
-def _without_series(sources: Sequence[Source], giving: set[int], options: Options) -> list[str]:
+def _without_series(sources: Sequence[DataSource], giving: set[int], options: PackOptions) -> list[str]:
     names = [source.name for i, source in enumerate(sources) if i not in giving]
     of_those = " of those that --columns names" if options.columns is not None else ""
     return [f"no numeric column{of_those} in {_some(names)}: left out by --wide"] if names else []
@@ -276,17 +278,17 @@ _ENTRY_BYTES = 100  # what a source or a column takes in a manifest beside its n
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PackPlan:
     """What is read and what becomes of it."""
 
-    sources: Sequence[Source]
-    options: Options
+    sources: Sequence[DataSource]
+    options: PackOptions
     grouping: Grouping
     schemas: Sequence[pa.Schema]
     """What is asked of each source: the selected columns, with the key and the time among them. All alike, but with --wide."""
-    key: Field | None
-    step: tuple[Field, ...]
-    series: tuple[Field, ...]
+    key: ColumnPlan | None
+    step: tuple[ColumnPlan, ...]
+    series: tuple[ColumnPlan, ...]
     notes: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     """Names of files and folders that lie among the sources, and that no reader takes."""
@@ -308,7 +310,7 @@ class Plan:
         return names.index(self.options.time) if self.options.time in names else None
 
 
-def make_plan(sources: Sequence[Source], options: Options) -> Plan:
+def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
     """Look at the schema of every source and decide; raises `SchemaError` with all differences at once."""
     schemas = [source.schema() for source in sources]
     for source, schema in zip(sources, schemas, strict=True):
@@ -318,7 +320,7 @@ def make_plan(sources: Sequence[Source], options: Options) -> Plan:
     return _plan(sources, options, _unified(sources, schemas, options))
 
 
-def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
+def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
     """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
     block, and for integers that turn out to have gaps. With --wide each source has types of its own."""
     settled = _Settled(plan.schema, plan.options)
@@ -328,7 +330,7 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
     for source, schema in zip(plan.sources, plan.schemas, strict=True):
         if plan.grouping == "wide":
             settled = _Settled(schema, plan.options)
-        for task in source.read(schema if source.typed else None, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(schema if source.typed else None, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             table = task().table
             settled.look(source, table)
             rows += table.num_rows
@@ -345,12 +347,12 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
 class _Settled:
     """Types that hold all values looked at so far."""
 
-    def __init__(self, schema: pa.Schema, options: Options) -> None:
+    def __init__(self, schema: pa.Schema, options: PackOptions) -> None:
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._options = options
         self._gaps: set[str] = set()
 
-    def look(self, source: Source, table: pa.Table) -> None:
+    def look(self, source: DataSource, table: pa.Table) -> None:
         """Take in some more values."""
         for name, kind in self._types.items():
             column = table.column(name)
@@ -383,7 +385,7 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
 
 
-def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> NoReturn:
+def _refuse_misfit(source: DataSource, name: str, kind: pa.DataType) -> NoReturn:
     find = getattr(source, "find_misfit", None)
     found = find(name, kind) if find is not None else None
     place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""
@@ -394,7 +396,7 @@ def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> NoReturn:
     )
 
 
-def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> pa.Schema:
+def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> pa.Schema:
     """One schema for all sources, or an error that lists every way in which they differ."""
     first, differences = schemas[0], []
     names = _selected(first, sources[0], options)
@@ -433,7 +435,7 @@ def _word(kind: pa.DataType) -> str:
     return "text" if pa.types.is_string(plain) else str(plain)
 
 
-def _refuse_doubles(source: Source, schema: pa.Schema) -> None:
+def _refuse_doubles(source: DataSource, schema: pa.Schema) -> None:
     seen: dict[str, str] = {}
     for name in schema.names:
         normal = unicodedata.normalize("NFC", name)
@@ -442,7 +444,7 @@ def _refuse_doubles(source: Source, schema: pa.Schema) -> None:
         seen[normal] = name
 
 
-def _selected(schema: pa.Schema, source: Source, options: Options) -> list[str]:
+def _selected(schema: pa.Schema, source: DataSource, options: PackOptions) -> list[str]:
     for role, name in (("--series", options.series), ("--time", options.time), *(("--columns", n) for n in options.columns or ())):
         if name is not None and name not in schema.names:
             raise OptionError(f"{role} names {name!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
@@ -454,7 +456,7 @@ def _selected(schema: pa.Schema, source: Source, options: Options) -> list[str]:
     return [*dict.fromkeys(wanted), *dict.fromkeys(roles)]
 
 
-def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Plan:
+def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema) -> PackPlan:
     if options.dtypes:
         schema = pa.schema([(n, asked_type(t, options.dtypes.get(n))) for n, t in zip(schema.names, schema.types, strict=True)])
     lists = any(is_list(kind) for kind in schema.types)
@@ -488,7 +490,7 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
         raise OptionError(f"--time names {options.time!r}, which has one value a series in {where}; times are needed a step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
-    return Plan(
+    return PackPlan(
         sources=sources,
         options=options,
         grouping=grouping,
@@ -500,7 +502,7 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
     )
 
 
-def _refuse_large_manifest(sources: Sequence[Source], schema: pa.Schema) -> None:
+def _refuse_large_manifest(sources: Sequence[DataSource], schema: pa.Schema) -> None:
     """Before anything is read: a manifest has a line for every source and column (the commit checks the whole of it again)."""
     sources_bytes = sum(len(msgspec.json.encode(source.name)) + _ENTRY_BYTES for source in sources)
     columns_bytes = sum(len(msgspec.json.encode(name)) + _ENTRY_BYTES for name in schema.names)
@@ -512,7 +514,7 @@ def _refuse_large_manifest(sources: Sequence[Source], schema: pa.Schema) -> None
         )
 
 
-def _asked(name: str, kind: pa.DataType, options: Options) -> str | None:
+def _asked(name: str, kind: pa.DataType, options: PackOptions) -> str | None:
     """The type the user wants for a column: named, or the default where it is a number and not the time."""
     if name in options.dtypes or name == options.time:
         return options.dtypes.get(name)
@@ -520,10 +522,10 @@ def _asked(name: str, kind: pa.DataType, options: Options) -> str | None:
     return options.dtype if is_number(value.value_type if is_list(value) else value) else None
 
 
-def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
+def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
     value = plain_type(kind)
     if pa.types.is_string(value):
-        return Field(name=name, arrow=value, level="series", kind="text", dtype=np.dtype("|u1"))
+        return ColumnPlan(name=name, arrow=value, level="series", kind="text", dtype=np.dtype("|u1"))
     if pa.types.is_integer(value) or pa.types.is_timestamp(value) or pa.types.is_date(value):
         field = make_field(name, value, level="series", asked=None, where=where)
         return replace(field, dtype=np.dtype("<u8") if pa.types.is_uint64(value) else np.dtype("<i8"))
@@ -532,11 +534,13 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
     )
 
 
-def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()) -> Plan:
+def _wide_plan(
+    sources: Sequence[DataSource], options: PackOptions, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()
+) -> PackPlan:
     """Each numeric column of each source is a series of one column named value."""
     wide = widen(sources, schemas, options)
     _refuse_large_manifest(wide.sources, pa.schema([]))
-    return Plan(
+    return PackPlan(
         sources=wide.sources,
         options=options,
         grouping="wide",
@@ -551,7 +555,7 @@ def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa
 # Identity: whether sources and options are those of an earlier look, told by sizes, times and hashes.
 
 
-def stat_source(source: Source) -> tuple[int, int] | None:
+def stat_source(source: DataSource) -> tuple[int, int] | None:
     """Size and latest change of a source, to notice if it is written to; None in memory."""
     if source.path is None:
         return None
@@ -561,7 +565,7 @@ def stat_source(source: Source) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def _still_there(source: Source) -> Iterator[None]:
+def _still_there(source: DataSource) -> Iterator[None]:
     """It was there when the plan was made, so whatever the system refuses now is a change."""
     try:
         yield
@@ -575,7 +579,7 @@ def _files_of(path: Path) -> list[Path]:
     return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
 
 
-def hash_source(source: Source, stopping: threading.Event) -> str | None:
+def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
     """Hash all bytes of a source, for the manifest; ends early, with a hash of nothing, once the pack is `stopping`."""
     if source.path is None:
         return None
@@ -589,7 +593,7 @@ def hash_source(source: Source, stopping: threading.Event) -> str | None:
     return hasher.hexdigest()
 
 
-def fingerprint(plan: Plan, stats: list[tuple[int, int] | None]) -> str:
+def fingerprint(plan: PackPlan, stats: list[tuple[int, int] | None]) -> str:
     """What must be equal for a journal to be of this pack: all that shapes the result, and nothing else."""
     options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
     sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]

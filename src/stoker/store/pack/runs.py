@@ -22,15 +22,15 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.blocks import Block, PerSeries, concatenate, join_segments, sort_block
+from stoker.store.pack.blocks import PerSeries, RowBlock, concatenate, join_segments, sort_block
 from stoker.store.pack.values import fill_forward, from_bfloat16
-from stoker.store.shards import ColumnFile, Mark, Tally, TextFile
+from stoker.store.shards import ColumnFile, Mark, NonFiniteCount, TextFile
 
 Key = int | str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class RunLayout:
     """What the files of a run hold. None stands for text."""
 
     key: np.dtype[Any] | None
@@ -60,7 +60,7 @@ class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     equal_times: int
 
 
-class Disorder(Exception):
+class UnsortedTimesError(Exception):
     """Times of a series do not rise. Whoever catches it finds out where."""
 
     def __init__(self, key: Key, before: Any, behind: Any) -> None:
@@ -70,7 +70,7 @@ class Disorder(Exception):
         self.behind = behind
 
 
-class RepeatedKey(Exception):
+class RepeatedKeyError(Exception):
     """Two rows that are whole series have the same key."""
 
     def __init__(self, key: Key) -> None:
@@ -78,10 +78,10 @@ class RepeatedKey(Exception):
         self.key = key
 
 
-class Run:
+class SortedRun:
     """One run, growing at its end through a background writer."""
 
-    def __init__(self, folder: Path, number: int, layout: Layout, writer: Writer) -> None:
+    def __init__(self, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> None:
         self.number = number
         self.layout = layout
         self.num_series = 0
@@ -93,7 +93,7 @@ class Run:
         self.shortest = -1
         self.longest = 0
         self.equal_times = 0
-        self.tallies = [Tally() for _ in layout.step]
+        self.tallies = [NonFiniteCount() for _ in layout.step]
         self._folder = folder
         self.keys: ColumnFile | TextFile
         self.counts: ColumnFile
@@ -101,7 +101,7 @@ class Run:
         self.series: list[ColumnFile | TextFile]
 
     @classmethod
-    def create(cls, folder: Path, number: int, layout: Layout, writer: Writer) -> Run:
+    def create(cls, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> SortedRun:
         """Start an empty run in the work folder."""
         run = cls(folder, number, layout, writer)
         path = run._path
@@ -125,7 +125,7 @@ class Run:
         """All files of the run, always in the same order."""
         return [self.keys, self.counts, *self.step, *self.series]
 
-    def add(self, block: Block) -> None:
+    def add(self, block: RowBlock) -> None:
         """Append a block whose keys rise and are not below the last key. The block's arrays must not change any more."""
         block = block if self.layout.unique_keys else join_segments(block)
         if not len(block.keys):
@@ -152,15 +152,15 @@ class Run:
         write = partial(self._write, keys, done, step, series, first_step)
         self._writer.submit(write, block.num_bytes)
 
-    def _refuse_repeats(self, block: Block) -> None:
+    def _refuse_repeats(self, block: RowBlock) -> None:
         if not self.layout.unique_keys:
             return
         keys = block.keys
         if self.num_series and keys[0].as_py() == self.last_key:
-            raise RepeatedKey(keys[0].as_py())
+            raise RepeatedKeyError(keys[0].as_py())
         if not block.rises():
             texts = keys.to_pylist()
-            raise RepeatedKey(next(a for a, b in itertools.pairwise(texts) if a >= b))
+            raise RepeatedKeyError(next(a for a, b in itertools.pairwise(texts) if a >= b))
 
     def _count(self, counts: Array) -> None:
         if len(counts):
@@ -168,7 +168,7 @@ class Run:
             self.shortest = low if self.shortest < 0 else min(self.shortest, low)
             self.longest = max(self.longest, high)
 
-    def _checked(self, block: Block, *, continues: bool) -> list[Array]:
+    def _checked(self, block: RowBlock, *, continues: bool) -> list[Array]:
         """The step columns with times checked and gaps filled."""
         step = [np.ascontiguousarray(values) for values in block.step]
         starts = np.cumsum(block.counts) - block.counts
@@ -181,7 +181,7 @@ class Run:
             step[i] = fill_forward(step[i], starts, self._last_row[i] if continues and self._last_row else None)
         return step
 
-    def _check_times(self, times: Array, starts: Array, block: Block, continues: bool) -> None:
+    def _check_times(self, times: Array, starts: Array, block: RowBlock, continues: bool) -> None:
         """Times rise within each series; `starts` are the rows where a new series begins."""
         if not len(times):
             return
@@ -199,7 +199,7 @@ class Run:
         if bad.any():
             row = int(bad.argmax())
             segment = int(np.searchsorted(np.cumsum(block.counts), row, side="right"))
-            raise Disorder(block.keys[segment].as_py(), pairs[row].item(), times[row].item())
+            raise UnsortedTimesError(block.keys[segment].as_py(), pairs[row].item(), times[row].item())
 
     def _write(self, keys: pa.Array, counts: Array, step: Sequence[Array], series: Sequence[PerSeries], first_step: int) -> None:
         """On the writer's thread: hash and append everything."""
@@ -237,7 +237,7 @@ class Run:
         return finish
 
     @classmethod
-    def reopen(cls, folder: Path, mark: RunMark, layout: Layout, writer: Writer) -> Run | None:
+    def reopen(cls, folder: Path, mark: RunMark, layout: RunLayout, writer: BackgroundWriter) -> SortedRun | None:
         """Take up a run of an earlier process; None if its files are not as they were."""
         run = cls(folder, mark.number, layout, writer)
         path, marks = run._path, iter(mark.files)
@@ -254,7 +254,7 @@ class Run:
         run.keys, run.counts, run.step, run.series = keys, counts, step, series  # type: ignore[assignment]
         run._pending, run.shortest, run.longest = mark.pending, mark.shortest, mark.longest
         run.equal_times = mark.equal_times
-        run.tallies = [Tally(nan=nan or 0, inf=inf or 0, first_step=first) for nan, inf, first in mark.tallies]
+        run.tallies = [NonFiniteCount(nan=nan or 0, inf=inf or 0, first_step=first) for nan, inf, first in mark.tallies]
         run.num_series = run.keys.rows
         run.num_steps = run.step[0].rows
         if run.num_series:
@@ -311,7 +311,14 @@ class Sorter:
     """Takes blocks, writes runs. `runs` are the ones so far; only the last still grows."""
 
     def __init__(
-        self, folder: Path, layout: Layout, writer: Writer, *, sort_time: bool, run_bytes: int, runs: list[Run] | None = None
+        self,
+        folder: Path,
+        layout: RunLayout,
+        writer: BackgroundWriter,
+        *,
+        sort_time: bool,
+        run_bytes: int,
+        runs: list[SortedRun] | None = None,
     ) -> None:
         self.runs = runs or []
         self._gathered_bytes = 0
@@ -320,9 +327,9 @@ class Sorter:
         self._writer = writer
         self._sort_time = layout.time_index if sort_time else None
         self._run_bytes = run_bytes
-        self._gathered: list[Block] = []
+        self._gathered: list[RowBlock] = []
 
-    def add(self, block: Block) -> None:
+    def add(self, block: RowBlock) -> None:
         """Take a block. Its arrays must not change any more."""
         if not self._gathered and block.rises(self._sort_time) and self._follows(block):
             self._last().add(block)
@@ -343,12 +350,12 @@ class Sorter:
         if not self._follows(block):
             self.runs[-1].finish()
             self.runs[-1].close()  # it is only read from now on; a thousand runs must not hold a thousand descriptors
-            self.runs.append(Run.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
+            self.runs.append(SortedRun.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
         self._last().add(block)
         # Arrow keeps what it freed for later; a pack with little memory needs it back now (benchmarks/bench_memory.py).
         pa.default_memory_pool().release_unused()
 
-    def _follows(self, block: Block) -> bool:
+    def _follows(self, block: RowBlock) -> bool:
         """Whether a sorted block can be written behind all that is in the last run."""
         if not self.runs or not self.runs[-1].num_series or not len(block.keys):
             return True
@@ -359,12 +366,12 @@ class Sorter:
         # With a time to sort by, a series that goes on must not have to go in between.
         return (first, block.step[self._sort_time][0].item()) >= self.runs[-1].end
 
-    def _last(self) -> Run:
+    def _last(self) -> SortedRun:
         if not self.runs:
-            self.runs.append(Run.create(self._folder, 0, self._layout, self._writer))
+            self.runs.append(SortedRun.create(self._folder, 0, self._layout, self._writer))
         return self.runs[-1]
 
-    def finish(self) -> list[Run]:
+    def finish(self) -> list[SortedRun]:
         """Write what is left and return all runs, the last one finished too."""
         self.flush()
         if self.runs:
@@ -378,7 +385,7 @@ class Sorter:
 # the thread's work and is raised to the caller at its next call.
 
 
-class Writer:
+class BackgroundWriter:
     """Runs tasks in order on a thread of its own; at most `max_bytes` of their data wait at a time."""
 
     def __init__(self, max_bytes: int) -> None:

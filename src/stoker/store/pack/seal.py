@@ -13,18 +13,18 @@ from stoker._disk import remove_file
 from stoker._types import Array
 from stoker.store.interop import from_numpy, from_texts
 from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
-from stoker.store.pack.plan import Field, Plan
-from stoker.store.pack.runs import Run
+from stoker.store.pack.plan import ColumnPlan, PackPlan
+from stoker.store.pack.runs import SortedRun
 from stoker.store.pack.values import from_bfloat16
-from stoker.store.shards import ColumnFile, Tally, TextFile
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
 _PART = 1 << 20  # series handled at a time
 _NAMES = 1 << 16  # names made at a time: they may be long
 
 
 def seal_run(
-    run: Run,
-    plan: Plan,
+    run: SortedRun,
+    plan: PackPlan,
     *,
     work: Path,
     folder: Path,
@@ -65,7 +65,7 @@ def seal_run(
 class _Sealer:
     """What the columns share: the offsets of the (cut) series, and where a step lies in them."""
 
-    def __init__(self, run: Run, plan: Plan, work: Path, folder: Path) -> None:
+    def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path) -> None:
         self._run = run
         self._plan = plan
         self._work = work
@@ -120,7 +120,7 @@ class _Sealer:
         remove_file(path.with_name(path.name + "o"))
         return path
 
-    def places(self, tally: Tally) -> NonFinite:
+    def places(self, tally: NonFiniteCount) -> NonFinite:
         """Counts of a step column, with the place of the first as series and step."""
         if tally.first_step is None:
             return NonFinite(nan=0, inf=0, first=None)
@@ -140,7 +140,7 @@ class _Sealer:
         return int(self._offsets_file.read(index, index + 1)[0])
 
     def entry(
-        self, field: Field, values: Shard | None, texts: Text | None, missing: Mapping[str, int], nonfinite: NonFinite
+        self, field: ColumnPlan, values: Shard | None, texts: Text | None, missing: Mapping[str, int], nonfinite: NonFinite
     ) -> ColumnEntry:
         """The manifest's words for a column."""
         return ColumnEntry(
@@ -155,13 +155,13 @@ class _Sealer:
         )
 
     def series_entry(
-        self, field: Field, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]
+        self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]
     ) -> ColumnEntry:
         """A column with one value a series; cut series repeat theirs."""
         column = self._repeated(column)
         if isinstance(column, TextFile):
             return self.entry(field, None, column.seal(self._folder), missing, NonFinite(nan=0, inf=0, first=None))
-        tally = Tally()
+        tally = NonFiniteCount()
         for start in range(0, column.rows, _PART):
             values = column.read(start, min(start + _PART, column.rows))
             tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
@@ -193,7 +193,7 @@ class _Sealer:
         name = "series"
         while name in {field.name for field in self._plan.step}:
             name += "_"
-        field = Field(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
+        field = ColumnPlan(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
         column = TextFile.create(self._fresh("names"))
         while part := list(islice(names, _NAMES)):
             column.append(from_texts(part))

@@ -1,7 +1,7 @@
 """Arrow values become numbers: missing ones in-band, every cast checked. Nothing is rounded, cut or wrapped silently.
 
 Missing is NaN for floats, the least int64 for times, -1 for categories. Integers have no such number, so integers
-with gaps raise `Gaps`, and the plan makes them float64.
+with gaps raise `MissingIntegersError`, and the plan makes them float64.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
-from stoker.store.pack.plan import Field
+from stoker.store.pack.plan import ColumnPlan
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 Locate = Callable[[int], str]
 """From the index of a value to the words "row 12 of prices.csv"."""
 
 
-class Gaps(Exception):
+class MissingIntegersError(Exception):
     """An integer or boolean column turned out to have missing values."""
 
 
@@ -40,7 +40,7 @@ def missing_mask(values: pa.Array) -> Array:
     return to_numpy(pc.is_null(values, nan_is_null=True))
 
 
-def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
+def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     """The numbers of a `number`, `bfloat16`, `timestamp` or `duration` field, in its dtype."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
@@ -58,7 +58,7 @@ def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
     elif values.null_count:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
             where = locate(int(missing_mask(values).argmax()))
-            raise Gaps(
+            raise MissingIntegersError(
                 f"column {field.name!r} is missing in {where}, which {field.dtype} cannot say. "
                 "Choose a float type with --dtype, or --missing drop."
             )
@@ -67,7 +67,7 @@ def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
     return _cast(to_numpy(values), field, locate)
 
 
-def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
+def _refuse_inexact(values: pa.Array, field: ColumnPlan, locate: Locate) -> None:
     """Integers with gaps go through float64: each must survive that."""
     if pa.types.is_boolean(values.type):
         return
@@ -75,7 +75,7 @@ def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
     _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
 
 
-def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
+def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     if pa.types.is_date32(values.type):
         values = values.cast(pa.timestamp("s"))
     elif pa.types.is_date64(values.type):
@@ -97,7 +97,7 @@ def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
     return to_numpy(numbers)
 
 
-def _cast(values: Array, field: Field, locate: Locate) -> Array:
+def _cast(values: Array, field: ColumnPlan, locate: Locate) -> Array:
     """To the dtype asked for; a number that it cannot hold is an error (floats may round, but not overflow)."""
     if field.kind != "bfloat16":
         return _cast_number(values, field.dtype, field, locate)
@@ -108,7 +108,7 @@ def _cast(values: Array, field: Field, locate: Locate) -> Array:
     return halves
 
 
-def _cast_number(values: Array, target: np.dtype[Any], field: Field, locate: Locate) -> Array:
+def _cast_number(values: Array, target: np.dtype[Any], field: ColumnPlan, locate: Locate) -> Array:
     if values.dtype == target:
         return values
     with np.errstate(all="ignore"):
@@ -138,14 +138,14 @@ def _differs(values: Array, result: Array) -> Array:
     return np.asarray(bad)
 
 
-def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate, *, gaps: bool = False) -> None:
+def _refuse(bad: Array, values: Array, target: str, field: ColumnPlan, locate: Locate, *, gaps: bool = False) -> None:
     if bad.any():
         i = int(bad.argmax())
         what = f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly"
         raise BadValueError(f"{what}. {_advice(target, field, gaps=gaps)}")
 
 
-def _advice(target: str, field: Field, *, gaps: bool) -> str:
+def _advice(target: str, field: ColumnPlan, *, gaps: bool) -> str:
     """What to do where a type cannot hold a number. None is wider than float64; what that cannot hold is an integer."""
     if target != "float64":
         return "Choose a wider type with --dtype."
