@@ -26,12 +26,12 @@ def shrunk(
         patch.setattr(PackOptions, "run_bytes", property(lambda _: run_bytes))
         patch.setattr(packer, "FAN_IN", fan_in)
         patch.setattr(packer, "JOURNAL_BYTES", journal_bytes)
-        patch.setattr(merge, "Cursor", _SmallCursor)
+        patch.setattr(merge, "RunCursor", _SmallCursor)
         patch.setattr(csv, "line_blocks", partial(_small_lines, line_bytes))
         yield
 
 
-class _SmallCursor(merge.Cursor):
+class _SmallCursor(merge.RunCursor):
     def __init__(self, run: SortedRun, block_bytes: int, *more: Any) -> None:
         super().__init__(run, 1, *more)
 

@@ -21,7 +21,7 @@ _PART = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bin:
+class LengthBin:
     """Series whose length lies from `low` to `high`, both included."""
 
     low: int
@@ -30,7 +30,7 @@ class Bin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class StoreSummary:
     """What `stoker inspect` shows."""
 
     path: str
@@ -43,7 +43,7 @@ class Summary:
     shortest: int
     median: float
     longest: int
-    histogram: list[Bin]
+    histogram: list[LengthBin]
     columns: list[Column]
     notes: list[str]
     sources: list[SourceEntry]
@@ -82,12 +82,12 @@ class Summary:
         }
 
 
-def inspect(store: Store | str | os.PathLike[str]) -> Summary:
+def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
     """Summarise a store. Reads the offsets, never the values."""
     opened = store if isinstance(store, Store) else open_store(store)
     lengths = _Lengths(opened)
     manifest = opened.manifest
-    return Summary(
+    return StoreSummary(
         path=opened.name,
         digest=opened.digest,
         num_series=len(opened),
@@ -133,7 +133,7 @@ class _Lengths:
         high = lengths[int(np.searchsorted(ends, total // 2, side="right"))]
         return (low + high) / 2
 
-    def histogram(self) -> list[Bin]:
+    def histogram(self) -> list[LengthBin]:
         """At most 12 bins; their width grows with the length where lengths spread over more than one power of ten."""
         if not self._counts:
             return []
@@ -141,7 +141,7 @@ class _Lengths:
         bins = []
         for low, high in itertools.pairwise(edges):
             number = sum(count for length, count in self._counts.items() if low <= length < high)
-            bins.append(Bin(low=low, high=high - 1, num_series=number))
+            bins.append(LengthBin(low=low, high=high - 1, num_series=number))
         return bins
 
     def _edges(self, num_bins: int = 12) -> list[int]:
@@ -161,7 +161,7 @@ Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verified:
+class VerifyResult:
     """What was checked; there is no such value for a store that is damaged."""
 
     num_shards: int
@@ -169,7 +169,7 @@ class Verified:
     digest: str
 
 
-def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Verified:
+def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> VerifyResult:
     """Read every byte of a store; raises `StoreDamagedError` with shard, column and rows of all damage."""
     folder = Path(path)
     while True:
@@ -181,7 +181,7 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
                 raise  # nobody replaced the store while it was read: it is damaged
 
 
-def _verify(store: Store, folder: Path, report: Report | None) -> Verified:
+def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
     manifest = store.manifest
     if manifest is None:
         raise RuntimeError("a store on disk has a manifest")
@@ -199,7 +199,7 @@ def _verify(store: Store, folder: Path, report: Report | None) -> Verified:
     if damages:
         shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
         raise StoreDamagedError(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
-    return Verified(num_shards=len(list(manifests.shards(manifest))), num_bytes=total, digest=manifest.digest)
+    return VerifyResult(num_shards=len(list(manifests.shards(manifest))), num_bytes=total, digest=manifest.digest)
 
 
 def _named_shards(manifest: Manifest) -> Iterator[tuple[str, Shard]]:

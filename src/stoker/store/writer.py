@@ -61,24 +61,35 @@ def remove_debris(folder: Path) -> None:
 # The target: the folder that a new store goes to. A store may replace a store, in one step, and never something else.
 
 
-def replace_store(folder: Path, sources: Sequence[Path | None], write: Callable[[], Manifest], *, replace: bool) -> None:
-    """Have `write` make the shards of a new store in `folder`, then commit its manifest.
+@contextlib.contextmanager
+def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) -> Iterator[Callable[[Manifest], None]]:
+    """Hold the lock of `folder` while the block writes shards of a new store into it, and give the function that commits it.
 
-    Until then a store that is there stays as it was; without `replace` it is an error that there is one. `sources` are paths that
-    must not be the folder itself.
+    Until the commit a store that is there stays as it was; without `replace` it is an error that there is one. After an error
+    the folder is as before. `sources` are paths that must not be the folder itself.
     """
     check_target(folder, sources, replace=replace)
+
+    def commit(manifest: Manifest) -> None:
+        _commit(folder, manifest)
+        remove_debris(folder)
+        remove_work(folder)
+
     with _new_folders(folder), _disk.Lock(folder):
         _refuse_store(folder, replace=replace)  # another process may have made one between our check and our lock
         try:
-            _commit(folder, write())
-            remove_debris(folder)
-            remove_work(folder)
+            yield commit
         except Exception:
-            # What failed leaves nothing behind. (Ctrl-C is no Exception: its work stays, and the next pack goes on with it.)
+            # What failed leaves nothing behind. (Ctrl-C is not an Exception: its work stays, and the next pack resumes it.)
             with contextlib.suppress(DiskError):
                 _clean_up(folder)
             raise
+
+
+def replace_store(folder: Path, sources: Sequence[Path | None], write: Callable[[], Manifest], *, replace: bool) -> None:
+    """Write a store in one step: `write` makes the shards in `folder` and returns the manifest to commit; see `new_store`."""
+    with new_store(folder, sources, replace=replace) as commit:
+        commit(write())
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from tests.store.pack.runs import Segment, block, grouped, layout, read
 
-from stoker.store.pack.runs import BackgroundWriter, Sorter
+from stoker.store.pack.runs import Sorter
+from stoker.store.pack.threads import BackgroundWriter
 
 KEYS = {"int64": st.integers(-2, 3), "text": st.sampled_from("abcé")}
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)), max_size=4)

@@ -49,8 +49,8 @@ from stoker.store.formats.csv import Dialect
 from stoker.store.formats.tables import TableSource
 from stoker.store.interop import from_numpy, to_numpy
 from stoker.store.pack.options import PackOptions, parse_names, parse_threads
-from stoker.store.pack.packer import read_ahead
 from stoker.store.pack.plan import PackPlan, is_list, make_plan, plain_type
+from stoker.store.pack.threads import read_ahead
 from stoker.store.pack.values import one_array
 
 _ENOUGH = 1 << 20

@@ -12,10 +12,8 @@ Until the commit an existing store stays as it was. A pack that is killed goes o
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,12 +21,9 @@ import pyarrow as pa
 from stoker._disk import check_path
 from stoker.errors import SourceTooLargeError
 from stoker.store.formats.csv import Dialect
-from stoker.store.formats.discover import find_sources
 from stoker.store.pack.options import DEFAULT_MEMORY, Missing, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
-from stoker.store.pack.packer import Packing, Progress, quiet
-from stoker.store.pack.plan import make_plan
+from stoker.store.pack.packer import Packer, Progress, quiet
 from stoker.store.store import Store, open_store
-from stoker.store.writer import replace_store
 
 __all__ = ["pack"]
 
@@ -97,24 +92,10 @@ def pack(
         threads=parse_threads(threads),
     )
     with _enough_memory(options):
-        return _pack(source, folder, options, progress, replace=replace)
-
-
-def _pack(source: Any, folder: Path, options: PackOptions, progress: Progress, *, replace: bool) -> Store:
-    table = options.series is not None or options.time is not None
-    left_out: list[Path] = []
-    found = find_sources(source, dialect=options.dialect, table=table, wide=options.wide, left_out=left_out, limits=options.limits)
-    plan = dataclasses.replace(make_plan(found, options), left_out=_names(left_out))
-    paths = [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)]
-    with _frugal_arrow(options):
-        packing = Packing(plan, folder, progress)
-        replace_store(folder, paths, packing.run, replace=replace or packing.was_begun)
+        packer = Packer(source, folder, options, progress)
+        with _frugal_arrow(options):
+            packer.run(replace=replace)
     return open_store(folder)
-
-
-def _names(left_out: list[Path]) -> tuple[str, ...]:
-    """Names of what was left out, as Unicode: a manifest holds nothing else."""
-    return tuple(path.name.encode("utf-8", "backslashreplace").decode() for path in left_out)
 
 
 @contextlib.contextmanager

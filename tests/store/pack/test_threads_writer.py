@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from stoker.store.pack.runs import BackgroundWriter
+from stoker.store.pack.threads import BackgroundWriter
 
 
 def test_tasks_are_done_in_order_on_one_thread() -> None:
