@@ -182,7 +182,7 @@ def test_a_series_is_found_by_a_number_as_key(built: TinyStore) -> None:
 
 def test_without_a_key_nothing_can_be_found(tmp_path: Path) -> None:
     store = tiny_store(tmp_path / "store", columns=["price"]).open()
-    with pytest.raises(OptionError, match="packed without --series"):
+    with pytest.raises(OptionError, match="packed without series="):
         store.find("x")
 
 

@@ -182,7 +182,7 @@ class Store:
     def find(self, key: str | int) -> int:
         """The index of the (first) series with this key."""
         if self.key is None:
-            raise OptionError(f"{self.name} was packed without --series, so its series have numbers, not keys.")
+            raise OptionError(f"{self.name} was packed without series=, so its series have numbers, not keys.")
         column = self.schema[self.key]
         keys: Sequence[Any] | Array = column.texts if column.texts is not None else self._values[self.key]
         low, high = 0, len(self)

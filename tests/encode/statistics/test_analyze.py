@@ -228,7 +228,7 @@ def test_columns_of_a_mapping_keep_what_numpy_would_lose() -> None:
 def test_files_that_disagree_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": ["text"]}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaError, match=r"column 'x' of .*b.parquet is text, not double"):
+    with pytest.raises(SchemaError, match=r"column 'x' of .*b.parquet is string, not double"):
         analyze(tmp_path)
 
 

@@ -94,7 +94,7 @@ def test_encodings(text: Csv, encoding: str) -> None:
     ids=["header", "value", "late value", "key"],
 )
 def test_a_wrong_encoding_is_said(text: Csv, content: str) -> None:
-    with shrunk(), pytest.raises(SourceInvalidError, match=r"table.csv is not utf-8\. Pass the right --encoding, like latin-1"):
+    with shrunk(), pytest.raises(SourceInvalidError, match=r"table.csv is not utf-8\. Pass the right encoding=, like 'latin-1'"):
         text.pack(content.encode("latin-1"), series="key" if content.startswith("key") else None)
 
 
@@ -229,7 +229,7 @@ def test_too_many_columns_are_refused(text: Csv) -> None:
         text.pack(",".join(f"c{i}" for i in range(70_000)) + "\n" + ",".join("1" * 70_000) + "\n")
     wide = ",".join(f"c{i}" for i in range(5000)) + "\n" + ",".join("1" * 5000) + "\n"
     with pytest.raises(
-        SourceTooLargeError, match=r"has 5,000 columns, which make 5,001 .* at most 4,096\. Use --columns, or --wide"
+        SourceTooLargeError, match=r"has 5,000 columns, which make 5,001 .* at most 4,096\. Pass columns=\[...\], or wide=True"
     ):
         text.pack(wide)
     assert len(text.pack(wide, wide=True)) == 5000
@@ -279,7 +279,7 @@ def test_files_that_disagree_about_text_are_drift_unless_a_type_is_named(text: C
 def test_only_the_columns_asked_for_are_read(text: Csv) -> None:
     store = text.pack("a,b,c\n1,x,3\n4,y,6\n", columns="c,a")
     assert list(store.schema) == ["series", "c", "a"]
-    with pytest.raises(OptionError, match=r"--columns names 'd', but .*table.csv has the columns a, b, c\."):
+    with pytest.raises(OptionError, match=r"columns= names 'd', but .*table.csv has the columns a, b, c\."):
         text.pack("a,b,c\n1,2,3\n", columns="d")
 
 

@@ -97,7 +97,7 @@ def test_a_merge_holds_a_part_of_each_run(tmp_path: Path, table: pa.Table, monke
 
 
 def test_too_little_memory_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"--memory is 50 MB, but a pack needs at least \d+ MB"):
+    with pytest.raises(OptionError, match=r"memory= is 50 MB, but a pack needs at least \d+ MB"):
         pack({"x": [1]}, tmp_path / "out", memory="50MB")
 
 

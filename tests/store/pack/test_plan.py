@@ -30,7 +30,7 @@ DRIFTS = {
     "narrower float": (drifted(x=pa.array([1], pa.float32())), "column 'x' of .*b.parquet is float, not double"),
     "narrower int": (drifted(n=pa.array([1], pa.int32())), "column 'n' of .*b.parquet is int32, not int64"),
     "unsigned": (drifted(n=pa.array([1], pa.uint64())), "column 'n' of .*b.parquet is uint64, not int64"),
-    "text for number": (drifted(x=pa.array(["1.5"])), "column 'x' of .*b.parquet is text, not double"),
+    "text for number": (drifted(x=pa.array(["1.5"])), "column 'x' of .*b.parquet is string, not double"),
     "number for text": (drifted(k=pa.array([7])), "column 'k' of .*b.parquet is int64, not text"),
     "bool": (drifted(n=pa.array([True])), "column 'n' of .*b.parquet is bool, not int64"),
     "unit of time": (
@@ -78,8 +78,8 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     folder = tmp_path
     assert str(caught.value) == (
         f"4 differences from {folder}/a.parquet: {folder}/b.parquet has no column 'n'; "
-        f"column 'x' of {folder}/b.parquet is text, not double; {folder}/d.parquet has a column 'z' more; "
-        f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or name common columns with --columns."
+        f"column 'x' of {folder}/b.parquet is string, not double; {folder}/d.parquet has a column 'z' more; "
+        f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or name common columns with columns=[...]."
     )
 
 
@@ -146,29 +146,29 @@ def test_how_rows_are_grouped() -> None:
 @pytest.mark.parametrize(
     ("columns", "options", "error", "message"),
     [
-        ({"x": [1]}, {"series": "k"}, OptionError, "--series names 'k', but <dict> has the columns x"),
-        ({"x": [1]}, {"time": "t"}, OptionError, "--time names 't'"),
-        ({"x": [1]}, {"columns": ("y",)}, OptionError, "--columns names 'y'"),
-        ({"x": [1]}, {"dtypes": {"y": "int8"}}, OptionError, "--dtype names 'y'"),
+        ({"x": [1]}, {"series": "k"}, OptionError, "series= names 'k', but <dict> has the columns x"),
+        ({"x": [1]}, {"time": "t"}, OptionError, "time= names 't'"),
+        ({"x": [1]}, {"columns": ("y",)}, OptionError, "columns= names 'y'"),
+        ({"x": [1]}, {"dtypes": {"y": "int8"}}, OptionError, "dtype= names 'y'"),
         ({"k": [1]}, {"series": "k"}, OptionError, "has no column left to pack beside k"),
         (
             {"k": [1.5], "x": [1]},
             {"series": "k"},
             BadValueError,
-            "--series 'k' is double in <dict>; a key is text, a whole number, or",
+            "series='k' is double in <dict>; expected a string, an integer or",
         ),
-        ({"k": [True], "x": [1]}, {"series": "k"}, BadValueError, "--series 'k' is bool"),
-        ({"k": [1], "x": [1]}, {"series": "k", "time": "k"}, OptionError, "--time names 'k'"),
-        ({"t": ["noon"], "x": [1]}, {"time": "t"}, BadValueError, "the time column 't' of <dict> is text that is not ISO 8601"),
-        ({"t": [1], "x": [[1.0]]}, {"time": "t"}, OptionError, "--time names 't', which has one value a series"),
+        ({"k": [True], "x": [1]}, {"series": "k"}, BadValueError, "series='k' is bool"),
+        ({"k": [1], "x": [1]}, {"series": "k", "time": "k"}, OptionError, "time= names 'k'"),
+        ({"t": ["noon"], "x": [1]}, {"time": "t"}, BadValueError, "the time column 't' of <dict> is a string that is not ISO 8601"),
+        ({"t": [1], "x": [[1.0]]}, {"time": "t"}, OptionError, "time= names 't', which has one value per series"),
         (
             {"w": ["a"], "x": [1]},
             {"dtypes": {"w": "int8"}},
             BadValueError,
-            "column 'w' of <dict> is text, so it cannot become int8",
+            "column 'w' of <dict> is a string, so it cannot become int8",
         ),
-        ({"x": [[1.0]]}, {"wide": True}, OptionError, "--wide is for tables with a number a cell"),
-        ({"w": ["a"]}, {"wide": True}, OptionError, "--wide found no numeric column in <dict>, only w"),
+        ({"x": [[1.0]]}, {"wide": True}, OptionError, "wide=True needs tables with one number per cell"),
+        ({"w": ["a"]}, {"wide": True}, OptionError, "wide=True found no numeric column in <dict>, only w"),
         (
             {"x": pa.array([{"a": 1}])},
             {},

@@ -154,7 +154,7 @@ def test_missing_floats_are_nan(kind: pa.DataType, asked: str | None) -> None:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.bool_()])
 def test_integers_with_gaps_ask_for_a_wider_type(kind: pa.DataType) -> None:
     values = pa.array([1, None], pa.int64()).cast(kind)
-    with pytest.raises(MissingIntegersError, match=r"column 'v' is missing in row 2 of table.csv, which \w+ cannot say"):
+    with pytest.raises(MissingIntegersError, match=r"column 'v' is missing in row 2 of table.csv, which \w+ cannot store"):
         to_numbers(values, field(kind, None), locate)
     assert to_numbers(values, field(pa.float64(), None), locate).tolist()[0] == 1.0
 

@@ -129,11 +129,11 @@ def pack_sequences(
 
 @contextlib.contextmanager
 def _naming_the_key() -> Iterator[None]:
-    """A pack calls the key --series."""
+    """A pack calls the key `series`."""
     try:
         yield
     except (BadValueError, OptionError) as error:
-        raise type(error)(re.sub(r"^--series\b", "key", str(error))) from None
+        raise type(error)(re.sub(r"^series=", "key=", str(error))) from None
 
 
 def _listed(contexts: Any, key: str) -> TableColumn:

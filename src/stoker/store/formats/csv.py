@@ -50,12 +50,12 @@ class Dialect:
             value = getattr(self, name)
             absent = value is None or (value == "" and name == "quote")
             if not absent and (len(value) != 1 or not value.isascii() or value in "\r\n"):
-                raise OptionError(f"--{name} is {value!r}, but one ASCII character is expected.")
+                raise OptionError(f"{name}={value!r} is invalid; expected one ASCII character.")
         used = [one for one in (self.delimiter, self.quote, self.escape, self.decimal) if one]
         if len(set(used)) < len(used):
-            raise OptionError(f"two of --delimiter, --quote, --escape and --decimal are {max(used, key=used.count)!r}. Change one.")
+            raise OptionError(f"two of delimiter=, quote=, escape= and decimal= are {max(used, key=used.count)!r}. Change one.")
         if self.skip < 0:
-            raise OptionError(f"--skip is {self.skip}, but at least 0 lines are left out.")
+            raise OptionError(f"skip={self.skip} is invalid; expected a number of lines, at least 0.")
 
 
 def fields_of(line: str, dialect: Dialect) -> list[str]:
@@ -176,7 +176,7 @@ class CsvSource(DataSource):
         if found > most:
             raise SourceTooLargeError(
                 f"{self.path} has {found:,} columns; at most {most:,} can be read. "
-                f"{'Give more --memory.' if most < MAX_FIELDS else 'Split the file.'}"
+                f"{'Pass a larger memory=.' if most < MAX_FIELDS else 'Split the file.'}"
             )
 
     def _with_whole_header(self, lines: list[bytes]) -> list[bytes]:
@@ -196,7 +196,7 @@ class CsvSource(DataSource):
 
     def _refuse_encoding(self, where: str = "") -> NoReturn:
         raise SourceInvalidError(
-            f"{where}{self.path} is not {self._given.encoding}. Pass the right --encoding, like latin-1, cp1252 or utf-16."
+            f"{where}{self.path} is not {self._given.encoding}. Pass the right encoding=, like 'latin-1', 'cp1252' or 'utf-16'."
         )
 
     def _head(self) -> tuple[bytes, bool]:
@@ -211,7 +211,7 @@ class CsvSource(DataSource):
             if len(head) > most:
                 raise SourceTooLargeError(
                     f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a table in text? "
-                    "If it is, give more --memory."
+                    "If it is, pass a larger memory=."
                 )
         return head, True
 
@@ -304,7 +304,7 @@ class CsvSource(DataSource):
             shown = (found[4].strip().splitlines() or [""])[0][:60]
             raise SourceInvalidError(
                 f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
-                "Fix the line, or pass --delimiter or --quote."
+                "Fix the line, or pass delimiter= or quote=."
             )
         raise SourceInvalidError(f"{self.path} cannot be read as a table in text: {message.splitlines()[0]}")
 
@@ -326,7 +326,7 @@ class CsvSource(DataSource):
             if reason:
                 raise BadValueError(
                     f"column {name!r} of {self.path} holds {text[:60]} in row {rows_before.result() + i + 1:,}, {reason}. "
-                    f"Keep it as text with --dtype {name}=text, or leave the column out with --columns."
+                    f"Keep it as a string with dtype={{{name!r}: 'text'}}, or leave the column out with columns=[...]."
                 )
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:

@@ -86,7 +86,7 @@ class JsonRows:
                 raise SourceTooLargeError(
                     f"{self._source.label} has more than {most:,} different keys in its rows {texts.rows_before + 1:,} to "
                     f"{texts.rows_before + texts.count:,}, where columns are expected. Is one of them a value? "
-                    "If not, give more --memory."
+                    "If not, pass a larger memory=."
                 )
         return len(found)
 
@@ -140,7 +140,7 @@ class JsonRows:
             raise InferredTypeError(self._source, misfit.column)
         raise BadValueError(
             f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
-            f"Fix the file, pass --dtype {misfit.column}=text, or leave the column out with --columns."
+            f"Fix the file, pass dtype={{{misfit.column!r}: 'text'}}, or leave the column out with columns=[...]."
         )
 
     def find_misfit(self, texts: RowTexts, column: str, kind: pa.DataType) -> tuple[int, str] | None:
@@ -364,7 +364,7 @@ class JsonSource(DataSource):
             if len(starts) > min(MAX_COLUMNS, self.limits.columns):
                 raise SourceTooLargeError(
                     f"{self.path} is an object of more than {len(starts) - 1:,} keys; expected a table of columns. "
-                    "If it is one, give more --memory, or make it an array of objects."
+                    "If it is one, pass a larger memory=, or make it an array of objects."
                 )
             text.enter()
             if text.peek() == b"{":

@@ -183,7 +183,7 @@ class JsonText:
             if len(self._held) > self._max_value:
                 raise SourceTooLargeError(
                     f"{self._label} has a value of more than {readable_bytes(self._max_value)} at byte {self.position + 1:,}. "
-                    "Check the file, or give more --memory."
+                    "Check the file, or pass a larger memory=."
                 )
             self._pull()
 
@@ -245,7 +245,7 @@ class JsonText:
         if not scan.commas.size and scan.seen > self._max_element:
             raise SourceTooLargeError(
                 f"{self._label} has an element of more than {readable_bytes(self._max_element)} at byte {self.position + 1:,}. "
-                "Check the file, or give more --memory."
+                "Check the file, or pass a larger memory=."
             )
         fault = scan.look(self._held[scan.seen : scan.seen + PIECE_BYTES])
         if fault >= 0:

@@ -299,7 +299,7 @@ class NpzSource(DataSource):
             self._check_directory(len(members))
             most = min(MAX_MEMBERS, self.limits.columns)
             if len(members) > most:
-                more = " Give more --memory." if most < MAX_MEMBERS else ""
+                more = " Pass a larger memory=." if most < MAX_MEMBERS else ""
                 raise SourceTooLargeError(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
             for member in members:
                 column = member.filename.removesuffix(".npy")

@@ -44,7 +44,7 @@ class ParquetSource(DataSource):
         if most < found <= self.num_bytes:
             raise SourceTooLargeError(
                 f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
-                "Give more --memory, or write the file with fewer columns or larger row groups."
+                "Pass a larger memory=, or write the file with fewer columns or larger row groups."
             )
 
     @property
@@ -68,8 +68,8 @@ class ParquetSource(DataSource):
         names = self.schema().names if schema is None else schema.names
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
             raise SourceTooLargeError(
-                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this --memory. "
-                "Give more, or name fewer with --columns."
+                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this memory=. "
+                "Pass a larger one, or fewer columns=[...]."
             )
         with decoding(self.path, "Parquet"):
             # Texts come as dictionaries: they are few, repeated, and far smaller that way.

@@ -155,7 +155,7 @@ class _Decoder:
                 text = self._decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
                 raise SourceInvalidError(
-                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right --encoding."
+                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right encoding=."
                 ) from error
             if text or not data:
                 return text.encode()
@@ -199,7 +199,7 @@ def line_blocks(
                 raise SourceTooLargeError(
                     f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}"
                     f"{' (or a quote that is never closed)' if quote in rest and quote else ''}. "
-                    "Check the file and its --quote, or give more --memory."
+                    "Check the file and quote=, or pass a larger memory=."
                 )
             continue
         yield LineBlock(rest[:cut], position, position + cut)

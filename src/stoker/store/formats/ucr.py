@@ -244,7 +244,7 @@ class TsSource(LineSource):
         if self._header.flags.get("timestamps", False):
             most = self.limits.line_bytes // _PAIR_SHARE
             if (found := row.count(b"(")) > most:
-                raise ValueError(f"{found:,} pairs of time and value found; at most {most:,} can be read, more with more --memory")
+                raise ValueError(f"{found:,} pairs of time and value found; at most {most:,} can be read. Pass a larger memory=")
             times, dimensions = _pairs(row)
             return _Case(dimensions, times, text)
         self._refuse_dimensions(row.count(b":") + 1)
@@ -499,7 +499,7 @@ class ArffSource(LineSource):
         if not univariate and not multivariate:
             raise SourceInvalidError(
                 f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
-                "attribute and a class. Pass --series or --time to read it as a table."
+                "attribute and a class. Pass series= or time= to read it as a table."
             )
         if multivariate and any(inner.kind != "number" for inner in attributes[0].inner or ()):
             raise SourceInvalidError(

@@ -105,8 +105,8 @@ def _enough_memory(options: PackOptions) -> Iterator[None]:
         yield
     except MemoryError as error:
         raise SourceTooLargeError(
-            f"the pack was given {options.memory_bytes >> 20:,} MB by --memory, but the system refused to give it that much. "
-            "Lower --memory, use --threads 1, or leave large columns out with --columns."
+            f"the pack may use {options.memory_bytes >> 20:,} MB (memory=), but the system did not provide that much. "
+            "Pass a smaller memory=, threads=1, or leave large columns out with columns=[...]."
         ) from error
 
 

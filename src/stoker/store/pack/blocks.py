@@ -212,9 +212,9 @@ class Shaper:
         self.categories = categories
         self._new_texts = new_texts
         self._firsts = np.cumsum([0, *(_num_series(plan, schema) for schema in plan.schemas)]) if plan.grouping == "wide" else None
-        """With --wide: the number of the first series of each source, and behind the last."""
+        """With `wide=True`: the number of the first series of each source, and the total."""
         self.wide_time: tuple[int, int | float] | None = None
-        """With --wide and a time: the source it was last seen in, and its value there."""
+        """With `wide=True` and a time: the source it was last seen in, and its value there."""
 
     def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
         """Shape one chunk. `number` is the source's place among all, `series_before` counts the rows of earlier chunks."""
@@ -242,7 +242,7 @@ class Shaper:
         return RowBlock(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
 
     def _keys_of(self, number: int) -> pa.Array:
-        """The series of a source where no column names them: one, or with --wide one a column."""
+        """The series of a source where no column names them: one, or with `wide=True` one per column."""
         first, end = (number, number + 1) if self._firsts is None else self._firsts[number : number + 2].tolist()
         return from_numpy(np.arange(first, end, dtype=np.int64))
 
@@ -315,7 +315,7 @@ class Shaper:
         field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
         if field.kind not in ("number", "timestamp", "duration"):
             raise BadValueError(
-                f"the time {name!r} of {locate(0)} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'."
+                f"the time {name!r} of {locate(0)} is a string that is not ISO 8601. Pass time_format=, like '%d/%m/%Y %H:%M'."
             )
         values = one_array(table.column(name))
         self._refuse_missing_time(values, field, locate)
@@ -329,7 +329,7 @@ class Shaper:
         falls[0] &= goes_on
         if falls.any():
             row = int(falls.argmax())
-            raise TimeOrderError(f"the time {name!r} in {locate(row)} does not rise over the row before it. Sort the file by time.")
+            raise TimeOrderError(f"the time {name!r} in {locate(row)} is not after the row before it. Sort the file by time.")
         self.wide_time = (number, times[-1].item())
 
     def _lists(self, table: pa.Table, source: DataSource, first_row: int, series_before: int) -> RowBlock:
@@ -413,4 +413,4 @@ def _locate_kept(kept: Array, locate: Locate, i: int) -> str:
 
 
 def _missing_error(name: str, where: str) -> BadValueError:
-    return BadValueError(f"column {name!r} is missing in {where}. Fix the file, or choose --missing keep, ffill or drop.")
+    return BadValueError(f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'.")

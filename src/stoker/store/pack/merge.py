@@ -239,7 +239,7 @@ def explain_disorder(plan: PackPlan, found: UnsortedTimesError) -> TimeOrderErro
                     last = (place, time, str(shown))
         rows_before += rows_here
     return TimeOrderError(
-        f"the times of series {found.key!r} do not rise: {found.before} is followed by {found.behind}. Pass --sort."
+        f"the times of series {found.key!r} do not increase: {found.before} is followed by {found.behind}. Pass sort=True."
     )
 
 
@@ -265,8 +265,8 @@ def _error(
     series = f" of {plan.key.name} {_shown_key(plan.key, found.key)}" if plan.key is not None else ""
     relation = "equals" if before[1] == behind[1] else "is before"
     return TimeOrderError(
-        f"the time {name!r}{series} does not rise: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
-        "Fix the rows, or pass --sort."
+        f"the time {name!r}{series} does not increase: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
+        "Fix the rows, or pass sort=True."
     )
 
 

@@ -49,18 +49,18 @@ class PackOptions:
 
     def __post_init__(self) -> None:
         if self.wide and self.series is not None:
-            raise OptionError("--wide makes each column a series, so it cannot be combined with --series. Use one of them.")
+            raise OptionError("wide=True makes each column a series, so it cannot be combined with series=. Use one of them.")
         if self.sort and self.time is None:
-            raise OptionError("--sort orders rows by time, so it needs --time COLUMN.")
+            raise OptionError("sort=True orders rows by time, so it needs time=.")
         if self.segment is not None and not 1 <= self.segment < 2**63:
             size = "at least 1 step" if self.segment < 1 else "less than 2^63 steps"
-            raise OptionError(f"--segment is {self.segment}, but a segment has {size}.")
+            raise OptionError(f"segment={self.segment} is invalid; a segment has {size}.")
         if self.missing not in get_args(Missing):
-            raise OptionError(f"--missing is {self.missing!r}; expected one of {', '.join(get_args(Missing))}.")
+            raise OptionError(f"missing={self.missing!r} is invalid; expected one of {', '.join(get_args(Missing))}.")
         if self.columns is not None and not self.columns:
-            raise OptionError("--columns names no column.")
+            raise OptionError("columns=[] names no column.")
         if self.memory_bytes < MIN_MEMORY_BYTES:
-            raise OptionError(f"--memory is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
+            raise OptionError(f"memory= is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
         parse_threads(self.threads)
 
     @property
@@ -115,9 +115,9 @@ def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | 
         elif default is None:
             default = _dtype_name(part)
         else:
-            raise OptionError(f"--dtype {given!r} names two types for all columns; write column=type for one of them.")
+            raise OptionError(f"dtype={given!r} names two types for all columns; write column=type for one of them.")
     if default in ("category", "text"):
-        raise OptionError(f"--dtype {default} for all columns makes no sense; write column={default}.")
+        raise OptionError(f"dtype={default!r} cannot apply to all columns; write 'column={default}'.")
     return default, named
 
 

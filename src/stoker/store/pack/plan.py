@@ -31,7 +31,7 @@ class ColumnPlan:
     """Of the stored numbers; of codes for categories; unused for text."""
     unit: str | None = None
     is_shared: bool = False
-    """Whether it is the one column that all series of --wide share: its type is then not chosen for a single input column."""
+    """Whether it is the one column that all series of `wide=True` share: its type is then not that of a single input column."""
 
 
 _TIME_UNITS = {"s", "ms", "us", "ns"}
@@ -80,7 +80,9 @@ def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None,
         value = pa.string()
     if pa.types.is_string(value):
         if asked not in (None, "category", "text"):
-            raise BadValueError(f"column {name!r} of {where} is text, so it cannot become {asked}. Leave it out with --columns.")
+            raise BadValueError(
+                f"column {name!r} of {where} is a string, so it cannot become {asked}. Leave it out with columns=[...]."
+            )
         text = level == "series" and not dictionary and asked != "category"
         return ColumnPlan(name=name, arrow=value, level=level, kind="text" if text else "category", dtype=np.dtype("<i4"))
     if pa.types.is_timestamp(value):
@@ -107,7 +109,7 @@ def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
     if pa.types.is_integer(value) or pa.types.is_floating(value):
         kind: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
         return kind.newbyteorder("<")
-    raise SourceInvalidError(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with --columns.")
+    raise SourceInvalidError(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with columns=[...].")
 
 
 def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.DataType | None:
@@ -178,7 +180,7 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
 
 def _refuse_unknown(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> None:
     there = {name for schema in schemas for name in schema.names}
-    asked = [*(("--columns", name) for name in options.columns or ()), *(("--dtype", name) for name in options.dtypes)]
+    asked = [*(("columns=", name) for name in options.columns or ()), *(("dtype=", name) for name in options.dtypes)]
     for role, name in asked:
         if name not in there:
             many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
@@ -188,8 +190,8 @@ def _refuse_unknown(sources: Sequence[DataSource], schemas: Sequence[pa.Schema],
     for source, schema in zip(sources, schemas, strict=True):
         if options.time is not None and options.time not in schema.names:
             raise OptionError(
-                f"--time names {options.time!r}, but {source.label} has the columns {', '.join(schema.names[:20])}. "
-                "Pack files with and without this time apart, or leave --time out."
+                f"time= names {options.time!r}, but {source.label} has the columns {', '.join(schema.names[:20])}. "
+                "Pack files with and without this time separately, or leave time= out."
             )
 
 
@@ -198,13 +200,13 @@ def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: 
     kept = {schema: _numbers(schema, options) for schema in dict.fromkeys(schemas)}
     for source, schema in zip(sources, schemas, strict=True):
         if any(is_list(kind) for kind in schema.types):
-            raise OptionError(f"--wide is for tables with a number a cell, but {source.label} holds lists.")
+            raise OptionError(f"wide=True needs tables with one number per cell, but {source.label} holds lists.")
     least = 0 if options.time is None else 1
     giving = [i for i, schema in enumerate(schemas) if len(kept[schema]) > least]
     if not giving:
         several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
         found = ", ".join(schemas[0].names[:20]) or "other columns"
-        raise OptionError(f"--wide found no numeric column in {sources[0].label}{several}, only {found}.")
+        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.")
     fields = [field for schema in kept.values() for field in _fields(schema, options, sources[0].label)]
     return WidePlan(
         sources=[sources[i] for i in giving],
@@ -279,7 +281,7 @@ class PackPlan:
     options: PackOptions
     grouping: Grouping
     schemas: Sequence[pa.Schema]
-    """What is asked of each source: the selected columns, with the key and the time among them. All alike, but with --wide."""
+    """What is asked of each source: the selected columns, with the key and the time among them. All the same, except with `wide=True`."""
     key: ColumnPlan | None
     step: tuple[ColumnPlan, ...]
     series: tuple[ColumnPlan, ...]
@@ -316,7 +318,7 @@ def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
 
 def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
     """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
-    block, and for integers that turn out to have gaps. With --wide each source has types of its own."""
+    block, and for integers that turn out to have missing values. With `wide=True` each source has types of its own."""
     settled = _Settled(plan.schema, plan.options)
     schemas: list[pa.Schema] = []
     shared: dict[pa.Schema, pa.Schema] = {}
@@ -386,7 +388,7 @@ def _refuse_misfit(source: DataSource, name: str, kind: pa.DataType) -> NoReturn
     text = found[1][:20] if found else ""
     raise BadValueError(
         f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
-        f"Fix the file, pass --null {text!r} if it means missing, or --dtype {name}=text."
+        f"Fix the file, pass null={text!r} if it means missing, or dtype={{{name!r}: 'text'}}."
     )
 
 
@@ -419,14 +421,14 @@ def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], option
         shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
         raise SchemaError(
             f"{len(differences):,} difference{'s' if len(differences) > 1 else ''} from {sources[0].label}: {shown}. "
-            "Fix the files, or name common columns with --columns."
+            "Fix the files, or name common columns with columns=[...]."
         )
     return pa.schema([(name, types[name]) for name in names])
 
 
 def _word(kind: pa.DataType) -> str:
     plain = plain_type(kind)
-    return "text" if pa.types.is_string(plain) else str(plain)
+    return "string" if pa.types.is_string(plain) else str(plain)
 
 
 def _refuse_doubles(source: DataSource, schema: pa.Schema) -> None:
@@ -439,12 +441,12 @@ def _refuse_doubles(source: DataSource, schema: pa.Schema) -> None:
 
 
 def _selected(schema: pa.Schema, source: DataSource, options: PackOptions) -> list[str]:
-    for role, name in (("--series", options.series), ("--time", options.time), *(("--columns", n) for n in options.columns or ())):
+    for role, name in (("series=", options.series), ("time=", options.time), *(("columns=", n) for n in options.columns or ())):
         if name is not None and name not in schema.names:
             raise OptionError(f"{role} names {name!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
     unknown = [name for name in options.dtypes if name not in schema.names]
     if unknown:
-        raise OptionError(f"--dtype names {unknown[0]!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
+        raise OptionError(f"dtype= names {unknown[0]!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
     wanted = schema.names if options.columns is None else list(options.columns)
     roles = [name for name in (options.series, options.time) if name is not None and name not in wanted]
     return [*dict.fromkeys(wanted), *dict.fromkeys(roles)]
@@ -468,7 +470,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
     if total > MAX_COLUMNS:
         raise SourceTooLargeError(
             f"{where} has {len(schema):,} columns, which make {total:,} with the names of the series, but a store has at most "
-            f"{MAX_COLUMNS:,}. Use --columns, or --wide for a series each."
+            f"{MAX_COLUMNS:,}. Pass columns=[...], or wide=True for one series per column."
         )
     _refuse_large_manifest(sources, schema)
     if not step:
@@ -477,11 +479,11 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
     for field in step:
         if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
             raise BadValueError(
-                f"the time column {field.name!r} of {where} is text that is not ISO 8601. "
-                "Pass --time-format, like '%d/%m/%Y %H:%M'."
+                f"the time column {field.name!r} of {where} is a string that is not ISO 8601. "
+                "Pass time_format=, like '%d/%m/%Y %H:%M'."
             )
     if options.time is not None and all(field.name != options.time for field in step):
-        raise OptionError(f"--time names {options.time!r}, which has one value a series in {where}; times are needed a step.")
+        raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
     return PackPlan(
@@ -524,7 +526,7 @@ def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
         field = make_field(name, value, level="series", asked=None, where=where)
         return replace(field, dtype=np.dtype("<u8") if pa.types.is_uint64(value) else np.dtype("<i8"))
     raise BadValueError(
-        f"--series {name!r} is {_word(kind)} in {where}; a key is text, a whole number, or a date (and never missing)."
+        f"series={name!r} is {_word(kind)} in {where}; expected a string, an integer or a date (and no missing values)."
     )
 
 

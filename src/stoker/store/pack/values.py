@@ -59,8 +59,8 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
             where = locate(int(missing_mask(values).argmax()))
             raise MissingIntegersError(
-                f"column {field.name!r} is missing in {where}, which {field.dtype} cannot say. "
-                "Choose a float type with --dtype, or --missing drop."
+                f"column {field.name!r} is missing in {where}, which {field.dtype} cannot store. "
+                "Choose a float type with dtype=, or pass missing='drop'."
             )
         _refuse_inexact(values, field, locate)
         values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
@@ -148,12 +148,12 @@ def _refuse(bad: Array, values: Array, target: str, field: ColumnPlan, locate: L
 def _advice(target: str, field: ColumnPlan, *, gaps: bool) -> str:
     """What to do where a type cannot hold a number. None is wider than float64; what that cannot hold is an integer."""
     if target != "float64":
-        return "Choose a wider type with --dtype."
+        return "Choose a wider type with dtype=."
     if gaps:
-        return "Integers with gaps become float64: pass --missing drop, or leave this column out with --columns."
+        return "Integers with missing values become float64: pass missing='drop', or leave this column out with columns=[...]."
     if field.is_shared:
-        return "All series of --wide share one type: pack large integers apart from floats (with --columns), or leave them out."
-    return "Choose an integer type with --dtype, or leave this column out with --columns."
+        return "All series of wide=True share one type: pack large integers and floats separately (with columns=[...])."
+    return "Choose an integer type with dtype=, or leave this column out with columns=[...]."
 
 
 def from_bfloat16(halves: Array) -> Array:
@@ -202,8 +202,8 @@ class Categories:
             self._num_bytes += len(text)
         if len(self._codes) > MAX_CATEGORIES or self._num_bytes > MAX_TEXT_BYTES:
             raise SourceTooLargeError(
-                f"column {self._name!r} has more than {min(len(self._codes), MAX_CATEGORIES):,} distinct texts at {where}. "
-                "It is no category: leave it out with --columns, or use it as --series."
+                f"column {self._name!r} has more than {min(len(self._codes), MAX_CATEGORIES):,} distinct strings at {where}. "
+                "It is not a category: leave it out with columns=[...], or pass it as series=."
             )
         table = np.full(int(indices.max(initial=-1)) + 2, MISSING_CODE, dtype="<i4")
         table[used] = [MISSING_CODE if text is None else self._codes[text] for text in texts]
