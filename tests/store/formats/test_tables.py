@@ -31,7 +31,18 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "pandas Arrow": lambda: pa.table(COLUMNS).to_pandas(types_mapper=pd.ArrowDtype),
     "polars": lambda: pl.DataFrame(COLUMNS),
     "polars lazy": lambda: pl.DataFrame(COLUMNS).lazy(),
+    "Arrow stream": lambda: ArrowStream(pa.table(COLUMNS)),
 }
+
+
+class ArrowStream:
+    """What any other library gives: the Arrow PyCapsule interface and nothing else."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
 
 
 @pytest.mark.parametrize("how", MAKERS)
