@@ -200,11 +200,11 @@ def test_negative_control_without_limits_a_small_file_takes_more(narrow_zygote: 
 
 def without_counts(source: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
     """With the limits that do not depend on the memory lifted too."""
-    sources = "stoker.store.sources"
+    formats = "stoker.store.formats"
     with (
-        mock.patch(f"{sources}.ts.MAX_DIMENSIONS", 1 << 30),
-        mock.patch(f"{sources}.arff_header.MAX_ATTRIBUTES", 1 << 30),
-        mock.patch(f"{sources}.csv_table.MAX_FIELDS", 1 << 30),
+        mock.patch(f"{formats}.ucr.MAX_DIMENSIONS", 1 << 30),
+        mock.patch(f"{formats}.ucr.MAX_ATTRIBUTES", 1 << 30),
+        mock.patch(f"{formats}.csv.MAX_FIELDS", 1 << 30),
     ):
         return pack_without_limits(source, store, options)
 

@@ -11,12 +11,12 @@ import io
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -323,6 +323,7 @@ def _shown(text: bytes) -> str:
 
 MAX_HEADER_BYTES = 64 << 20  # what is kept of it has limits of its own
 _HEADER_BLOCK = 64 << 10
+_T, _U = TypeVar("_T"), TypeVar("_U")
 _INFLATION = 16
 """Lines and their parts are objects of Python while they are parsed: short rows take many times their text."""
 
@@ -334,6 +335,17 @@ class RowError(Exception):
         super().__init__(reason)
         self.index = index
         self.reason = reason
+
+
+def parse_each(rows: Iterable[_T], parse: Callable[[_T], _U]) -> list[_U]:
+    """Parse rows one by one; a `ValueError` becomes a `RowError` with the index of its row."""
+    parsed = []
+    for i, row in enumerate(rows):
+        try:
+            parsed.append(parse(row))
+        except ValueError as error:
+            raise RowError(i, str(error)) from error
+    return parsed
 
 
 class LineSource(DataSource):
