@@ -12,22 +12,15 @@ import msgspec
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task, decoding, inside
+from stoker.store.formats.base import Chunk, DataSource, FileSource, RowLocation, Task, decoding, inside, row_chunk
 from stoker.store.formats.tables import batch_chunks
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-class ArrowSource(DataSource):
+class ArrowSource(FileSource):
     """One IPC file. A position is a number of rows."""
-
-    path: Path
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
 
     def schema(self) -> pa.Schema:
         with decoding(self.path, "Arrow IPC"):
@@ -252,5 +245,4 @@ def _chunk(path: Path, batch: pa.RecordBatch, wanted: pa.Schema, row: int) -> Ch
             array = batch.column(batch.schema.get_field_index(field.name))
             array = array.storage if isinstance(array, pa.ExtensionArray) else array
             columns[field.name] = array.cast(field.type)
-    end = row + batch.num_rows
-    return Chunk(pa.table(columns), RowLocation(row, row), RowLocation(end, end))
+    return row_chunk(pa.table(columns), row)

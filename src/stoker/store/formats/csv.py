@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 
 from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task
+from stoker.store.formats.base import Chunk, FileSource, InferredTypeError, RowLocation, SizedTask, Task
 from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
 
 DELIMITERS = (",", ";", "\t", "|")
@@ -133,16 +133,13 @@ class _Layout:
     data_start: int
 
 
-class CsvSource(DataSource):
+class CsvSource(FileSource):
     """A delimited text table, plain or compressed. Its rows are steps; a position is a byte of its decoded text."""
 
     typed = False
-    path: Path
 
     def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self.num_positions = None if is_compressed(path) else self.num_bytes
         self._given = dialect
 

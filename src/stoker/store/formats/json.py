@@ -25,7 +25,7 @@ import pyarrow.json as pa_json
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import json_text
-from stoker.store.formats.base import Chunk, DataSource, InferredTypeError, RowLocation, SizedTask, Task
+from stoker.store.formats.base import Chunk, DataSource, FileSource, InferredTypeError, RowLocation, SizedTask, Task, row_chunk
 from stoker.store.formats.json_text import PIECE_BYTES, Elements, JsonText, keys_of
 from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
 
@@ -315,16 +315,13 @@ class _Layout:
     """Whether the one array is the whole document."""
 
 
-class JsonSource(DataSource):
+class JsonSource(FileSource):
     """One JSON document."""
 
-    path: Path
     typed = False
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self._rows = JsonRows(self)
 
     @cached_property
@@ -422,7 +419,7 @@ class JsonSource(DataSource):
 
     def _array_chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str]) -> Chunk:
         table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
-        return _chunk(table, texts.rows_before)
+        return row_chunk(table, texts.rows_before)
 
     def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
         """Cursors side by side: the first column decides how many rows a chunk has."""
@@ -462,7 +459,7 @@ class JsonSource(DataSource):
             )
             columns[name] = table.column(0)
         names = self._first.names if schema is None else schema.names
-        return _chunk(pa.table({name: columns[name] for name in names}), row)
+        return row_chunk(pa.table({name: columns[name] for name in names}), row)
 
     def _refuse_lengths(self) -> NoReturn:
         lengths = {}
@@ -497,11 +494,6 @@ def _texts(elements: Elements, row: int, column: str | None) -> RowTexts:
     return RowTexts(elements.lines, elements.count, row, column)
 
 
-def _chunk(table: pa.Table, row: int) -> Chunk:
-    end = row + table.num_rows
-    return Chunk(table, RowLocation(row, row), RowLocation(end, end))
-
-
 def _take_exactly(text: JsonText, count: int) -> Elements:
     """`count` elements, or all that are left; with a count of 0, what should not be there."""
     parts: list[Elements] = []
@@ -521,16 +513,13 @@ FIRST_BYTES = 1 << 20
 LIST_COLUMN = "sequence"
 
 
-class JsonLinesSource(DataSource):
+class JsonLinesSource(FileSource):
     """One file of JSON Lines. A position is a byte of the decoded text."""
 
-    path: Path
     typed = False
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self.num_positions = None if is_compressed(path) else self.num_bytes
         self._rows = JsonRows(self)
 

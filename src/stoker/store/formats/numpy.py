@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy_format
 
+from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
-from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task, decoding, read_fully
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, read_fully, row_chunk
 
 MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
@@ -133,7 +134,7 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
         raise SourceEmptyError(f"{label} has the shape {shape}, so it holds no value.")
 
 
-def to_arrow(values: np.ndarray[Any, Any], label: str) -> pa.Array:
+def to_arrow(values: Array, label: str) -> pa.Array:
     """One axis of values, of either byte order, as an Arrow array with the same bits; NaT becomes null."""
     native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     if native.dtype.kind == "b":
@@ -145,7 +146,7 @@ def to_arrow(values: np.ndarray[Any, Any], label: str) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, [None, pa.py_buffer(native)])
 
 
-def to_lists(values: np.ndarray[Any, Any], label: str) -> pa.Array:
+def to_lists(values: Array, label: str) -> pa.Array:
     """Two axes of values: one list a row."""
     rows, width = values.shape
     offsets = np.arange(rows + 1, dtype=np.int64) * width
@@ -161,18 +162,12 @@ COLUMN = "value"
 MAX_COLUMNS = 1 << 20
 
 
-class NpySource(DataSource):
+class NpySource(FileSource):
     """One `.npy` file. A position is a number of rows."""
 
-    path: Path
-
     def __init__(self, path: Path, name: str, *, wide: bool = False) -> None:
-        self.path = path
-        self.name = name
+        super().__init__(path, name)
         self.wide = wide
-        self.num_bytes = path.stat().st_size
-        if self.num_bytes == 0:
-            raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     @cached_property
     def _header(self) -> Header:
@@ -181,13 +176,10 @@ class NpySource(DataSource):
 
     @property
     def num_rows(self) -> int:
-        """Rows by the file's own account."""
+        """Rows according to the header."""
         return self._header.rows
 
-    @property
-    def num_positions(self) -> int:  # type: ignore[override]
-        """Positions are rows."""
-        return self.num_rows
+    num_positions = num_rows
 
     @property
     def _is_table(self) -> bool:
@@ -220,9 +212,9 @@ class NpySource(DataSource):
             else:
                 numbers = range(self._header.shape[1]) if wanted is None else wanted
                 table = pa.table({f"c{c}": to_arrow(values[:, i], self.label) for i, c in enumerate(numbers)})
-        return Chunk(table, RowLocation(begin, begin), RowLocation(end, end))
+        return row_chunk(table, begin)
 
-    def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> np.ndarray[Any, Any]:
+    def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> Array:
         header = self._header
         with self.path.open("rb") as file:
             if len(header.shape) == 2 and header.fortran_order:
@@ -231,7 +223,7 @@ class NpySource(DataSource):
         values = np.frombuffer(data, dtype=header.dtype).reshape(end - begin, *header.shape[1:])
         return values if wanted is None else values[:, wanted]
 
-    def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> np.ndarray[Any, Any]:
+    def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> Array:
         """Rows of an array whose columns lie one behind the other."""
         header = self._header
         size = header.dtype.itemsize
@@ -259,20 +251,9 @@ _MANY = 0xFFFF
 """Stands for a number that does not fit."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-Array = np.ndarray[Any, Any]
 
-
-class NpzSource(DataSource):
+class NpzSource(FileSource):
     """One `.npz` archive. A position is a number of rows."""
-
-    path: Path
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
-        if self.num_bytes == 0:
-            raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     @contextmanager
     def _archive(self) -> Iterator[zipfile.ZipFile]:
@@ -337,13 +318,10 @@ class NpzSource(DataSource):
 
     @property
     def num_rows(self) -> int:
-        """Rows by the archive's own account."""
+        """Rows according to the headers."""
         return next(iter(self._headers.values())).rows
 
-    @property
-    def num_positions(self) -> int:  # type: ignore[override]
-        """Positions are rows."""
-        return self.num_rows
+    num_positions = num_rows
 
     def schema(self) -> pa.Schema:
         return pa.schema([(name, _type(header)) for name, header in self._headers.items()])
@@ -367,8 +345,7 @@ class NpzSource(DataSource):
         columns = {}
         for name, values in arrays.items():
             columns[name] = (to_lists if values.ndim == 2 else to_arrow)(values, self._of(f"{name}.npy"))
-        end = row + len(next(iter(arrays.values())))
-        return Chunk(pa.table(columns), RowLocation(row, row), RowLocation(end, end))
+        return row_chunk(pa.table(columns), row)
 
     def _rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
         """Parts of `step` rows. With the last one the checksum of the member is compared."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task, decoding
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, row_chunk
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
@@ -19,15 +18,8 @@ _PAGE_SHARE = 2  # a page of every column is held while a row group is read, so 
 _BUFFER_BYTES = 1 << 18  # a column is read in parts of this size, not a row group at a time
 
 
-class ParquetSource(DataSource):
+class ParquetSource(FileSource):
     """One Parquet file. A position is a number of rows."""
-
-    path: Path
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
 
     @cached_property
     def _metadata(self) -> pq.FileMetaData:
@@ -49,12 +41,10 @@ class ParquetSource(DataSource):
 
     @property
     def num_rows(self) -> int:
-        """Rows by the file's own account."""
+        """Rows according to the footer."""
         return int(self._metadata.num_rows)
 
-    @property
-    def num_positions(self) -> int:  # type: ignore[override]
-        return self.num_rows
+    num_positions = num_rows
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -107,7 +97,7 @@ class ParquetSource(DataSource):
             part = batch.slice(begin - row)
             row += batch.num_rows
             if part.num_rows:
-                yield Chunk(pa.Table.from_batches([part]).select(names), RowLocation(begin, begin), RowLocation(row, row))
+                yield row_chunk(pa.Table.from_batches([part]).select(names), begin)
         if row != end:
             raise SourceInvalidError(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import OptionError, SourceInvalidError, StokerError
-from stoker.store.formats.base import Chunk, DataSource, RowLocation, Task
+from stoker.store.formats.base import DataSource, RowLocation, Task, row_chunk
 from stoker.store.store import Store
 
 
@@ -46,7 +46,7 @@ def batch_chunks(
             if part.num_rows:
                 table = pa.Table.from_batches([part])
                 table = table if schema is None else table.select(schema.names)
-                yield partial(Chunk, table, RowLocation(begin, begin), RowLocation(row, row))
+                yield partial(row_chunk, table, begin)
 
 
 def is_table(given: object) -> bool:

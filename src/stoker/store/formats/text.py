@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, DataSource, RowLocation, SizedTask, Task
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, SizedTask, Task
 
 MAX_LINE_BYTES = 128 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
@@ -323,7 +323,8 @@ def _shown(text: bytes) -> str:
 
 MAX_HEADER_BYTES = 64 << 20  # what is kept of it has limits of its own
 _HEADER_BLOCK = 64 << 10
-_T, _U = TypeVar("_T"), TypeVar("_U")
+_Row = TypeVar("_Row")
+_Parsed = TypeVar("_Parsed")
 _INFLATION = 16
 """Lines and their parts are objects of Python while they are parsed: short rows take many times their text."""
 
@@ -337,7 +338,7 @@ class RowError(Exception):
         self.reason = reason
 
 
-def parse_each(rows: Iterable[_T], parse: Callable[[_T], _U]) -> list[_U]:
+def parse_each(rows: Iterable[_Row], parse: Callable[[_Row], _Parsed]) -> list[_Parsed]:
     """Parse rows one by one; a `ValueError` becomes a `RowError` with the index of its row."""
     parsed = []
     for i, row in enumerate(rows):
@@ -348,17 +349,14 @@ def parse_each(rows: Iterable[_T], parse: Callable[[_T], _U]) -> list[_U]:
     return parsed
 
 
-class LineSource(DataSource):
+class LineSource(FileSource):
     """One file of rows, one a line, behind an optional header. A position is a byte of the decoded text."""
 
-    path: Path
     comments: tuple[bytes, ...] = ()
     """What lines that are not data begin with."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self.num_positions = None if is_compressed(path) else self.num_bytes
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats.base import (
     MAX_LIMITS,
@@ -28,6 +29,7 @@ from stoker.store.formats.base import (
     Task,
     inside,
     read_fully,
+    row_chunk,
 )
 from stoker.store.formats.json import JsonRows, RowTexts
 from stoker.store.formats.json_text import JsonText
@@ -160,8 +162,6 @@ def _is_count(number: Any) -> bool:
 COLUMN = "sequence"
 _PLACE = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
 _SCALES_BYTES = 1 << 20
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,8 +313,7 @@ class TimeMoeSource(DataSource):
         columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
         if COLUMN in wanted.names:
             columns[COLUMN] = self._list(sequences)
-        end = row + len(sequences.lengths)
-        return Chunk(pa.table({name: columns[name] for name in wanted.names}), RowLocation(row, row), RowLocation(end, end))
+        return row_chunk(pa.table({name: columns[name] for name in wanted.names}), row)
 
     def _list(self, sequences: SequenceEntries) -> pa.Array:
         bounds, values = self.values(sequences)
