@@ -82,7 +82,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"x": [np.zeros(3)], "y": [np.zeros(2)]}, r"column 'y' has other lengths .*series 0: 2 against 3"),
     ({"x": [np.zeros(3)], "y": [np.zeros(3)] * 2}, r"column 'y' has other lengths .*2 series against 1"),
     ({"x": np.zeros((2, 3)), "y": np.zeros((3, 3))}, r"column 'y' has shape \(3, 3\)"),
-    ({"x": np.zeros((2, 3)), "name": ["a"]}, "column 'name' has 1 texts, but there are 2 series"),
+    ({"x": np.zeros((2, 3)), "name": ["a"]}, "column 'name' has 1 strings, but there are 2 series"),
     ({"x": np.zeros((2, 3, 4, 5))}, "column 'x' has dtype float64 and 3 axes"),
     ({"x": np.array(["a", "b"])}, "column 'x' has dtype <U1"),
     ({"x": np.array([None, {}])}, "column 'x' has dtype object"),

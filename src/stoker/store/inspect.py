@@ -1,4 +1,4 @@
-"""Inspecting: what a store holds, in numbers that people ask for."""
+"""`inspect` summarises a store from its manifest and offsets; `verify` reads and hashes every byte."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PART = 1 << 22
 
 @dataclass(frozen=True, kw_only=True)
 class LengthBin:
-    """Series whose length lies from `low` to `high`, both included."""
+    """The number of series whose length is from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -83,7 +83,24 @@ class StoreSummary:
 
 
 def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
-    """Summarise a store. Reads the offsets, never the values."""
+    """Summarise a store: sizes, columns, missing values, lengths of series, sources. Reads the offsets, never the values.
+
+    Args:
+        store: a store, or the path of one.
+
+    Returns:
+        A summary; `to_dict` gives plain values for JSON.
+
+    Raises:
+        StoreNotFoundError: there is no store at the path.
+        ManifestError: the manifest breaks a rule of the format.
+        StoreDamagedError: a shard is missing, or has the wrong size.
+
+    Example:
+        >>> summary = inspect(Store.from_arrays(x=[[1.0, 2.0], [3.0]]))
+        >>> summary.num_series, summary.num_steps, summary.longest
+        (2, 3, 2)
+    """
     opened = store if isinstance(store, Store) else open_store(store)
     lengths = _Lengths(opened)
     manifest = opened.manifest
@@ -106,7 +123,7 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
 
 
 class _Lengths:
-    """Counts of each length, gathered in parts so that 48 million series need no large array."""
+    """Counts of each length, computed in parts so that 48 million series need no large array."""
 
     def __init__(self, store: Store) -> None:
         counts: dict[int, int] = {}
@@ -134,7 +151,7 @@ class _Lengths:
         return (low + high) / 2
 
     def histogram(self) -> list[LengthBin]:
-        """At most 12 bins; their width grows with the length where lengths spread over more than one power of ten."""
+        """At most 12 bins, of growing width where lengths span more than one power of ten."""
         if not self._counts:
             return []
         edges = self._edges()
@@ -154,15 +171,15 @@ class _Lengths:
         return [int(edge) for edge in edges]
 
 
-# Verifying: every byte of a store is read and compared with the hash that was taken when it was written.
+# Verify
 
 Report = Callable[[int, int], None]
-"""Gets bytes checked and bytes in all."""
+"""Gets the bytes checked so far, and their total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyResult:
-    """What was checked; there is no such value for a store that is damaged."""
+    """What `verify` checked in a store without damage."""
 
     num_shards: int
     num_bytes: int
@@ -170,7 +187,27 @@ class VerifyResult:
 
 
 def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> VerifyResult:
-    """Read every byte of a store; raises `StoreDamagedError` with shard, column and rows of all damage."""
+    """Read every byte of a store and compare it with the hashes of its manifest.
+
+    Args:
+        path: the folder of the store.
+        report: called with the bytes checked so far, and their total.
+
+    Returns:
+        The number of shards and bytes checked, and the digest of the store.
+
+    Raises:
+        StoreNotFoundError: there is no store at the path.
+        ManifestError: the manifest breaks a rule of the format.
+        StoreDamagedError: shards differ from their hashes; the message names shard, column and rows.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = Store.from_arrays(x=[1.0, 2.0]).save(folder + "/a.stoker")
+        ...     verify(folder + "/a.stoker").num_bytes
+        16
+    """
     folder = Path(path)
     while True:
         stamp = manifest_stamp(folder)
@@ -178,7 +215,7 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
             return _verify(open_store(folder), folder, report)
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
-                raise  # nobody replaced the store while it was read: it is damaged
+                raise  # the store was not replaced meanwhile, so it is damaged
 
 
 def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
@@ -229,22 +266,22 @@ def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callabl
 
 
 def _structure(store: Store, manifest: Manifest) -> Iterator[str]:
-    """What hashes cannot show: a store that was written with offsets that do not rise, or codes without a text."""
+    """What hashes cannot show: offsets that decrease, or codes without a category."""
     if manifest.offsets is not None and not _rises(store.offsets):
-        yield "the offsets fall somewhere"
+        yield "the offsets decrease somewhere"
     for name, column in store.schema.items():
         if column.texts is None:
             continue
         if not _rises(column.texts.offsets):
-            yield f"the text offsets of column {name!r} fall somewhere"
+            yield f"the text offsets of column {name!r} decrease somewhere"
         if column.kind == "category":
             codes = store.column(name)
             if len(codes) and (int(codes.min()) < -1 or int(codes.max()) >= len(column.texts)):
-                yield f"column {name!r} holds a code that has no text"
+                yield f"column {name!r} holds a code without a category"
 
 
 def _rises(offsets: np.ndarray[tuple[int, ...], np.dtype[np.int64]], part: int = 1 << 20) -> bool:
-    """Whether offsets never fall; part by part, so that 48 million need no second copy."""
+    """Whether offsets never decrease; in parts, so that 48 million need no second copy."""
     return all(
         bool((offsets[i + 1 : i + part + 1] >= offsets[i : i + part][: len(offsets) - i - 1]).all())
         for i in range(0, len(offsets), part)

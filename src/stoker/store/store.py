@@ -1,20 +1,19 @@
-"""The store: immutable columns of ragged series, mapped from disk or held in memory behind one interface.
+"""`Store`: immutable columns of ragged series, mapped from disk or held in memory behind one interface.
 
-Opening reads the manifest and maps the shards; it never reads values, so it costs the same for ten series and for
-48 million. What it hands out are read-only views; nothing is copied until the caller does.
+Opening reads the manifest and maps the shards. It never reads values, so it takes the same time for ten series and for 48 million.
+Columns and series are read-only views; nothing is copied until the caller does.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 
-from stoker._disk import check_path
+from stoker._disk import check_path, open_plain
 from stoker._types import Array
 from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import manifest as manifests
@@ -30,7 +29,13 @@ WORK_NAME = "work"
 
 
 class Series(Mapping[str, Any]):
-    """One series of a store: a mapping from column names to read-only views (or single values, per series)."""
+    """One series of a store: a mapping from column names to read-only arrays (or to single values, per series).
+
+    Example:
+        >>> series = Store.from_arrays(x=[[1.0, 2.0], [3.0]], name=["a", "b"])[0]
+        >>> series.num_steps, series["x"].tolist(), series["name"]
+        (2, [1.0, 2.0], 'a')
+    """
 
     __slots__ = ("_start", "_stop", "_store", "index")
 
@@ -62,7 +67,15 @@ class Series(Mapping[str, Any]):
 
 
 class Store:
-    """Columns of ragged series. `open` and `pack` make one on disk, `from_arrays` one in memory."""
+    """Columns of ragged series. `stoker.pack` and `stoker.open` give one on disk, `from_arrays` one in memory.
+
+    Example:
+        >>> store = Store.from_arrays(close=[[1.0, 2.0], [3.0]], symbol=["A", "B"])
+        >>> len(store), store.num_steps, store.lengths.tolist()
+        (2, 3, [2, 1])
+        >>> store[1]["close"].tolist()
+        [3.0]
+    """
 
     def __init__(
         self,
@@ -89,7 +102,20 @@ class Store:
 
     @classmethod
     def from_arrays(cls, *, lengths: Sequence[int] | Array | None = None, **columns: Any) -> Store:
-        """Build a store in memory from arrays; see `stoker.store.memory` for the shapes that are understood."""
+        """Build a store in memory.
+
+        Args:
+            lengths: the number of steps of each series, where columns hold the steps of all series end to end.
+            columns: a list of arrays (one per series), an array [series, steps] or [series, steps, width], one value per series,
+                or a list of strings.
+
+        Raises:
+            OptionError: a column has a type or shape that does not fit the others.
+
+        Example:
+            >>> Store.from_arrays(x=[0.5, 1.5, 2.5], lengths=[2, 1])[0]["x"].tolist()
+            [0.5, 1.5]
+        """
         from stoker.store.memory import store_from_arrays
 
         return store_from_arrays(columns, lengths=lengths)
@@ -122,7 +148,7 @@ class Store:
 
     @property
     def num_steps(self) -> int:
-        """Steps of all series together."""
+        """Total number of steps of all series."""
         return self._num_steps
 
     @property
@@ -141,7 +167,7 @@ class Store:
 
     @property
     def uniform_length(self) -> int | None:
-        """The length of all series, where they are equally long by construction."""
+        """The length of all series, where they have the same by construction; else None."""
         return self._length
 
     @property
@@ -167,20 +193,25 @@ class Store:
         return sum(v.nbytes for v in self._values.values()) + texts + offsets
 
     def column(self, name: str) -> Array:
-        """The whole flat column: one number (or row) a step, or a series."""
+        """The whole flat column: one number (or row) per step, or per series."""
         if name not in self._values:
             self._unknown(name)
         return self._values[name]
 
     def texts(self, name: str) -> Texts:
-        """The categories of a category column, or the texts of a text column."""
+        """The categories of a category column, or the strings of a text column."""
         column = self.schema.get(name) or self._unknown(name)
         if column.texts is None:
-            raise OptionError(f"column {name!r} of {self.name} holds {column.label}, not texts or categories.")
+            raise OptionError(f"column {name!r} of {self.name} holds {column.label}, not strings or categories.")
         return column.texts
 
     def find(self, key: str | int) -> int:
-        """The index of the (first) series with this key."""
+        """The index of the (first) series with this key.
+
+        Raises:
+            OptionError: the store has no key column.
+            KeyError: no series has this key.
+        """
         if self.key is None:
             raise OptionError(f"{self.name} was packed without series=, so its series have numbers, not keys.")
         column = self.schema[self.key]
@@ -191,17 +222,23 @@ class Store:
             low, high = (middle + 1, high) if keys[middle] < key else (low, middle)
         if low < len(self) and keys[low] == key:
             return low
-        # Keys of a column are sorted; names of files (and their columns) stand in the order of the files.
+        # Keys of a column are sorted; names of files (and their columns) are in the order of the files.
         for i, name in enumerate(keys if column.texts is not None else ()):
             if name == key:
                 return i
         raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
 
     def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory", replace: bool = False) -> Store:
-        """Write the store to a folder as it is, all or nothing, and open it there.
+        """Write the store to a folder, all or nothing, and open it there.
 
-        `note` says where the values are from. With `replace`, a store that is there already is replaced in one step, at the very
-        end; without it, that is an error.
+        Args:
+            path: the folder of the new store.
+            note: where the values are from, for the manifest.
+            replace: replace a store that is there already, in one step at the end.
+
+        Raises:
+            StoreExistsError: there is a store already, and `replace` is False.
+            DiskError: the disk refused an operation; the folder is as before.
         """
         from stoker.store.writer import save_store
 
@@ -209,7 +246,7 @@ class Store:
         return open_store(path)
 
     def to_arrow(self) -> pa.Table:
-        """One row a series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
+        """An Arrow table with one row per series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
         from stoker.store.interop import store_to_arrow
 
         return store_to_arrow(self)
@@ -230,7 +267,23 @@ class Store:
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:
-    """Open a packed store: checks the manifest and the size of every shard, reads no values."""
+    """Open a packed store: check the manifest and the size of every shard, and map the shards. Reads no values.
+
+    Args:
+        path: the folder of the store.
+
+    Raises:
+        StoreNotFoundError: there is no store at this path.
+        ManifestError: the manifest breaks a rule of the format.
+        StoreDamagedError: a shard is missing, or has the wrong size or header.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Store.from_arrays(x=[[1.0, 2.0], [3.0]]).save(folder + "/a.stoker")
+        ...     open_store(folder + "/a.stoker").lengths.tolist()
+        [2, 1]
+    """
     folder = check_path(path)
     while True:
         stamp = manifest_stamp(folder)
@@ -238,11 +291,11 @@ def open_store(path: str | os.PathLike[str]) -> Store:
             return _map(folder, read_manifest(folder))
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
-                raise  # nobody replaced the store between our two looks: it is damaged
+                raise  # the store was not replaced meanwhile, so it is damaged
 
 
 def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
-    """What differs whenever a pack has replaced the manifest, even by an equal one; None where there is none."""
+    """Changes whenever a pack replaces the manifest, even by an equal one; None where there is none."""
     try:
         found = (folder / MANIFEST_NAME).lstat()
     except OSError:
@@ -253,15 +306,12 @@ def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
 def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a store."""
     path = folder / MANIFEST_NAME
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
+    if not folder.is_dir():
         _explain_absence(folder)
-    except OSError as error:
-        raise ManifestError(f"{path} cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ManifestError(f"{path} is not a plain file.")
+    try:
+        fd = open_plain(path, ManifestError)
+    except FileNotFoundError:
+        _explain_absence(folder)
     try:
         # One byte more than allowed, so that the size rule can fire without reading a file of any size.
         with os.fdopen(fd, "rb") as file:
@@ -275,7 +325,7 @@ def _explain_absence(folder: Path) -> NoReturn:
     if not folder.exists():
         raise StoreNotFoundError(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
     if (folder / WORK_NAME).is_dir():
-        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again and it goes on.")
+        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again to resume it.")
     raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
 
 
@@ -316,10 +366,7 @@ def _check_text_offsets(folder: Path, ends: tuple[int, int], num_bytes: int, nam
 
 
 def check_staged(folder: Path, data: bytes) -> None:
-    """Refuse manifest bytes that `open_store` would refuse in this folder: all its rules, but nothing is mapped.
-
-    A writer calls it before it commits: `stoker.open` must not be the first to find out that a limit was passed.
-    """
+    """Refuse manifest bytes that `open_store` would refuse in this folder; nothing is mapped. Called before a commit."""
     manifest = manifests.load(data, str(folder / MANIFEST_NAME))
     for column in manifest.columns:
         if column.values is not None:
