@@ -201,7 +201,7 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
         ({"b": [1], "a": [1j]}, {}, BadValueError, r"column 'a' holds 1j \(complex\) in row 1, which is not a number"),
         ({"a": [1, np.int64(2)], "b": ["x", 1]}, {}, BadValueError, r"column 'b' holds 1 \(int\) in row 2"),
         ("nothing-here.csv", {}, SourceNotFoundError, "nothing-here.csv does not exist"),
-        (5, {}, OptionError, "int is no data: give a path"),
+        (5, {}, OptionError, "int is not data. Pass a path"),
     ],
 )
 def test_bad_input_is_named(source: Any, options: Any, error: type[Exception], told: str) -> None:

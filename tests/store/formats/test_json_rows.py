@@ -165,7 +165,7 @@ def test_values_of_another_kind_are_named(rows: JsonRows, kind: pa.DataType, lin
         ('{"a": 1', "Expecting ',' delimiter"),
         ('{"a": tru}', "Expecting value"),
         ('{"a": 1} {"a": 2}', "Extra data"),
-        ('{"a": 1, "a": 2}', "the key 'a' comes twice"),
+        ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
         ('{"a": 1e400}', "1e400 is too large a number"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         ('{"a": "\udcff"}', "utf-8"),

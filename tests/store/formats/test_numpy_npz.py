@@ -97,7 +97,7 @@ def damaged_checksum() -> bytes:
         (b"not a zip", SourceInvalidError, "not a .npz archive"),
         (archive(("x.npy", member(np.arange(4.0))))[:-30], SourceInvalidError, "not a .npz archive"),
         (damaged_checksum(), SourceInvalidError, "CRC"),
-        (bomb(), SourceInvalidError, "longer than it says: 50,000,160 bytes found, 160 expected"),
+        (bomb(), SourceInvalidError, "longer than declared: 50,000,160 bytes found, 160 expected"),
         (
             archive(("x.npy", member(np.arange(4.0))[:-8])),
             SourceInvalidError,

@@ -82,7 +82,7 @@ def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("float33", "'float33' is not a type of a column; expected one of bool int8"),
+        ("float33", "'float33' is not a column type; expected one of bool int8"),
         ("a=complex64", "'complex64' is not a type"),
         ("float32,int8", "names two types for all columns"),
         ("text", "dtype='text' cannot apply to all columns"),

@@ -48,8 +48,8 @@ DRIFTS = {
     "date for time": (drifted(t=pa.array([1], pa.date32())), r"column 't' of .*b.parquet is date32\[day\], not timestamp"),
     "list for number": (drifted(x=pa.array([[1.5]])), "column 'x' of .*b.parquet is large_list<item: double>, not double"),
     "missing column": (drifted(x=None), "b.parquet has no column 'x'"),
-    "extra column": (drifted(y=pa.array([1])), "b.parquet has a column 'y' more"),
-    "other name": (drifted(x=None, X=pa.array([1.5])), "b.parquet has no column 'x'; .*b.parquet has a column 'X' more"),
+    "extra column": (drifted(y=pa.array([1])), "b.parquet has an extra column 'y'"),
+    "other name": (drifted(x=None, X=pa.array([1.5])), "b.parquet has no column 'x'; .*b.parquet has an extra column 'X'"),
     "order": (
         {name: FIRST[name] for name in ("t", "k", "x", "n")},
         r"b.parquet has its columns in another order \(t, k, x, n\)",
@@ -78,7 +78,7 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     folder = tmp_path
     assert str(caught.value) == (
         f"4 differences from {folder}/a.parquet: {folder}/b.parquet has no column 'n'; "
-        f"column 'x' of {folder}/b.parquet is string, not double; {folder}/d.parquet has a column 'z' more; "
+        f"column 'x' of {folder}/b.parquet is string, not double; {folder}/d.parquet has an extra column 'z'; "
         f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or name common columns with columns=[...]."
     )
 

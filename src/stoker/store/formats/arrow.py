@@ -1,4 +1,4 @@
-"""Arrow IPC files and streams (`.arrow`, `.feather`, `.ipc`), validated in full before any value is believed."""
+"""Arrow: `ArrowSource` reads IPC files and streams, `HuggingFaceSource` the folders of `datasets`. Batches are validated in full."""
 
 from __future__ import annotations
 
@@ -57,21 +57,19 @@ class ArrowSource(FileSource):
 
 
 def refuse_cut_stream(path: Path) -> None:
-    """A stream that is cut between two batches reads like a shorter one; only its end mark shows that it is whole."""
+    """A stream that is cut between two batches reads like a shorter one; only its end mark shows that it is complete."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - len(_STREAM_END)))
         end = file.read()
     if end != _STREAM_END:
         raise SourceInvalidError(
-            f"{path} has no end mark after {size:,} bytes: it is cut off, or no Arrow stream. Fetch or make it again."
+            f"{path} has no end mark after {size:,} bytes: it is cut off, or not an Arrow stream. Fetch or make it again."
         )
 
 
-# Hugging Face `datasets` folders, as `save_to_disk` writes them: `state.json` and Arrow streams. `datasets` is not needed.
-#
-# Batches are mapped, validated in full before any value is believed, and cut into chunks. Compressed batches are refused:
-# `save_to_disk` writes none, and what they unpack to has no bound.
+# Hugging Face `datasets` folders, as `save_to_disk` writes them: `state.json` and Arrow streams. `datasets` itself is not needed.
+# Compressed batches are refused: `save_to_disk` writes none, and their unpacked size has no bound.
 
 STATE = "state.json"
 DICT = "dataset_dict.json"
@@ -131,7 +129,7 @@ class HuggingFaceSource(DataSource):
 
     @cached_property
     def _stored(self) -> pa.Schema:
-        """The columns as they are in the files, which must agree."""
+        """The columns of the files, which must agree."""
         first, *others = [self._schema_of(path) for path in self._streams]
         if not first.names:
             raise SourceEmptyError(f"{self._streams[0]} has no columns. Remove the folder, or leave it out of the pattern.")
@@ -208,7 +206,7 @@ def _messages(path: Path) -> Iterator[pa.ipc.Message]:
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether a record batch says that its buffers are compressed: field 3 of the table under field 2 of the message."""
+    """Whether a record batch declares compressed buffers: field 3 of the table under field 2 of the message."""
     data = memoryview(metadata)
     try:
         header = _field(data, struct.unpack_from("<I", data, 0)[0], 2)
@@ -218,7 +216,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer table is; None if it is not given."""
+    """The position of a field of a flatbuffer table; None if it is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     place = 4 + 2 * number
     if vtable < 0 or place + 2 > struct.unpack_from("<H", data, vtable)[0]:
@@ -228,7 +226,7 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Extension types, which only `datasets` knows, as what they are stored as."""
+    """The storage type of extension types, which only `datasets` knows."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 

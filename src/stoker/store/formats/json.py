@@ -1,9 +1,8 @@
-"""Texts of rows become Arrow columns: for `.jsonl`, `.json` and `meta.json` alike.
+"""JSON: `JsonRows` parses rows with Arrow, `JsonSource` reads `.json` documents, `JsonLinesSource` reads `.jsonl`.
 
-Arrow's parser does the work. It is fast, but a row that is `null` or nested deeply ends the process, lists that begin with
-null come out wrong where it guesses their type, and integers beyond int64 are rounded. So it is only given text and types
-that it is known to read rightly; all else, and all errors, go row by row through `json_values`. The law: what comes out is
-what the file says, or an error that names the row.
+Arrow's parser is fast, but a row that is `null` or deeply nested ends the process, lists that begin with null get a wrong inferred
+type, and integers beyond int64 are rounded. So it only gets text and types that it is known to read correctly; all else, and all
+errors, are parsed row by row (`json_text`). The result is exactly what the file says, or an error that names the row.
 """
 
 from __future__ import annotations
@@ -42,31 +41,31 @@ Types = Mapping[str, pa.DataType]
 
 @dataclass(frozen=True, slots=True)
 class RowTexts:
-    """Rows as text, one a line, and the number of rows before them."""
+    """Rows as text, one per line, and the number of rows before them."""
 
     lines: bytes
     count: int
     rows_before: int
     column: str | None = None
-    """Set where rows are not objects but plain values: the name of the one column they are."""
+    """Where rows are not objects but plain values: the name of their one column."""
 
 
 class JsonRows:
-    """The parser of one source, which it names in errors."""
+    """The parser of one source. Also used for the sequences of a `meta.json`."""
 
     def __init__(self, source: DataSource) -> None:
         self._source = source
 
     def types(self, texts: RowTexts) -> pa.Schema:
-        """The types that these rows suggest. A column of mixed types gets the first: it is an error only if it is asked for."""
+        """Infer the types of these rows. A column of mixed types gets the first: it is an error only if it is read."""
         num_keys = self._count_keys(texts)
         types: dict[str, pa.DataType] = {}
-        # A parser makes a column of every key, as long as all rows: rows that each have keys of their own are read some at a time.
+        # A parser makes a column as long as all rows for every key, so rows with many different keys are parsed in parts.
         for part in _in_parts(texts, max(1, self._source.limits.line_bytes // 2 // max(num_keys, 1))):
             types = json_text.merge_types(types, self._types_of(part))
         moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
         if moments:
-            with contextlib.suppress(BadValueError):  # a column of mixed lists: it stays what it is
+            with contextlib.suppress(BadValueError):  # a column of mixed lists stays as it is
                 types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
         return pa.schema([(name, _large(kind)) for name, kind in types.items()])
 
@@ -77,7 +76,7 @@ class JsonRows:
         return {field.name: _parsed_type(field.type) for field in table.schema}
 
     def _count_keys(self, texts: RowTexts) -> int:
-        """How many different keys there are, at any depth; too many are an error."""
+        """The number of different keys, at any depth; too many are an error."""
         most = self._source.limits.columns
         found: set[bytes] = set()
         for key in keys_of(texts.lines):
@@ -91,13 +90,13 @@ class JsonRows:
         return len(found)
 
     def suggest(self, texts: RowTexts, known: Collection[str]) -> pa.Table:
-        """The known columns with the types that these rows suggest; other keys are an error."""
+        """The known columns with the types inferred from these rows; other keys are an error."""
         found = self.types(texts)
         types = {name: found.field(name).type if name in found.names else pa.null() for name in known}
         return self.parse(texts, pa.schema(list(types.items())), known)
 
     def parse(self, texts: RowTexts, schema: pa.Schema, known: Collection[str]) -> pa.Table:
-        """The columns asked for, in their types. A key that is neither known nor asked for is an error."""
+        """The columns of `schema`. A key that is neither in it nor in `known` is an error."""
         types = dict(zip(schema.names, schema.types, strict=True))
         columns = self._columns(texts, types, {*known, *types})
         arrays = []
@@ -121,7 +120,7 @@ class JsonRows:
         return columns
 
     def _row_by_row(self, texts: RowTexts, reader: json_text.RowReader) -> dict[str, Any]:
-        """The slow, exact way, which also finds the row to blame."""
+        """The slow, exact parser, which also finds the row with an error."""
         for i, line in enumerate(texts.lines.split(b"\n")):
             row = texts.rows_before + i + 1
             try:
@@ -157,14 +156,14 @@ class JsonRows:
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """A type that Arrow's parser guessed, with texts left as texts."""
+    """A type that Arrow's parser inferred, with strings left as strings."""
     if pa.types.is_list(kind):
         return pa.list_(_parsed_type(kind.value_type))
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 
 def rows_of(chunk_bytes: int, num_columns: int) -> int:
-    """How many rows make a chunk of this size, whatever they are: a key that a row lacks takes as much as one that it has."""
+    """The most rows of a chunk of this size: a key that a row lacks takes as much memory as one that it has."""
     return max(1, chunk_bytes // (8 * max(num_columns, 1)))
 
 
@@ -180,15 +179,15 @@ def _in_parts(texts: RowTexts, max_rows: int) -> Iterator[RowTexts]:
 
 
 def _has_others(texts: RowTexts, known: Collection[str]) -> bool:
-    """Whether rows have keys that are not known, where not all of the known ones are parsed."""
+    """Whether rows have unknown keys."""
     found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
     return any(json.loads(b'"%b"' % key) not in known for key in found)  # a key may be written in several ways
 
 
 def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ignore", "error"]) -> pa.Table | None:
-    """Arrow's reading of the rows, or None where it cannot be trusted or finds a fault.
+    """The rows as parsed by Arrow, or None where it cannot be trusted or finds an error.
 
-    `others` says what becomes of keys without a type. To infer theirs makes a column of each, so these must have been counted.
+    `others` says what to do with keys without a type. "infer" makes a column of each, so count them before.
     """
     lines = texts.lines
     if texts.column is None and lines.count(b"\n{") + lines.startswith(b"{") != texts.count:
@@ -220,7 +219,7 @@ def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ig
 
 
 def _depth(lines: bytes) -> int:
-    """How deeply the text is nested, or more (brackets in strings count)."""
+    """An upper bound of the nesting depth (brackets in strings count)."""
     brackets = np.frombuffer(lines.translate(None, _NOT_BRACKETS), dtype=np.uint8)
     if not brackets.size:
         return 0
@@ -239,7 +238,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _may_be_rounded(array: pa.Array, lines: bytes) -> bool:
-    """Whether integers may have lost digits, or numbers have become infinite, on their way to floats."""
+    """Whether integers may have lost digits, or numbers may have become infinite, as floats."""
     values = _leaves(array)
     if pa.types.is_float32(values.type):
         return bool(pc.any(pc.is_inf(values)).as_py())
@@ -262,7 +261,7 @@ def _leaf(kind: pa.DataType) -> pa.DataType:
 
 
 def _moment_type(array: pa.Array) -> pa.DataType:
-    """The type of texts: timestamps if all are ISO 8601, without a zone, or in UTC if each has one."""
+    """The type of strings: timestamps if all are ISO 8601, without a zone, or in UTC if each has one."""
     given = _leaves(array).drop_null()
     if len(given) and _DATE.match(given[0].as_py()):
         for moment in _MOMENTS:
@@ -288,26 +287,26 @@ def _shown(line: bytes) -> str:
     return repr(text if len(line) <= 64 else text[:60] + "…")
 
 
-# JSON documents (`.json`): an array of objects, of lists or of numbers, or an object of equally long lists.
+# JSON documents (`.json`): an array of objects, of lists or of numbers, or an object of lists of the same length.
 #
 #     [{"a": 1}, {"a": 2}]      rows of columns, like JSON Lines
-#     [[1, 2, 3], [4, 5]]       a series a row, in the one column "sequence"
+#     [[1, 2, 3], [4, 5]]       one series per row, in the one column "sequence"
 #     [1, 2, 3]                 one series, in the one column "value"
-#     {"a": [1, 2], "b": [3, 4]}  the columns of a table, one behind the other
+#     {"a": [1, 2], "b": [3, 4]}  the columns of a table
 #
-# The document is read as a stream. Of an object, each column is read by a cursor of its own, so it is gone through once to
-# find where they begin. A position is a number of rows.
+# The document is read as a stream. Each column of an object is read by a cursor of its own, so the document is scanned once to find
+# where they begin. A position is a number of rows.
 
 NUMBER_COLUMN = "value"
 MAX_COLUMNS = 4096
 _INFLATION = 2
-_FIRST_ROWS = 100_000  # from which types are guessed: elements of two bytes are many to a megabyte
+_FIRST_ROWS = 100_000  # from which types are inferred: a megabyte has many elements of two bytes
 _NOTHING = Elements(b"", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the document is: the arrays to read side by side, and where they begin."""
+    """The arrays to read side by side, and where they begin."""
 
     starts: dict[str | None, int]
     """The byte before the opening bracket of each column; the key is None for an array of objects."""
@@ -422,10 +421,10 @@ class JsonSource(FileSource):
         return row_chunk(table, texts.rows_before)
 
     def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
-        """Cursors side by side: the first column decides how many rows a chunk has."""
+        """One cursor per column; the first column determines how many rows a chunk has."""
         names = self._first.names if schema is None else schema.names
         with ExitStack() as stack:
-            # All cursors are open at a time, so each holds its share of what one may.
+            # All cursors are open at a time, so each holds its share.
             piece = max(1 << 10, PIECE_BYTES // len(self._layout.starts))
             cursors = {str(name): stack.enter_context(self._open(name, piece)) for name in self._layout.starts}
             for text in cursors.values():
@@ -437,7 +436,7 @@ class JsonSource(FileSource):
                 row += next(iter(parts.values())).count
 
     def _side_by_side(self, cursors: dict[str, JsonText], share: int) -> dict[str, Elements] | None:
-        """Equally many elements of each column; None at the end of all."""
+        """The same number of elements of each column; None at the end of all."""
         parts: dict[str, Elements] = {}
         count: int | None = None
         for name, text in cursors.items():
@@ -475,7 +474,7 @@ class JsonSource(FileSource):
 
     def _skip(self, text: JsonText, num_rows: int) -> None:
         if (found := text.skip(num_rows)) < num_rows:
-            raise SourceInvalidError(f"{self.path} has {found:,} rows, but {num_rows:,} were read of it before. It was changed.")
+            raise SourceInvalidError(f"{self.path} has {found:,} rows, but {num_rows:,} were read before. It was changed.")
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
@@ -495,7 +494,7 @@ def _texts(elements: Elements, row: int, column: str | None) -> RowTexts:
 
 
 def _take_exactly(text: JsonText, count: int) -> Elements:
-    """`count` elements, or all that are left; with a count of 0, what should not be there."""
+    """`count` elements, or all that are left; with a count of 0, one that should not be there."""
     parts: list[Elements] = []
     missing = max(count, 1)
     while missing and (part := text.take(max_bytes=PIECE_BYTES, max_count=missing)) is not None:
@@ -504,10 +503,10 @@ def _take_exactly(text: JsonText, count: int) -> Elements:
     return Elements(b"\n".join(part.lines for part in parts), sum(part.count for part in parts))
 
 
-# JSON Lines (`.jsonl`, `.ndjson`): an object a line, or a list a line; compressed or not.
+# JSON Lines (`.jsonl`, `.ndjson`): one object or list per line; compressed or not.
 #
-# Objects of scalars are steps, objects with lists are whole series; a bare list is a series in the one column "sequence".
-# Keys that a row lacks are null. Keys that come up only behind the first block are an error: nothing is dropped silently.
+# Objects of scalars are steps, objects with lists are whole series; a bare list is a series in the one column "sequence". Keys that a
+# row lacks are null. Keys that first appear after the first block are an error: nothing is dropped silently.
 
 FIRST_BYTES = 1 << 20
 LIST_COLUMN = "sequence"
@@ -528,7 +527,7 @@ class JsonLinesSource(FileSource):
 
     @cached_property
     def _first(self) -> pa.Schema:
-        # Blocks end with a line break, so a last line without one would be left out if only one were looked at.
+        # Blocks end with a line break, so a last line without one is in a block of its own.
         lines: list[bytes] = []
         count = num_bytes = 0
         with closing(self._texts(RowLocation(), FIRST_BYTES)) as blocks:
@@ -547,7 +546,7 @@ class JsonLinesSource(FileSource):
 
     @cached_property
     def _column(self) -> str | None:
-        """The name of the one column if lines are lists and not objects; told by the first line."""
+        """The name of the one column if lines are lists and not objects, as the first line shows."""
         with closing(self._blocks(0, FIRST_BYTES)) as blocks:
             first = next((line for block in blocks if (line := block.data.lstrip())), b"")
         return LIST_COLUMN if first.startswith(b"[") else None

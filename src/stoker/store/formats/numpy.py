@@ -1,6 +1,7 @@
-"""The header of a `.npy` file, parsed strictly: plain numbers of known size, and exactly as many bytes as it declares.
+"""NumPy files: `NpySource` reads `.npy` arrays by position, `NpzSource` streams the arrays of `.npz` archives side by side.
 
-No code ever runs: object arrays are refused by their dtype, before any value is read.
+Headers are parsed strictly: plain numbers of known size, and exactly as many bytes as declared. No code ever runs: object arrays are
+refused by their dtype, before any value is read.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
 _TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
 _REFUSED = {
     "O": "Python objects, which could run code",
-    "U": "texts",
-    "S": "texts",
+    "U": "strings",
+    "S": "strings",
     "V": "records",
     "c": "complex numbers",
 }
@@ -39,7 +40,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header says: the type as it is in the file, the shape, and where values begin."""
+    """The type as it is in the file, the shape, and where values begin."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -72,7 +73,7 @@ class Header:
 
 
 def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
-    """Parse the header at the begin of `file`, which has `num_bytes` in all."""
+    """Parse the header at the start of `file`, which has `num_bytes` in total."""
     magic = file.read(npy_format.MAGIC_LEN)
     if magic[:6] != npy_format.MAGIC_PREFIX or len(magic) < npy_format.MAGIC_LEN:
         raise SourceInvalidError(f"{label} is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
@@ -96,7 +97,7 @@ def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
     parse: Any = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(prefix + text), max_header_size=MAX_HEADER_BYTES)
-    except Exception as error:  # NumPy's parser lets many kinds through, SyntaxError and RecursionError among them
+    except Exception as error:  # NumPy's parser raises many kinds, SyntaxError and RecursionError among them
         raise SourceInvalidError(
             f"{label} has a damaged .npy header: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
@@ -114,7 +115,7 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
                 f"{label} holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]')."
             )
     elif dtype.str[1:] not in _NUMBERS or dtype.names is not None or dtype.subdtype is not None:
-        what = _REFUSED.get(dtype.kind, "no plain numbers")
+        what = _REFUSED.get(dtype.kind, "values that are not plain numbers")
         raise SourceInvalidError(
             f"{label} holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like."
         )
@@ -122,7 +123,7 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
         raise SourceInvalidError(f"{label} has a damaged .npy header: shape {shape}.")
     expected = header.offset + header.values_bytes
     if num_bytes != expected:
-        state = "cut off" if num_bytes < expected else "longer than it says"
+        state = "cut off" if num_bytes < expected else "longer than declared"
         raise SourceInvalidError(
             f"{label} is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again."
         )
@@ -135,7 +136,7 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
 
 
 def to_arrow(values: Array, label: str) -> pa.Array:
-    """One axis of values, of either byte order, as an Arrow array with the same bits; NaT becomes null."""
+    """A 1-D array of either byte order as an Arrow array with the same bits; NaT becomes null."""
     native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     if native.dtype.kind == "b":
         if native.size and int(native.view(np.uint8).max()) > 1:
@@ -147,16 +148,14 @@ def to_arrow(values: Array, label: str) -> pa.Array:
 
 
 def to_lists(values: Array, label: str) -> pa.Array:
-    """Two axes of values: one list a row."""
+    """A 2-D array as one list per row."""
     rows, width = values.shape
     offsets = np.arange(rows + 1, dtype=np.int64) * width
     return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(values.reshape(-1), label))
 
 
-# `.npy` arrays, read in parts by position.
-#
-# One axis is one series of steps, in the column "value". Two axes are a series a row, as lists in the column "value"; or,
-# with `wide`, a table whose columns "c0", "c1", … are the second axis. Bits come out as they are in the file.
+# `.npy`: a 1-D array is one series of steps, in the column "value". A 2-D array has one series per row, as lists in the column "value";
+# or, with `wide`, it is a table whose columns "c0", "c1", … are the second axis. Bits are kept as they are in the file.
 
 COLUMN = "value"
 MAX_COLUMNS = 1 << 20
@@ -224,7 +223,7 @@ class NpySource(FileSource):
         return values if wanted is None else values[:, wanted]
 
     def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> Array:
-        """Rows of an array whose columns lie one behind the other."""
+        """Rows of an array in Fortran order."""
         header = self._header
         size = header.dtype.itemsize
         values = np.empty((end - begin, len(columns)), dtype=header.dtype)
@@ -239,16 +238,14 @@ class NpySource(FileSource):
         return data
 
 
-# `.npz` archives: each array is a column, and all are streamed side by side.
-#
-# Arrays of one axis are steps; beside arrays of two axes, which are a series a row, they are a value a series. Archives are
-# hostile input: a member must hold exactly the bytes that its own header declares, so nothing is unpacked beyond that.
+# `.npz`: each array is a column. 1-D arrays are steps; beside 2-D arrays, which have one series per row, they have one value per series.
+# Archives may be hostile: a member must hold exactly the bytes that its own header declares, so nothing is unpacked beyond that.
 
 MAX_MEMBERS = 4096
 MAX_FORTRAN_BYTES = 256 << 20
 _END_RECORD = struct.Struct("<4s4H2LH")
 _MANY = 0xFFFF
-"""Stands for a number that does not fit."""
+"""Stands for a count that does not fit."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
@@ -301,7 +298,7 @@ class NpzSource(FileSource):
         return headers
 
     def _check_directory(self, found: int) -> None:
-        """Compare the number of members with that in the archive's last record, so that none is lost unseen."""
+        """Compare the number of members with that in the last record of the archive, so that none is lost unnoticed."""
         with self.path.open("rb") as file:
             file.seek(max(0, self.num_bytes - _END_RECORD.size))
             record = file.read()
@@ -363,12 +360,12 @@ class NpzSource(FileSource):
                 yield np.frombuffer(data, dtype=header.dtype).reshape(count, *header.shape[1:])
 
     def _fortran_rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
-        """An array whose columns lie one behind the other has no row before its last column is read: it is held whole."""
+        """An array in Fortran order has no complete row before its last column is read: it is held in memory."""
         header = self._headers[name]
         if header.values_bytes > MAX_FORTRAN_BYTES:
             raise SourceTooLargeError(
                 f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; "
-                f"at most {MAX_FORTRAN_BYTES:,} can be turned. Save it with np.ascontiguousarray, or as a .npy file."
+                f"at most {MAX_FORTRAN_BYTES:,} can be transposed. Save it with np.ascontiguousarray, or as a .npy file."
             )
         whole = np.frombuffer(self._take(file, name, header.values_bytes), dtype=header.dtype).reshape(header.shape, order="F")
         for row in range(start, header.rows, step):

@@ -1,4 +1,4 @@
-"""Parquet: row groups decoded page by page, page checksums verified where they are written."""
+"""Parquet: row groups are decoded page by page; page checksums are verified where they exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ParquetSource(FileSource):
             return pq.read_metadata(self.path)
 
     def _refuse_footer(self) -> None:
-        """The footer describes every column of every row group, and takes many times its size when it is decoded."""
+        """Refuse a large footer: decoded, it takes many times its size."""
         with self.path.open("rb") as file:
             file.seek(max(0, self.num_bytes - 8))
             found = int.from_bytes(file.read(4), "little")
@@ -102,7 +102,7 @@ class ParquetSource(FileSource):
             raise SourceInvalidError(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 
     def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
-        """Bytes a row takes once decoded. The size in the footer is that before RLE is undone: it says only what texts take."""
+        """Bytes of a decoded row. The size in the footer is that before RLE decoding: it is right for strings only."""
         metadata = self._metadata.row_group(group)
         num_rows = max(int(metadata.num_rows), 1)
         fields = [self._schema.field(name) for name in names]
@@ -114,7 +114,7 @@ class ParquetSource(FileSource):
 
     def _list_bytes(self, file: pq.ParquetFile, group: int, names: set[str]) -> int:
         """Bytes of all values in list columns, from their counts."""
-        # Asked for the counts of a damaged column, Arrow ends the process; asked for a row of it, it raises: so that first.
+        # For the counts of a damaged column Arrow ends the process; for a row of it, it raises: so read a row first.
         next(file.iter_batches(1, row_groups=[group], columns=sorted(names)), None)
         metadata, schema = self._metadata.row_group(group), self._metadata.schema
         columns = [metadata.column(i) for i in range(metadata.num_columns) if _is_part(schema.column(i).path, names)]
@@ -122,7 +122,7 @@ class ParquetSource(FileSource):
 
 
 def _width(kind: pa.DataType) -> int:
-    """Bytes of one value; of texts and lists, those beside their content."""
+    """Bytes of one value; of strings and lists, without their content."""
     try:
         return max(int(kind.bit_width) // 8, 1)
     except ValueError:
@@ -130,7 +130,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _is_part(path: str, names: set[str]) -> bool:
-    """Whether a column of the file is, or lies below, one of the named columns; names may have dots of their own."""
+    """Whether a column of the file is, or is nested in, one of the named columns; names may contain dots."""
     parts = path.split(".")
     return any(".".join(parts[:i]) in names for i in range(1, len(parts) + 1))
 

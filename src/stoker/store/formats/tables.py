@@ -59,7 +59,7 @@ def is_table(given: object) -> bool:
 
 
 def table_source(given: Any) -> DataSource:
-    """See data in memory as a source; numbers are not copied."""
+    """Data in memory as a source; numbers are not copied."""
     name = type(given).__name__
     try:
         return TableSource(_table(given), f"<{name}>")

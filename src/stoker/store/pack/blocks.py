@@ -1,4 +1,9 @@
-"""Blocks: rows on their way to the disk, cut into segments of one series each."""
+"""Blocks: rows in memory, grouped into segments of one series each.
+
+RowBlock       segments end to end; `sort_block`, `concatenate`, `join_segments`
+key_stretches  rows with the same key
+Shaper         chunks of a source become blocks, as the plan says
+"""
 
 from __future__ import annotations
 
@@ -21,20 +26,20 @@ from stoker.store.pack.values import Categories, Locate, missing_mask, one_array
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
 PerSeries = Any
-"""One value a segment: a NumPy array of numbers, or an Arrow array of texts."""
+"""One value per segment: a NumPy array of numbers, or an Arrow array of strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Segments end to end. The steps of segment i are rows `counts[:i].sum()` and the `counts[i]` behind it."""
+    """Segments end to end. The steps of segment i are the `counts[i]` rows from `counts[:i].sum()` on."""
 
     keys: pa.Array
-    """One a segment: int64, uint64 or large_string."""
+    """One per segment: int64, uint64 or large_string."""
     counts: Array
     step: Sequence[Array]
-    """One array a column, all steps end to end."""
+    """One array per column, all steps end to end."""
     series: Sequence[PerSeries]
-    """One array a column, one value a segment."""
+    """One array per column, one value per segment."""
 
     @property
     def num_bytes(self) -> int:
@@ -43,11 +48,11 @@ class RowBlock:
 
     @property
     def sorting_bytes(self) -> int:
-        """Memory that sorting this block takes beside its result: the block, and numbers for each segment."""
+        """Memory that sorting this block needs besides its result: the block, and indices for each segment."""
         return self.num_bytes + len(self.keys) * (_TEXT_KEY_BYTES if pa.types.is_large_string(self.keys.type) else _KEY_BYTES)
 
     def rises(self, time_index: int | None = None) -> bool:
-        """Whether keys rise strictly, and with a time, whether times do not fall within a segment."""
+        """Whether keys increase strictly and, with a time, times do not decrease within a segment."""
         if len(self.keys) > 1 and not pc.all(pc.less(self.keys[:-1], self.keys[1:])).as_py():
             return False
         if time_index is None:
@@ -81,10 +86,7 @@ def _join(parts: Sequence[PerSeries]) -> PerSeries:
 
 
 def sort_block(block: RowBlock, time_index: int | None) -> RowBlock:
-    """Bring segments into the order of their keys; equal keys keep their order, or, with a time, rows follow the time.
-
-    Segments of one key are not joined here: whoever writes them does that.
-    """
+    """Sort segments by key; equal keys keep their order or, with a time, rows are sorted by it. Segments of one key are not joined."""
     codes = _codes(block.keys)
     order = stable_order(codes)
     counts = block.counts[order]
@@ -104,7 +106,7 @@ def sort_block(block: RowBlock, time_index: int | None) -> RowBlock:
 
 
 def _codes(keys: pa.Array) -> Array:
-    """Numbers in the order of the keys."""
+    """Integers in the order of the keys."""
     if not pa.types.is_large_string(keys.type):
         return to_numpy(keys)
     encoded = keys.dictionary_encode()
@@ -114,12 +116,12 @@ def _codes(keys: pa.Array) -> Array:
 
 
 def stable_order(values: Array) -> Array:
-    """What `np.argsort(values, kind="stable")` gives. NumPy sorts 16-bit numbers in linear time, so wider integers are
-    sorted by their 16-bit digits, the least first: several times faster (benchmarks/bench_sort.py)."""
+    """The result of `np.argsort(values, kind="stable")`. NumPy sorts 16-bit integers in linear time, so wider ones are sorted by their
+    16-bit digits, the lowest first: several times faster (benchmarks/bench_sort.py)."""
     if values.dtype.kind not in "iu" or len(values) < 2:
         return np.argsort(values, kind="stable")
     low, high = int(values.min()), int(values.max())
-    # Wraps around where the span exceeds int64, and comes out right all the same: differences fit into uint64.
+    # Wraps around where the span exceeds int64, and is still right: differences fit into uint64.
     rest = values.astype(np.uint64) - np.uint64(low % 2**64)
     order: Array = np.argsort((rest & np.uint64(0xFFFF)).astype(np.uint16), kind="stable")
     for shift in range(16, (high - low).bit_length(), 16):
@@ -129,7 +131,7 @@ def stable_order(values: Array) -> Array:
 
 
 def join_segments(block: RowBlock) -> RowBlock:
-    """Join neighbouring segments of the same key. Only for rows that are steps: it drops nothing but repeated keys."""
+    """Join neighbouring segments of the same key. Only for rows that are steps: it removes nothing but repeated keys."""
     if len(block.keys) < 2:
         return block
     fresh = np.ones(len(block.keys), dtype=bool)
@@ -145,11 +147,11 @@ def join_segments(block: RowBlock) -> RowBlock:
     )
 
 
-# Keys: the values of the column that names the series, and the stretches of rows that share one.
+# Keys: the values of the column that names the series.
 
 
 def key_values(column: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
-    """One key a row, as int64, uint64 or large_string; a missing one is an error."""
+    """One key per row, as int64, uint64 or large_string; a missing one is an error."""
     _refuse_missing(column, field, locate)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -157,10 +159,10 @@ def key_values(column: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
 
 
 def key_stretches(column: pa.Array, field: ColumnPlan, locate: Locate) -> tuple[pa.Array, Array]:
-    """Stretches of rows with one key: the key and the number of rows of each. Looks at each row once."""
+    """Stretches of rows with one key: the key and the number of rows of each."""
     _refuse_missing(column, field, locate)
     if pa.types.is_dictionary(column.type):
-        # Codes are compared instead of texts. Two codes of one text make two stretches, which the run joins again.
+        # Codes are compared instead of strings. Two codes of one string make two stretches, which the run joins again.
         starts = _starts(to_numpy(column.indices))
         keys = _plain(column.dictionary.take(column.indices.take(from_numpy(starts))), field, lambda i: locate(int(starts[i])))
     elif field.kind == "text":
@@ -199,12 +201,11 @@ def _missing(field: ColumnPlan, where: str) -> BadValueError:
     return BadValueError(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
 
 
-# Shaping: chunks of a source become blocks of segments, as the plan says. Here rows get their keys, missing values
-# meet the policy, and list columns are laid flat.
+# Shaping: rows get their keys, missing values are handled, and list columns are flattened.
 
 
 class Shaper:
-    """Turns chunks into blocks. Holds what must be remembered between them: categories, and counts of missing values."""
+    """Turns chunks into blocks. Keeps what lasts between them: categories, and counts of missing values."""
 
     def __init__(self, plan: PackPlan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
         self.plan = plan
@@ -217,7 +218,7 @@ class Shaper:
         """With `wide=True` and a time: the source it was last seen in, and its value there."""
 
     def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
-        """Shape one chunk. `number` is the source's place among all, `series_before` counts the rows of earlier chunks."""
+        """Shape one chunk. `number` is the index of the source, `series_before` the number of rows of earlier chunks."""
         table = chunk.table
         rows = range(chunk.begin.row, chunk.begin.row + table.num_rows)
         if self.plan.rows_are_series:
@@ -237,7 +238,7 @@ class Shaper:
         return RowBlock(keys, counts, step, [])
 
     def empty(self, number: int) -> RowBlock:
-        """What a source without rows gives: one series of no steps a file (and column), so that each file is there."""
+        """The block of a source without rows: one series without steps per file (and column), so that each file is in the store."""
         keys = self._keys_of(number)
         return RowBlock(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
 
@@ -247,7 +248,7 @@ class Shaper:
         return from_numpy(np.arange(first, end, dtype=np.int64))
 
     def _without_missing(self, table: pa.Table, rows: range, source: DataSource) -> tuple[pa.Table, range | Array]:
-        """Apply the policies `drop` and `error`, which look at rows of the source."""
+        """Apply the policies "drop" and "error" to the rows of the source."""
         policy = self.plan.options.missing
         if policy not in ("drop", "error"):
             return table, rows
@@ -271,7 +272,7 @@ class Shaper:
         return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
 
     def _values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
-        """The numbers of one column, missing ones in-band and counted."""
+        """The numbers of one column; missing values are counted."""
         gaps = values.null_count
         if gaps or (pa.types.is_floating(values.type) and field.name == self.plan.options.time):
             self._refuse_missing_time(values, field, locate)
@@ -279,7 +280,7 @@ class Shaper:
             self.missing[field.name] += gaps
         if field.kind == "category":
             texts = values if pa.types.is_dictionary(values.type) else values.cast(pa.string())
-            codes, new = self.categories[field.name].encode(texts, locate(0) if len(values) else "its begin")
+            codes, new = self.categories[field.name].encode(texts, locate(0) if len(values) else "its first row")
             if new:
                 self._new_texts(field.name, new)
             return codes
@@ -292,7 +293,7 @@ class Shaper:
                 raise BadValueError(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
 
     def _wide(self, table: pa.Table, number: int, locate: Locate) -> RowBlock:
-        """Each column a segment: never two columns in one series."""
+        """One segment per column."""
         if self.plan.options.time is not None:
             self._check_wide_time(table, number, locate)
             table = table.drop_columns([self.plan.options.time])
@@ -310,7 +311,7 @@ class Shaper:
         return RowBlock(self._keys_of(number), counts, [np.concatenate(parts)], [])
 
     def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
-        """The times of a wide table are checked and not stored: they belong to all its series."""
+        """Check the times of a wide table, which are not stored: they belong to all its series."""
         name = self.plan.options.time or ""
         field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
         if field.kind not in ("number", "timestamp", "duration"):
@@ -320,20 +321,20 @@ class Shaper:
         values = one_array(table.column(name))
         self._refuse_missing_time(values, field, locate)
         times = to_numbers(values, field, locate)
-        goes_on = self.wide_time is not None and self.wide_time[0] == number
+        continues = self.wide_time is not None and self.wide_time[0] == number
         if not len(times):
             return
-        first = np.array([self.wide_time[1] if goes_on and self.wide_time else times[0]], dtype=times.dtype)
+        first = np.array([self.wide_time[1] if continues and self.wide_time else times[0]], dtype=times.dtype)
         before = np.concatenate([first, times[:-1]])
         falls = ~(before < times)
-        falls[0] &= goes_on
+        falls[0] &= continues
         if falls.any():
             row = int(falls.argmax())
             raise TimeOrderError(f"the time {name!r} in {locate(row)} is not after the row before it. Sort the file by time.")
         self.wide_time = (number, times[-1].item())
 
     def _lists(self, table: pa.Table, source: DataSource, first_row: int, series_before: int) -> RowBlock:
-        """Rows that are whole series: list columns laid flat, the others one value a series."""
+        """Rows that are whole series: list columns are flattened, the others have one value per series."""
         names = [field.name for field in self.plan.step]
         flats, counts = self._flatten(table, names, source, first_row)
 
@@ -368,13 +369,13 @@ class Shaper:
                 raise SourceInvalidError(
                     f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
                     f"but {counts[row]:,} in {names[0]!r}; "
-                    "the lists of one series must be equally long."
+                    "the lists of one series must have the same length."
                 )
             counts = lengths
             flat = column.flatten()
             if is_list(plain_type(flat.type)):
                 raise SourceInvalidError(
-                    f"column {name!r} of {source.label} holds lists of lists; give each dimension a column of its own."
+                    f"column {name!r} of {source.label} holds lists of lists. Give each dimension a column of its own."
                 )
             flats[name] = flat
         return flats, counts if counts is not None else np.empty(0, dtype=np.int64)

@@ -30,7 +30,7 @@ _NAME = "journal"
 
 
 class MergeMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A merge under way: which runs, into what, and how far."""
+    """An unfinished merge: which runs, into which run, and how far."""
 
     first: int
     """Index of the first run that is merged."""
@@ -40,11 +40,11 @@ class MergeMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of a pack between two blocks."""
+    """The state of a pack between two blocks. The format of the journal file: fields must not change."""
 
     fingerprint: str
     settled: bool
-    """Whether the types were found by reading everything."""
+    """Whether the types were found by reading all rows."""
     source: int
     row: int
     position: int
@@ -68,7 +68,7 @@ def save_journal(folder: Path, journal: Journal) -> None:
 
 
 def load_journal(folder: Path, fingerprint: str) -> Journal | None:
-    """The journal of an earlier process, if it is whole and of the same pack."""
+    """The journal of an earlier process, if it is undamaged and belongs to the same pack."""
     try:
         data = (folder / _NAME).read_bytes()
     except OSError:
@@ -84,7 +84,7 @@ def load_journal(folder: Path, fingerprint: str) -> Journal | None:
 
 
 def stat_source(source: DataSource) -> tuple[int, int] | None:
-    """Size and latest change of a source, to notice if it is written to; None in memory."""
+    """Size and modification time of a source, to detect changes; None in memory."""
     if source.path is None:
         return None
     with _still_there(source):
@@ -94,7 +94,7 @@ def stat_source(source: DataSource) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _still_there(source: DataSource) -> Iterator[None]:
-    """It was there when the plan was made, so whatever the system refuses now is a change."""
+    """Report errors as changes: the source could be read when the plan was made."""
     try:
         yield
     except OSError as error:
@@ -103,12 +103,12 @@ def _still_there(source: DataSource) -> Iterator[None]:
 
 
 def _files_of(path: Path) -> list[Path]:
-    # The lock of a store holds the number of a process, which is not data.
+    # The lock of a store holds a process id, which is not data.
     return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
 
 
 def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
-    """Hash all bytes of a source, for the manifest; ends early, with a hash of nothing, once the pack is `stopping`."""
+    """Hash all bytes of a source, for the manifest; ends early, with a meaningless hash, once the pack is `stopping`."""
     if source.path is None:
         return None
     hasher = xxhash.xxh3_128()
@@ -122,7 +122,7 @@ def hash_source(source: DataSource, stopping: threading.Event) -> str | None:
 
 
 def fingerprint(plan: PackPlan, stats: list[tuple[int, int] | None]) -> str:
-    """What must be equal for a journal to be of this pack: all that shapes the result, and nothing else."""
+    """What must be equal for a journal to belong to this pack: all that determines the result, and nothing else."""
     options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
     sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
     parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]

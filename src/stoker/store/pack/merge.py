@@ -1,7 +1,7 @@
-"""Merging runs: several sorted runs become one, with a bounded part of each in memory.
+"""Merging: several sorted runs become one, with a bounded part of each in memory.
 
-Where keys are equal, rows of the earlier run come first; with a time, rows follow the time and the earlier run wins
-ties. So the result does not depend on where one run ended and the next began.
+Where keys are equal, rows of the earlier run come first; with a time, rows are ordered by time and the earlier run wins ties. So the
+result does not depend on where one run ended and the next began.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAN_IN = 256
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a run has been merged: whole series, rows of the next one, and rows in all."""
+    """How much of a run has been merged: whole series, rows of the next one, and rows in total."""
 
     series: int
     in_series: int
@@ -39,12 +39,12 @@ class CursorMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RunCursor:
-    """A place in a run, and the rows behind it that are in memory."""
+    """A position in a run, and the rows after it that are in memory."""
 
     def __init__(self, run: SortedRun, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
         self._run = run
         self._time_index = time_index
-        # Each row may be a segment of its own, with a key and numbers that the sort needs.
+        # Each row may be a segment of its own, with a key and counts that the sort needs.
         row_bytes = sum(file.dtype.itemsize for file in run.step) + (32 if run.layout.key is not None else 128)
         self._block_rows = max(block_bytes // row_bytes, 16)
         taken = mark or CursorMark(series=0, in_series=0, rows=0)
@@ -54,12 +54,11 @@ class RunCursor:
         self._block: RowBlock | None = None
 
     def mark(self) -> CursorMark:
-        """What was taken so far."""
+        """What has been taken so far."""
         return self._taken
 
     def load(self) -> bool:
-        """Have rows in memory if any are left; False at the end. Half a block is topped up, so that all cursors of a
-        merge move on together."""
+        """Have rows in memory if any are left; False at the end. Half a block is refilled, so that all cursors advance together."""
         while self.has_more and (self._block is None or len(self._block.step[0]) < self._block_rows // 2):
             more = self._read()
             self._block = more if self._block is None else join_segments(concatenate([self._block, more]))
@@ -72,7 +71,7 @@ class RunCursor:
         counts[0] -= self._in_series
         ends = np.cumsum(counts)
         over = 0
-        if ends[-1] > limit:  # the series that does not fit is cut, and goes on with the next read
+        if ends[-1] > limit:  # the series that does not fit is cut, and continues with the next read
             counts = counts[: int(np.searchsorted(ends, limit, side="left")) + 1]
             over = int(ends[len(counts) - 1]) - limit
             counts[-1] -= over
@@ -167,11 +166,11 @@ def merge_runs(
     marks: Sequence[CursorMark] | None,
     progress: Callable[[Sequence[CursorMark], int], None],
 ) -> None:
-    """Merge `runs` into `out`, from `marks` on. `progress` gets what has been merged, and the bytes since its last call.
+    """Merge `runs` into `out`, from `marks` on. `progress` gets the cursors, and the bytes merged since its last call.
 
     With `unique_keys` a key that two runs hold raises `RepeatedKeyError`.
     """
-    # Blocks follow the size of their run, so that all cover about the same keys and the cursors move on together.
+    # Blocks are proportional to their run, so that all cover about the same keys and the cursors advance together.
     total = sum(run.num_steps for run in runs) or 1
     sizes = [memory_bytes * run.num_steps // total for run in runs]
     cursors = [RunCursor(run, sizes[i], time_index, marks[i] if marks else None) for i, run in enumerate(runs)]
@@ -198,7 +197,7 @@ def merge_runs(
 
 
 def _equal_blocks(holders: Sequence[RunCursor], bound: Bound | None, block_bytes: int) -> Iterator[RowBlock]:
-    """The rows of one key (and time) that fills whole blocks, run by run."""
+    """The rows of one key (and time) that fill whole blocks, run by run."""
     parts: list[RowBlock] = []
     for cursor in holders:
         while cursor.load() and cursor.first() == bound:
@@ -213,11 +212,8 @@ def _equal_blocks(holders: Sequence[RunCursor], bound: Bound | None, block_bytes
         yield concatenate(parts)
 
 
-# Where times do not rise: reads the sources again to name both rows. Errors may be slow; packs may not.
-
-
 def explain_disorder(plan: PackPlan, found: UnsortedTimesError) -> TimeOrderError:
-    """The first two rows of the series whose times do not rise, by file and row."""
+    """Find the first two rows of the series whose times do not increase, by reading the sources again: errors may be slow."""
     index = plan.time_index
     field = plan.step[index if index is not None else 0]
     last: tuple[str, Any, str] | None = None

@@ -1,4 +1,4 @@
-"""The options of a pack: what the user said, checked once and for all."""
+"""`PackOptions`: the arguments of `pack`, parsed and checked, and the sizes that follow from its memory."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ DTYPE_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bf
 MIN_MEMORY_BYTES = 192 << 20
 DEFAULT_MEMORY = "1GB"
 MAX_THREADS = 1024
-# What Python, NumPy and Arrow take before the first row is read; the rest of the memory is for rows.
+# What Python, NumPy and Arrow use before the first row is read; the rest of the memory is for rows.
 _BASE_BYTES = 144 << 20
 _MIN_CHUNK_BYTES = 256 << 10
 LINE_SHARE = 24
-"""A line may take this part of the memory for rows: as bytes, as text, decoded and shaped it is there about ten times."""
+"""A line may use this part of the memory for rows: as bytes, text, decoded and shaped, it exists about ten times."""
 COLUMN_BYTES = 32 << 10
-"""What a column of text takes in decoders, builders and files, measured with 4,000 of them."""
+"""What a column of strings uses in decoders, builders and files, measured with 4,000 of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """All that shapes the content of a store, and what the pack may use while it makes it."""
+    """What determines the content of a store, and the memory and threads of the pack."""
 
     series: str | None = None
     time: str | None = None
@@ -39,7 +39,7 @@ class PackOptions:
     wide: bool = False
     columns: tuple[str, ...] | None = None
     dtype: str | None = None
-    """For all number columns that are not named in `dtypes`."""
+    """For all numeric columns that are not named in `dtypes`."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
     segment: int | None = None
     missing: Missing = "keep"
@@ -65,33 +65,33 @@ class PackOptions:
 
     @property
     def working_bytes(self) -> int:
-        """Memory for rows: what was given, less what the process takes anyway."""
+        """Memory for rows: `memory_bytes` less what the process uses anyway."""
         return self.memory_bytes - _BASE_BYTES
 
     @property
     def num_readers(self) -> int:
-        """Threads that decode: as many as asked for, unless their chunks would become too small to be worth a task."""
+        """Threads that decode: `threads`, unless their chunks would become too small to be worth a task."""
         return max(1, min(self.threads, self.working_bytes // (12 * _MIN_CHUNK_BYTES) - 1))
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of one chunk of input. A few are in flight at a time: being read, shaped, and written."""
+        """Size of one chunk of input. A few are in flight at a time: being read, shaped and written."""
         return min(self.working_bytes // (12 + 12 * self.num_readers), 8 << 20)
 
     @property
     def limits(self) -> ReadLimits:
-        """How large a line and how wide a table may be, so that decoding it stays within the memory."""
+        """How long a line and how wide a table may be, so that decoding it stays within the memory."""
         share = self.working_bytes // LINE_SHARE
         return ReadLimits(line_bytes=min(share, 128 << 20), columns=min(self.working_bytes // COLUMN_BYTES, 65_536))
 
     @property
     def run_bytes(self) -> int:
-        """What rows that are sorted in memory may take; their sorted copy and its writing come on top."""
+        """Memory of the rows that are sorted at a time, without their sorted copy and its writing."""
         return self.working_bytes // 8
 
 
 def parse_bytes(given: str | int) -> int:
-    """Read a size like 256MB, 2G or a number of bytes."""
+    """Parse a size like "256MB", "2G" or a number of bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(given), re.IGNORECASE)
     if not found:
         raise OptionError(f"{given!r} is not a size; write it like 256MB or 2GB.")
@@ -99,7 +99,7 @@ def parse_bytes(given: str | int) -> int:
 
 
 def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | None) -> tuple[str | None, dict[str, str]]:
-    """Read "float32", "close=float32,volume=int64", both together, or a mapping. Returns the default and the named."""
+    """Parse "float32", "close=float32,volume=int64", both together, or a mapping. Returns the default and the named types."""
     if given is None:
         return None, {}
     if isinstance(given, Mapping):
@@ -124,19 +124,24 @@ def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | 
 def _dtype_name(given: str | np.dtype[np.generic] | type) -> str:
     name = given.strip() if isinstance(given, str) else np.dtype(given).name
     if name not in DTYPE_NAMES:
-        raise OptionError(f"{name!r} is not a type of a column; expected one of {' '.join(DTYPE_NAMES)}.")
+        raise OptionError(f"{name!r} is not a column type; expected one of {' '.join(DTYPE_NAMES)}.")
     return name
 
 
 def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Read "a,b,c" or a list of names."""
+    """Parse "a,b,c" or a list of names.
+
+    Example:
+        >>> parse_names("a, b")
+        ('a', 'b')
+    """
     if given is None:
         return None
     return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
 
 
 def parse_threads(given: int | None) -> int:
-    """A number of threads: as many as this process may use cores where none is given."""
+    """Check a number of threads; None means one per core that this process may use."""
     threads = default_threads() if given is None else given
     if not 1 <= threads <= MAX_THREADS:
         expected = "at least 1 is needed" if threads < 1 else f"at most {MAX_THREADS:,} can be used"
@@ -145,6 +150,6 @@ def parse_threads(given: int | None) -> int:
 
 
 def default_threads() -> int:
-    """As many threads as this process may use cores."""
+    """One thread per core that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MAX_THREADS)

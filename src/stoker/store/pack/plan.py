@@ -1,4 +1,10 @@
-"""Fields: what becomes of one input column, decided before the first row is read."""
+"""The plan of a pack: which columns, with which types, grouped how.
+
+make_plan      from the schemas of all sources, before any row is packed: files that disagree are found before anything is written
+settle_plan    again, after reading all rows once, where inferred types turned out too narrow
+widen          for `wide=True`, where each column of each file is a series
+make_field     how values of an Arrow type are stored
+"""
 
 from __future__ import annotations
 
@@ -20,25 +26,27 @@ from stoker.store.shards import Kind, Level
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnPlan:
-    """One column on its way: the Arrow type it is read as, and the numbers it is stored as."""
+    """One column: the Arrow type it is read as, and the dtype it is stored as."""
 
     name: str
     arrow: pa.DataType
-    """Type of one value, as asked of sources in text and as found in others."""
+    """Type of one value, as requested from text sources and as found in others."""
     level: Level
     kind: Kind
     dtype: np.dtype[Any]
-    """Of the stored numbers; of codes for categories; unused for text."""
+    """Of the stored numbers; of codes for categories; unused for strings."""
     unit: str | None = None
     is_shared: bool = False
     """Whether it is the one column that all series of `wide=True` share: its type is then not that of a single input column."""
 
 
-_TIME_UNITS = {"s", "ms", "us", "ns"}
-
-
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The same type without ways of storing it: dictionaries, views, large and fixed-size lists, extensions."""
+    """The logical type, without dictionaries, views, large and fixed-size lists, and extensions.
+
+    Example:
+        >>> plain_type(pa.dictionary(pa.int8(), pa.large_string()))
+        DataType(string)
+    """
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
@@ -51,28 +59,28 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a value of this type is a whole series."""
+    """Whether a value of this type is a list, and so a whole series."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a value of this type is a number, or no value at all."""
+    """Whether a value of this type is a number, or always null."""
     value = plain_type(kind)
     return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value))
 
 
 def asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
-    """What to ask of text for a type the user named, so that nothing is guessed."""
+    """The Arrow type to request from text for a type that the user named, so that nothing is inferred."""
     if asked is None or is_list(kind) or pa.types.is_dictionary(kind):
         return kind
     if asked in ("text", "category"):
         return pa.string()
-    # Narrower floats are asked for as what they are: an integer must not be rounded on its way.
+    # Narrower floats are not requested: an integer must not be rounded while it is parsed.
     return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
 
 
 def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> ColumnPlan:
-    """Decide how values of an Arrow type are stored; `asked` is the type the user wants."""
+    """How values of an Arrow type are stored; `asked` is the type that the user named."""
     dictionary = pa.types.is_dictionary(kind) or (is_list(kind) and pa.types.is_dictionary(kind.value_type))
     value = plain_type(kind)
     value = value.value_type if is_list(value) else value
@@ -113,7 +121,12 @@ def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
 
 
 def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.DataType | None:
-    """The type that holds both, or None. Declared types must agree; inferred ones may widen."""
+    """The type that holds both, or None. Declared types must agree; inferred ones may widen.
+
+    Example:
+        >>> unify_types(pa.int64(), pa.float64(), inferred=True)
+        DataType(double)
+    """
     a, b = plain_type(one), plain_type(other)
     if a == b:
         return one
@@ -134,18 +147,15 @@ def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.D
     return None
 
 
-# Wide tables: which columns of each file are series, and the one type that holds the numbers of all.
-#
-# Stands beside the plan, which asks it with `--wide`. The law: files need not have the same columns. Each gives its own, in its
-# own
-# types; only what no file has, and a time that a file lacks, are refused.
+# Wide tables: each column of each file is a series. Files need not have the same columns or types; only a column that no file has, and
+# a time that a file lacks, are errors.
 
 _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class WidePlan:
-    """The sources that give series, with the columns of each, and the column that all series share."""
+    """The sources that have series, the columns of each, and the column that all series share."""
 
     sources: Sequence[DataSource]
     schemas: Sequence[pa.Schema]
@@ -154,9 +164,9 @@ class WidePlan:
 
 
 def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> list[pa.Schema]:
-    """What is wanted of each source: the named columns that it has, or all, and the time.
+    """The columns to read of each source: the named ones that it has, or all, and the time.
 
-    A column without a value takes the type that it has in other files, so that a file without rows fits beside them.
+    A column without a value takes the type that it has in other files, so that a file without rows fits.
     """
     _refuse_unknown(sources, schemas, options)
     known: dict[str, pa.DataType] = {}
@@ -165,7 +175,7 @@ def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], 
             found = known.get(name)
             if not pa.types.is_null(kind) and (found is None or (is_number(kind) and not is_number(found))):
                 known[name] = kind
-    shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different ones
+    shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different schemas
     selected = []
     for schema in schemas:
         names = [name for name in dict.fromkeys(options.columns or schema.names) if name in schema.names]
@@ -196,7 +206,7 @@ def _refuse_unknown(sources: Sequence[DataSource], schemas: Sequence[pa.Schema],
 
 
 def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> WidePlan:
-    """Leave out what is no number, with notes, and find the type of the column that all series share."""
+    """Leave out what is not numeric, with notes, and find the type of the column that all series share."""
     kept = {schema: _numbers(schema, options) for schema in dict.fromkeys(schemas)}
     for source, schema in zip(sources, schemas, strict=True):
         if any(is_list(kind) for kind in schema.types):
@@ -227,7 +237,7 @@ def _fields(schema: pa.Schema, options: PackOptions, where: str) -> list[ColumnP
 
 
 def _shared(fields: Sequence[ColumnPlan]) -> ColumnPlan:
-    """The column `value`, in the type that holds those of all columns; what it would round is refused later."""
+    """The column `value`, in the type that holds all columns; a number that it would round is refused later."""
     halves = all(field.kind == "bfloat16" for field in fields)
     dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
     common = np.result_type(*dict.fromkeys(dtypes))
@@ -265,33 +275,32 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-# The plan of a pack: which columns, with which types, grouped how. Made from all sources before any row is packed,
-# so that files that disagree are found before anything is written.
+# The plan
 
 Grouping = Literal["key", "file", "row", "wide"]
 
-_ENTRY_BYTES = 100  # what a source or a column takes in a manifest beside its name, at least
+_ENTRY_BYTES = 100  # of a source or a column in a manifest, at least, without its name
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackPlan:
-    """What is read and what becomes of it."""
+    """What is read, and how it is stored."""
 
     sources: Sequence[DataSource]
     options: PackOptions
     grouping: Grouping
     schemas: Sequence[pa.Schema]
-    """What is asked of each source: the selected columns, with the key and the time among them. All the same, except with `wide=True`."""
+    """What is read of each source: the selected columns, with key and time. All the same, except with `wide=True`."""
     key: ColumnPlan | None
     step: tuple[ColumnPlan, ...]
     series: tuple[ColumnPlan, ...]
     notes: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    """Names of files and folders that lie among the sources, and that no reader takes."""
+    """Names of files and folders among the sources that no reader knows."""
 
     @property
     def schema(self) -> pa.Schema:
-        """What is asked of the first source, and of all others where series have more than one column."""
+        """What is read of the first source, and of all others except with `wide=True`."""
         return self.schemas[0]
 
     @property
@@ -302,12 +311,17 @@ class PackPlan:
     @property
     def time_index(self) -> int | None:
         """Which of the step fields is the time."""
-        names = [field.name for field in self.step] if self.grouping != "wide" else []  # there it is checked, and not stored
+        names = [field.name for field in self.step] if self.grouping != "wide" else []  # there it is checked, but not stored
         return names.index(self.options.time) if self.options.time in names else None
 
 
 def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
-    """Look at the schema of every source and decide; raises `SchemaError` with all differences at once."""
+    """Plan a pack from the schema of every source.
+
+    Raises:
+        SchemaError: sources differ; the message lists all differences.
+        OptionError: the options name a column that is missing.
+    """
     schemas = [source.schema() for source in sources]
     for source, schema in zip(sources, schemas, strict=True):
         _refuse_doubles(source, schema)
@@ -317,8 +331,8 @@ def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
 
 
 def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
-    """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
-    block, and for integers that turn out to have missing values. With `wide=True` each source has types of its own."""
+    """Read all rows once to find the types that hold all values: of text whose types were inferred wrongly from the first block, and of
+    integers that turn out to have missing values. `report` gets the rows so far."""
     settled = _Settled(plan.schema, plan.options)
     schemas: list[pa.Schema] = []
     shared: dict[pa.Schema, pa.Schema] = {}
@@ -341,7 +355,7 @@ def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
 
 
 class _Settled:
-    """Types that hold all values looked at so far."""
+    """Types that hold all values read so far."""
 
     def __init__(self, schema: pa.Schema, options: PackOptions) -> None:
         self._types = dict(zip(schema.names, schema.types, strict=True))
@@ -349,7 +363,7 @@ class _Settled:
         self._gaps: set[str] = set()
 
     def look(self, source: DataSource, table: pa.Table) -> None:
-        """Take in some more values."""
+        """Add the values of a chunk."""
         for name, kind in self._types.items():
             column = table.column(name)
             found = asked_type(column.type, self._options.dtypes.get(name))
@@ -362,7 +376,7 @@ class _Settled:
                 self._gaps.add(name)
 
     def schema(self) -> pa.Schema:
-        """The types so far, with room for what is missing."""
+        """The types so far; columns with missing values can hold them."""
         gaps = self._gaps - {self._options.series}
         return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in self._types.items()])
 
@@ -374,7 +388,7 @@ def _has_gaps(column: pa.ChunkedArray) -> bool:
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
-    """Integers and booleans with gaps become float64 with NaN; values that float64 cannot hold are refused later."""
+    """Integers and booleans with missing values become float64; values that it cannot hold are refused later."""
     if is_list(kind):
         return pa.large_list(_nullable(kind.value_type))
     value = plain_type(kind)
@@ -404,7 +418,7 @@ def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], option
         missing = [name for name in names if name not in schema.names]
         extra = [] if by_name else [name for name in schema.names if name not in first.names]
         differences.extend(f"{source.label} has no column {name!r}" for name in missing)
-        differences.extend(f"{source.label} has a column {name!r} more" for name in extra)
+        differences.extend(f"{source.label} has an extra column {name!r}" for name in extra)
         for name in names:
             if name in missing:
                 continue
@@ -465,7 +479,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
             series.append(make_field(name, kind, level="series", asked=options.dtypes.get(name), where=where))
         else:
             step.append(make_field(name, kind, level="step", asked=_asked(name, kind, options), where=where))
-    # The names of the series are a column too: those of the key, or of the files.
+    # The names of the series are a column too: the key, or the names of the files.
     total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
     if total > MAX_COLUMNS:
         raise SourceTooLargeError(
@@ -499,7 +513,7 @@ def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema
 
 
 def _refuse_large_manifest(sources: Sequence[DataSource], schema: pa.Schema) -> None:
-    """Before anything is read: a manifest has a line for every source and column (the commit checks the whole of it again)."""
+    """Before anything is read: a manifest has an entry for every source and column. (The commit checks its size again.)"""
     sources_bytes = sum(len(msgspec.json.encode(source.name)) + _ENTRY_BYTES for source in sources)
     columns_bytes = sum(len(msgspec.json.encode(name)) + _ENTRY_BYTES for name in schema.names)
     if sources_bytes + columns_bytes > MAX_BYTES:
@@ -511,7 +525,7 @@ def _refuse_large_manifest(sources: Sequence[DataSource], schema: pa.Schema) -> 
 
 
 def _asked(name: str, kind: pa.DataType, options: PackOptions) -> str | None:
-    """The type the user wants for a column: named, or the default where it is a number and not the time."""
+    """The type that the user named for a column, or the default where it is numeric and not the time."""
     if name in options.dtypes or name == options.time:
         return options.dtypes.get(name)
     value = plain_type(kind)

@@ -1,7 +1,7 @@
-"""Runs: series sorted by key, on disk as column files. A pack that meets its rows in order writes one run, and that
-run is the store; otherwise it writes several and merges them.
+"""Sorted runs: series sorted by key, on disk as column files; and the `Sorter` that writes them.
 
-The law: within a run keys rise strictly, and within a series times rise (strictly, unless the pack sorts).
+A pack whose rows are in order writes one run, and that run becomes the store; otherwise it writes several and merges them. Within a
+run keys increase strictly, and within a series times increase (strictly, unless the pack sorts).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Key = int | str
 
 @dataclass(frozen=True, kw_only=True)
 class RunLayout:
-    """What the files of a run hold. None stands for text."""
+    """What the files of a run hold. None stands for strings."""
 
     key: np.dtype[Any] | None
     step: Sequence[np.dtype[Any]]
@@ -38,15 +38,15 @@ class RunLayout:
     strict_time: bool = True
     """Whether equal times within a series are an error too."""
     unique_keys: bool = False
-    """Whether a key that comes again is an error: rows that are whole series cannot be joined."""
+    """Whether a repeated key is an error: rows that are whole series cannot be joined."""
     fill: frozenset[int] = field(default_factory=frozenset)
-    """Step columns whose missing values take the value before them."""
+    """Step columns whose missing values are filled with the value before them."""
     bfloat16: frozenset[int] = field(default_factory=frozenset)
     """Step columns whose numbers are upper halves of float32."""
 
 
 class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a run is."""
+    """The end of a run, enough to resume it."""
 
     number: int
     files: list[list[Mark]]
@@ -59,7 +59,7 @@ class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class UnsortedTimesError(Exception):
-    """Times of a series do not rise. Whoever catches it finds out where."""
+    """Times of a series do not increase; `explain_disorder` finds the rows."""
 
     def __init__(self, key: Key, before: Any, behind: Any) -> None:
         super().__init__(key, before, behind)
@@ -77,7 +77,7 @@ class RepeatedKeyError(Exception):
 
 
 class SortedRun:
-    """One run, growing at its end through a background writer."""
+    """One run, appended to through a background writer."""
 
     def __init__(self, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> None:
         self.number = number
@@ -114,7 +114,7 @@ class SortedRun:
 
     @property
     def end(self) -> tuple[Any, ...]:
-        """Key (and time) of the last row: what may follow is not before it."""
+        """Key (and time) of the last row; what follows is not before it."""
         index = self.layout.time_index
         return (self.last_key,) if index is None or not self._last_row else (self.last_key, self._last_row[index].item())
 
@@ -124,7 +124,7 @@ class SortedRun:
         return [self.keys, self.counts, *self.step, *self.series]
 
     def add(self, block: RowBlock) -> None:
-        """Append a block whose keys rise and are not below the last key. The block's arrays must not change any more."""
+        """Append a block whose keys increase and are not below the last key. Its arrays must not change any more."""
         block = block if self.layout.unique_keys else join_segments(block)
         if not len(block.keys):
             return
@@ -180,7 +180,7 @@ class SortedRun:
         return step
 
     def _check_times(self, times: Array, starts: Array, block: RowBlock, continues: bool) -> None:
-        """Times rise within each series; `starts` are the rows where a new series begins."""
+        """Check that times increase within each series; `starts` are the rows where a new series begins."""
         if not len(times):
             return
         index = self.layout.time_index or 0
@@ -210,7 +210,7 @@ class SortedRun:
             _append(column, part)
 
     def finish(self) -> None:
-        """Write the count of the last series. Nothing can be added behind it."""
+        """Write the count of the last series. Nothing can be added after that."""
         if self.num_series:
             last = np.array([self._pending], dtype="<i8")
             self._count(last)
@@ -218,7 +218,7 @@ class SortedRun:
             self._writer.drain()
 
     def mark(self) -> Callable[[], RunMark]:
-        """Where the run is once all writes given so far are done; call the result on the writer's thread."""
+        """The end of the run once all writes so far are done; call the result on the writer's thread."""
         pending, shortest, longest, equal_times = self._pending, self.shortest, self.longest, self.equal_times
 
         def finish() -> RunMark:
@@ -236,7 +236,7 @@ class SortedRun:
 
     @classmethod
     def reopen(cls, folder: Path, mark: RunMark, layout: RunLayout, writer: BackgroundWriter) -> SortedRun | None:
-        """Take up a run of an earlier process; None if its files are not as they were."""
+        """Resume a run of an earlier process; None if its files have changed."""
         run = cls(folder, mark.number, layout, writer)
         path, marks = run._path, iter(mark.files)
         keys = _reopen(path("k"), layout.key, next(marks))
@@ -270,7 +270,7 @@ class SortedRun:
         return [file.read(start, stop) for file in self.series]
 
     def close(self) -> None:
-        """Give the descriptors back; the files stay."""
+        """Close the descriptors; the files stay."""
         for file in self.files:
             file.close()
 
@@ -301,12 +301,11 @@ def _read(file: ColumnFile | TextFile, start: int, stop: int) -> pa.Array:
     return from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
-# The sorter: blocks in any order become runs. Blocks that come in order go straight to the disk; others are gathered,
-# sorted in memory, and written as runs of bounded size.
-
-
 class Sorter:
-    """Takes blocks, writes runs. `runs` are the ones so far; only the last still grows."""
+    """Writes blocks in any order to runs. Blocks in order are written at once; others are collected and sorted in memory first.
+
+    `runs` are the runs so far; only the last still grows.
+    """
 
     def __init__(
         self,
@@ -328,7 +327,7 @@ class Sorter:
         self._gathered: list[RowBlock] = []
 
     def add(self, block: RowBlock) -> None:
-        """Take a block. Its arrays must not change any more."""
+        """Add a block. Its arrays must not change any more."""
         if not self._gathered and block.rises(self._sort_time) and self._follows(block):
             self._last().add(block)
             return
@@ -338,30 +337,30 @@ class Sorter:
             self.flush()
 
     def flush(self) -> None:
-        """Sort what was gathered and write it, behind the last run if it fits there."""
+        """Sort the collected blocks and write them, to the last run if they follow it."""
         if not self._gathered:
             return
         whole = concatenate(self._gathered)
-        self._gathered, self._gathered_bytes = [], 0  # given up before the sort makes its copy
+        self._gathered, self._gathered_bytes = [], 0  # released before the sort makes its copy
         block = sort_block(whole, self._sort_time)
         del whole
         if not self._follows(block):
             self.runs[-1].finish()
-            self.runs[-1].close()  # it is only read from now on; a thousand runs must not hold a thousand descriptors
+            self.runs[-1].close()  # only read from now on; a thousand runs must not hold a thousand descriptors
             self.runs.append(SortedRun.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
         self._last().add(block)
-        # Arrow keeps what it freed for later; a pack with little memory needs it back now (benchmarks/bench_memory.py).
+        # Arrow keeps freed memory for later; a pack with little memory needs it now (benchmarks/bench_memory.py).
         pa.default_memory_pool().release_unused()
 
     def _follows(self, block: RowBlock) -> bool:
-        """Whether a sorted block can be written behind all that is in the last run."""
+        """Whether a sorted block can be appended to the last run."""
         if not self.runs or not self.runs[-1].num_series or not len(block.keys):
             return True
         first = block.keys[0].as_py()
         filled = block.counts.nonzero()[0]  # a series may begin with segments that have no rows
         if self._sort_time is None or not len(filled) or block.keys[int(filled[0])].as_py() != first:
             return bool(first >= self.runs[-1].last_key)
-        # With a time to sort by, a series that goes on must not have to go in between.
+        # With a time to sort by, a series that continues must not belong between rows of the last run.
         return (first, block.step[self._sort_time][0].item()) >= self.runs[-1].end
 
     def _last(self) -> SortedRun:
@@ -370,7 +369,7 @@ class Sorter:
         return self.runs[-1]
 
     def finish(self) -> list[SortedRun]:
-        """Write what is left and return all runs, the last one finished too."""
+        """Write what is left and return all runs, all finished."""
         self.flush()
         if self.runs:
             self.runs[-1].finish()

@@ -1,4 +1,4 @@
-"""Sealing: the one run that is left becomes the shards of a store, and the manifest that names them."""
+"""`seal_run`: the one run that is left becomes the shards of a store, and the manifest that names them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def seal_run(
     sources: Sequence[SourceEntry],
     notes: Sequence[str],
 ) -> Manifest:
-    """Move all files of the run to their final names. The store exists only once the manifest is written."""
+    """Move all files of the run to their final names, and return the manifest. The store exists only once that is written."""
     sealer = _Sealer(run, plan, work, folder)
     texts = {name: file.seal(folder) for name, file in categories.items()}
     entries = []
@@ -42,7 +42,7 @@ def seal_run(
         entries.append(key)
     order = [*plan.schema.names, *(field.name for field in plan.step)]
     for field, file, tally in zip(plan.step, run.step, run.tallies, strict=True):
-        entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), missing, sealer.places(tally)))
+        entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), missing, sealer.nonfinite(tally)))
     for field, column in zip(plan.series, run.series, strict=True):
         entries.append(sealer.series_entry(field, column, texts.get(field.name), missing))
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
@@ -63,7 +63,7 @@ def seal_run(
 
 
 class _Sealer:
-    """What the columns share: the offsets of the (cut) series, and where a step lies in them."""
+    """What the columns share: the offsets of the series, cut into segments."""
 
     def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path) -> None:
         self._run = run
@@ -82,7 +82,7 @@ class _Sealer:
             yield start, self._run.counts.read(start, min(start + _PART, self._run.num_series))
 
     def _pieces(self, counts: Array) -> Array:
-        """Into how many segments each series is cut; a series without steps stays one."""
+        """The number of segments of each series; a series without steps has one."""
         return np.ones_like(counts) if self._segment is None else np.maximum(-(-counts // self._segment), 1)
 
     def _uniform_length(self) -> int | None:
@@ -105,7 +105,7 @@ class _Sealer:
         return column
 
     def _cut(self, counts: Array) -> Array:
-        """Lengths of the segments of series of these lengths."""
+        """Lengths of the segments of series with these lengths."""
         if self._segment is None:
             return counts
         pieces = self._pieces(counts)
@@ -114,25 +114,25 @@ class _Sealer:
         return lengths
 
     def _fresh(self, name: str) -> Path:
-        """A path in the work folder, free of what an earlier try left there."""
+        """A path in the work folder, without the files of an earlier attempt."""
         path = self._work / f"final.{name}"
         remove_file(path)
         remove_file(path.with_name(path.name + "o"))
         return path
 
-    def places(self, tally: NonFiniteCount) -> NonFinite:
-        """Counts of a step column, with the place of the first as series and step."""
+    def nonfinite(self, tally: NonFiniteCount) -> NonFinite:
+        """Counts of a step column, with the series and step of the first."""
         if tally.first_step is None:
             return NonFinite(nan=0, inf=0, first=None)
         if self.length is not None:
-            place = list(divmod(tally.first_step, self.length))
+            first = list(divmod(tally.first_step, self.length))
         else:
             low, high = 0, self.num_series
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (middle, high) if self._offset(middle) <= tally.first_step else (low, middle)
-            place = [low, tally.first_step - self._offset(low)]
-        return NonFinite(nan=tally.nan, inf=tally.inf, first=place)
+            first = [low, tally.first_step - self._offset(low)]
+        return NonFinite(nan=tally.nan, inf=tally.inf, first=first)
 
     def _offset(self, index: int) -> int:
         if self._offsets_file is None:
@@ -142,7 +142,7 @@ class _Sealer:
     def entry(
         self, field: ColumnPlan, values: Shard | None, texts: Text | None, missing: Mapping[str, int], nonfinite: NonFinite
     ) -> ColumnEntry:
-        """The manifest's words for a column."""
+        """The manifest entry of a column."""
         return ColumnEntry(
             name=field.name,
             level=field.level,
@@ -157,7 +157,7 @@ class _Sealer:
     def series_entry(
         self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]
     ) -> ColumnEntry:
-        """A column with one value a series; cut series repeat theirs."""
+        """A column with one value per series; the segments of a series repeat it."""
         column = self._repeated(column)
         if isinstance(column, TextFile):
             return self.entry(field, None, column.seal(self._folder), missing, NonFinite(nan=0, inf=0, first=None))

@@ -17,17 +17,25 @@ def read_ahead(
 ) -> Generator[T, None, None]:
     """Run tasks on the pool, at most `depth` ahead of the consumer, and yield their results in the order of the tasks.
 
-    Tasks that say what they hold (`num_bytes`) are begun only while those ahead of the consumer hold at most `max_bytes` together,
-    or alone: a file of long lines must not have one in memory for each thread. Close the generator when it is left early, or
-    such tasks wait on.
+    Getting the next task may itself be slow (Parquet decodes there), so that happens on the pool as well, one at a time. An error is
+    raised in the position of the result it belongs to. Close the generator when it is left early, or tasks that wait for room block.
 
-    Getting the next task may itself be slow (Parquet decodes there), so that happens on the pool as well, one at a
-    time. An error comes in the place of the result it belongs to.
+    Args:
+        tasks: functions without arguments. One with an attribute `num_bytes` starts only while the tasks ahead of the consumer hold at
+            most `max_bytes` together, or alone: not every thread may hold a long line.
+        pool: the threads to run them on.
+        depth: how many tasks run or wait ahead of the consumer.
+        max_bytes: how much they may hold together.
+
+    Example:
+        >>> with ThreadPoolExecutor(2) as pool:
+        ...     list(read_ahead([lambda: 1, lambda: 2], pool, depth=2))
+        [1, 2]
     """
     iterator = iter(tasks)
     lock = threading.Lock()
     taken = 0
-    held: dict[int, int] = {}  # bytes of the tasks that are begun and not yet consumed, by their number
+    held: dict[int, int] = {}  # bytes of the tasks that have started and are not yet consumed, by their number
     change = threading.Condition()
     ended = False
 
@@ -38,13 +46,13 @@ def read_ahead(
             held[number] = num_bytes
 
     def work() -> tuple[int, Callable[[], T]]:
-        """The number of a task, and a function that gives its result, raises its error, or says that there is none."""
+        """The number of a task, and a function that returns its result, or raises its error or StopIteration."""
         nonlocal taken
         with lock:
             number, taken = taken, taken + 1
             try:
                 task = next(iterator)
-            except BaseException as error:  # StopIteration too: it ends the loop below in its place
+            except BaseException as error:  # StopIteration too: it ends the loop below in its turn
                 return number, _raising(error)
             if max_bytes is not None:
                 wait_for_room(number, getattr(task, "num_bytes", 0))
@@ -90,7 +98,11 @@ def _raising(error: BaseException) -> Callable[[], NoReturn]:
 
 
 class BackgroundWriter:
-    """Runs tasks in order on a thread of its own; at most `max_bytes` of their data wait at a time."""
+    """Runs tasks in order on a thread of its own; at most `max_bytes` of their data wait at a time.
+
+    Tasks run in the order given, so the sequence of disk operations is the same on every run. An error ends the thread and is raised
+    to the caller at its next call.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -136,7 +148,7 @@ class BackgroundWriter:
                 task()
             except BaseException as error:
                 self._error = error
-            del task  # its data must not outlive its place in the queue
+            del task  # its data must not outlive its turn in the queue
             with self._change:
                 self._busy = False
                 self._waiting_bytes -= num_bytes
@@ -153,4 +165,4 @@ class BackgroundWriter:
             self._closed = True
             self._change.notify_all()
         self._thread.join()
-        self._error = None  # it holds all that was alive where it was raised, open files too
+        self._error = None  # it keeps alive everything where it was raised, open files too

@@ -1,7 +1,8 @@
-"""Arrow values become numbers: missing ones in-band, every cast checked. Nothing is rounded, cut or wrapped silently.
+"""Arrow values become NumPy numbers: `to_numbers`, `Categories`, bfloat16, and `fill_forward`.
 
-Missing is NaN for floats, the least int64 for times, -1 for categories. Integers have no such number, so integers
-with gaps raise `MissingIntegersError`, and the plan makes them float64.
+Every cast is checked: nothing is rounded, cut or wrapped silently. A missing value is NaN for floats, the smallest int64 for times, -1
+for categories. Integers have no such value, so integers with missing values raise `MissingIntegersError`, and the plan makes them
+float64.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from stoker.store.pack.plan import ColumnPlan
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 Locate = Callable[[int], str]
-"""From the index of a value to the words "row 12 of prices.csv"."""
+"""From the index of a value to "row 12 of prices.csv"."""
 
 
 class MissingIntegersError(Exception):
@@ -29,7 +30,12 @@ class MissingIntegersError(Exception):
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
+    """A column as one array.
+
+    Example:
+        >>> one_array(pa.chunked_array([[1], [2]])).to_pylist()
+        [1, 2]
+    """
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
@@ -68,7 +74,7 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
 
 
 def _refuse_inexact(values: pa.Array, field: ColumnPlan, locate: Locate) -> None:
-    """Integers with gaps go through float64: each must survive that."""
+    """Integers with missing values become float64: refuse those that it cannot hold."""
     if pa.types.is_boolean(values.type):
         return
     whole = to_numpy(values.fill_null(0))
@@ -98,7 +104,7 @@ def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
 
 
 def _cast(values: Array, field: ColumnPlan, locate: Locate) -> Array:
-    """To the dtype asked for; a number that it cannot hold is an error (floats may round, but not overflow)."""
+    """Cast to the dtype of the field; a number that it cannot hold is an error (floats may round, but not overflow)."""
     if field.kind != "bfloat16":
         return _cast_number(values, field.dtype, field, locate)
     halves = to_bfloat16(_cast_number(values, np.dtype("<f4"), field, locate))
@@ -113,7 +119,7 @@ def _cast_number(values: Array, target: np.dtype[Any], field: ColumnPlan, locate
         return values
     with np.errstate(all="ignore"):
         result = values.astype(target)
-        # NumPy calls the way from 64-bit integers to float64 safe, which it is not.
+        # NumPy calls the cast from 64-bit integers to float64 safe, which it is not.
         if values.dtype.itemsize == 8 or not np.can_cast(values.dtype, target, casting="safe"):
             if values.dtype.kind == "f" and target.kind == "f":
                 bad = np.isfinite(values) & ~np.isfinite(result)
@@ -126,13 +132,13 @@ def _cast_number(values: Array, target: np.dtype[Any], field: ColumnPlan, locate
 
 
 def _differs(values: Array, result: Array) -> Array:
-    """Which numbers are not the same after a cast where an integer type is on one side."""
+    """Which numbers change in a cast from or to an integer type."""
     with np.errstate(all="ignore"):
-        # There and back again; the sign catches wrap-around between int64 and uint64.
+        # A round trip; the sign catches wrap-around between int64 and uint64.
         bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
         for floats, integers in ((values, result), (result, values)):
             if floats.dtype.kind == "f":
-                # What a float beyond an integer type becomes depends on the processor, and may even come back the same.
+                # The cast of a float beyond an integer type depends on the processor, and may even round-trip.
                 bounds, wide = np.iinfo(integers.dtype), floats.astype(np.float64)
                 bad |= ~((wide >= float(bounds.min)) & (wide < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))
     return np.asarray(bad)
@@ -146,7 +152,7 @@ def _refuse(bad: Array, values: Array, target: str, field: ColumnPlan, locate: L
 
 
 def _advice(target: str, field: ColumnPlan, *, gaps: bool) -> str:
-    """What to do where a type cannot hold a number. None is wider than float64; what that cannot hold is an integer."""
+    """What to do where a type cannot hold a number. No type is wider than float64; what it cannot hold is an integer."""
     if target != "float64":
         return "Choose a wider type with dtype=."
     if gaps:
@@ -157,26 +163,24 @@ def _advice(target: str, field: ColumnPlan, *, gaps: bool) -> str:
 
 
 def from_bfloat16(halves: Array) -> Array:
-    """The float32 that each upper half stands for."""
+    """The float32 of each bfloat16, given as its upper 16 bits."""
     return (halves.astype("<u4") << np.uint32(16)).view("<f4")
 
 
 def to_bfloat16(values: Array) -> Array:
-    """The upper half of each float32, rounded to nearest even; NaN stays NaN."""
+    """The upper 16 bits of each float32, rounded to nearest even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
     return np.where(np.isnan(values), quiet, rounded).astype("<u2")
 
 
-# Categories: the distinct texts of a column, numbered as they first appear.
-
 MAX_CATEGORIES = 1 << 20
 MAX_TEXT_BYTES = 64 << 20
 
 
 class Categories:
-    """A growing list of texts. The numbers depend only on the order of the rows, so they repeat."""
+    """The distinct strings of a column, numbered as they first appear: the codes depend only on the order of the rows."""
 
     def __init__(self, name: str, texts: list[str] | None = None) -> None:
         self._name = name
@@ -187,12 +191,12 @@ class Categories:
         return len(self._codes)
 
     def encode(self, values: pa.Array, where: str) -> tuple[npt.NDArray[Any], list[str]]:
-        """Codes of the values, and the texts that were new."""
+        """Codes of the values, and the strings that were new."""
         if not pa.types.is_dictionary(values.type):
             values = values.dictionary_encode()
-        # Other libraries count with unsigned numbers, which have no -1.
+        # Other libraries use unsigned indices, which have no -1.
         indices = to_numpy(values.indices.cast(pa.int64()).fill_null(-1))
-        # A dictionary may hold texts that no row uses: only those that do occur get a number, in order of appearance.
+        # A dictionary may hold strings that no row uses: only those that occur get a code, in order of appearance.
         used, first = np.unique(indices[indices >= 0], return_index=True)
         used = used[np.argsort(first)]
         texts = values.dictionary.take(from_numpy(used)).to_pylist()
@@ -210,11 +214,8 @@ class Categories:
         return table[indices], new
 
 
-# Filling forward: a missing value takes the last one before it in its series.
-
-
 def is_missing(values: Array) -> Array:
-    """Which in-band values stand for missing: NaN, the least int64, code -1. (Of 16 bits, only bfloat16 has such.)"""
+    """Which stored values mean missing: NaN, the smallest int64, code -1. (Of 16-bit types, only bfloat16 has one.)"""
     if values.dtype.kind == "f":
         return np.asarray(np.isnan(values))
     if values.dtype == np.uint16:
@@ -223,8 +224,10 @@ def is_missing(values: Array) -> Array:
 
 
 def fill_forward(values: Array, starts: Array, before: Any | None) -> Array:
-    """Fill gaps within each series; `starts` are the rows where one begins, `before` the value ahead of row 0 if its
-    series began earlier. A gap at the begin of a series stays."""
+    """Fill missing values with the last value before them in their series; those at the start of a series stay.
+
+    `starts` are the rows where a series begins, `before` is the value ahead of row 0 if its series began earlier.
+    """
     missing = is_missing(values)
     if not missing.any():
         return values
