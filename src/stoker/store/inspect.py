@@ -102,7 +102,7 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
         (2, 3, 2)
     """
     opened = store if isinstance(store, Store) else open_store(store)
-    lengths = _Lengths(opened)
+    counts = _count_lengths(opened)
     manifest = opened.manifest
     return StoreSummary(
         path=opened.name,
@@ -112,63 +112,51 @@ def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
         num_bytes=opened.num_bytes,
         key=opened.key,
         time=opened.time,
-        shortest=lengths.shortest,
-        median=lengths.median,
-        longest=lengths.longest,
-        histogram=lengths.histogram(),
+        shortest=min(counts, default=0),
+        median=_median(counts),
+        longest=max(counts, default=0),
+        histogram=_histogram(counts),
         columns=list(opened.schema.values()),
         notes=manifest.notes if manifest is not None else [],
         sources=manifest.sources if manifest is not None else [],
     )
 
 
-class _Lengths:
-    """Counts of each length, computed in parts so that 48 million series need no large array."""
+def _count_lengths(store: Store) -> dict[int, int]:
+    """The number of series of each length, computed in parts so that 48 million series need no large array."""
+    if store.uniform_length is not None:
+        return {store.uniform_length: len(store)} if len(store) else {}
+    counts: dict[int, int] = {}
+    for start in range(0, len(store), _PART):
+        values, numbers = np.unique(np.diff(store.offsets[start : start + _PART + 1]), return_counts=True)
+        for value, number in zip(values.tolist(), numbers.tolist(), strict=True):
+            counts[value] = counts.get(value, 0) + number
+    return dict(sorted(counts.items()))
 
-    def __init__(self, store: Store) -> None:
-        counts: dict[int, int] = {}
-        if store.uniform_length is not None:
-            counts = {store.uniform_length: len(store)} if len(store) else {}
-        else:
-            for start in range(0, len(store), _PART):
-                values, numbers = np.unique(np.diff(store.offsets[start : start + _PART + 1]), return_counts=True)
-                for value, number in zip(values.tolist(), numbers.tolist(), strict=True):
-                    counts[value] = counts.get(value, 0) + number
-        self._counts = dict(sorted(counts.items()))
-        self.shortest = min(self._counts, default=0)
-        self.longest = max(self._counts, default=0)
 
-    @property
-    def median(self) -> float:
-        """The middle length, or the mean of the two middle ones."""
-        total = sum(self._counts.values())
-        if not total:
-            return 0.0
-        ends = np.cumsum(list(self._counts.values()))
-        lengths = list(self._counts)
-        low = lengths[int(np.searchsorted(ends, (total - 1) // 2, side="right"))]
-        high = lengths[int(np.searchsorted(ends, total // 2, side="right"))]
-        return (low + high) / 2
+def _median(counts: dict[int, int]) -> float:
+    """The middle length, or the mean of the two middle ones."""
+    total = sum(counts.values())
+    if not total:
+        return 0.0
+    ends, lengths = np.cumsum(list(counts.values())), list(counts)
+    low, high = (lengths[int(np.searchsorted(ends, middle, side="right"))] for middle in ((total - 1) // 2, total // 2))
+    return (low + high) / 2
 
-    def histogram(self) -> list[LengthBin]:
-        """At most 12 bins, of growing width where lengths span more than one power of ten."""
-        if not self._counts:
-            return []
-        edges = self._edges()
-        bins = []
-        for low, high in itertools.pairwise(edges):
-            number = sum(count for length, count in self._counts.items() if low <= length < high)
-            bins.append(LengthBin(low=low, high=high - 1, num_series=number))
-        return bins
 
-    def _edges(self, num_bins: int = 12) -> list[int]:
-        low, high = self.shortest, self.longest + 1
-        if high - low <= num_bins:
-            return list(range(low, high + 1))
+def _histogram(counts: dict[int, int], num_bins: int = 12) -> list[LengthBin]:
+    """Bins of growing width where lengths span more than one power of ten."""
+    if not counts:
+        return []
+    low, high = min(counts), max(counts) + 1
+    edges = list(range(low, high + 1))
+    if high - low > num_bins:
         spread = np.geomspace if high > 10 * max(low, 1) else np.linspace
-        edges = np.unique(np.round(spread(max(low, 1), high, num_bins + 1)).astype(int)).tolist()
-        edges[0] = low
-        return [int(edge) for edge in edges]
+        edges = [low, *np.unique(np.round(spread(max(low, 1), high, num_bins + 1)).astype(int)).tolist()[1:]]
+    return [
+        LengthBin(low=begin, high=end - 1, num_series=sum(count for length, count in counts.items() if begin <= length < end))
+        for begin, end in itertools.pairwise(edges)
+    ]
 
 
 # Verify

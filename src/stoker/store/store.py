@@ -17,7 +17,7 @@ from stoker._disk import check_path, open_plain
 from stoker._types import Array
 from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.manifest import ColumnEntry, Manifest, Text
+from stoker.store.manifest import ColumnEntry, Manifest
 from stoker.store.shards import Column, Texts, ends_of, map_shard, open_shard
 
 if TYPE_CHECKING:
@@ -339,7 +339,7 @@ def _map(folder: Path, manifest: Manifest) -> Store:
     offsets = None
     if manifest.offsets is not None:
         offsets = map_shard(folder, manifest.offsets, _OFFSETS)
-        _check_offsets(folder, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
+        _check_ends(folder, _OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
     return Store(
         columns,
         values,
@@ -355,14 +355,11 @@ def _map(folder: Path, manifest: Manifest) -> Store:
 _OFFSETS = "the offsets of the series"
 
 
-def _check_offsets(folder: Path, ends: tuple[int, int], num_steps: int) -> None:
-    if ends != (0, num_steps):
-        raise StoreDamagedError(f"{folder}: the offsets run from {ends[0]:,} to {ends[1]:,}, but 0 to {num_steps:,} are expected.")
-
-
-def _check_text_offsets(folder: Path, ends: tuple[int, int], num_bytes: int, name: str) -> None:
-    if ends != (0, num_bytes):
-        raise StoreDamagedError(f"{folder}: the text offsets of column {name!r} do not cover its texts. Pack the store again.")
+def _check_ends(folder: Path, what: str, ends: tuple[int, int], expected: int) -> None:
+    if ends != (0, expected):
+        raise StoreDamagedError(
+            f"{folder}: {what} run from {ends[0]:,} to {ends[1]:,}, but 0 to {expected:,} are expected. Pack the store again."
+        )
 
 
 def check_staged(folder: Path, data: bytes) -> None:
@@ -373,14 +370,21 @@ def check_staged(folder: Path, data: bytes) -> None:
             os.close(open_shard(folder, column.values, f"column {column.name!r}"))
         if column.texts is not None:
             os.close(open_shard(folder, column.texts.utf8, f"texts of column {column.name!r}"))
-            ends = ends_of(folder, column.texts.offsets, f"offsets of the texts of column {column.name!r}")
-            _check_text_offsets(folder, ends, column.texts.utf8.shape[0], column.name)
+            what = f"the text offsets of column {column.name!r}"
+            _check_ends(folder, what, ends_of(folder, column.texts.offsets, what), column.texts.utf8.shape[0])
     if manifest.offsets is not None:
-        _check_offsets(folder, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
+        _check_ends(folder, _OFFSETS, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
 
 
 def _column(folder: Path, entry: ColumnEntry) -> Column:
     shape = entry.values.shape if entry.values is not None else []
+    texts = None
+    if entry.texts is not None:
+        what = f"the text offsets of column {entry.name!r}"
+        texts = Texts(
+            map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}"), map_shard(folder, entry.texts.offsets, what)
+        )
+        _check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
     return Column(
         name=entry.name,
         dtype=np.dtype(entry.values.dtype) if entry.values is not None else None,
@@ -388,14 +392,7 @@ def _column(folder: Path, entry: ColumnEntry) -> Column:
         kind=entry.kind,
         unit=entry.unit,
         width=shape[1] if len(shape) == 2 else None,
-        texts=_map_texts(folder, entry.texts, entry.name) if entry.texts is not None else None,
+        texts=texts,
         missing=entry.missing,
         nonfinite=entry.nonfinite,
     )
-
-
-def _map_texts(folder: Path, text: Text, name: str) -> Texts:
-    utf8 = map_shard(folder, text.utf8, f"texts of column {name!r}")
-    offsets = map_shard(folder, text.offsets, f"offsets of the texts of column {name!r}")
-    _check_text_offsets(folder, (offsets.item(0), offsets.item(-1)), len(utf8), name)
-    return Texts(utf8, offsets)

@@ -21,7 +21,7 @@ from stoker._types import Array
 from stoker.errors import DiskError, ManifestError, OptionError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
-from stoker.store.shards import Column, ColumnFile, Texts
+from stoker.store.shards import Column, ColumnFile
 from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, read_manifest
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")
@@ -232,35 +232,30 @@ def _write(store: Store, folder: Path, note: str) -> Manifest:
 
 
 def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
+    values = _shard(folder, store.column(column.name)) if column.dtype is not None else None
+    texts = None
+    if column.texts is not None:
+        texts = Text(utf8=_shard(folder, column.texts.utf8), offsets=_shard(folder, column.texts.offsets))
     return ColumnEntry(
         name=column.name,
         level=column.level,
         kind=column.kind,
         unit=column.unit,
-        values=_shard(folder, store.column(column.name)) if column.dtype is not None else None,
-        texts=_texts(folder, column.texts) if column.texts is not None else None,
+        values=values,
+        texts=texts,
         missing=column.missing,
         nonfinite=column.nonfinite,
     )
-
-
-def _texts(folder: Path, texts: Texts) -> Text:
-    return Text(utf8=_shard(folder, texts.utf8), offsets=_shard(folder, texts.offsets))
 
 
 def _shard(folder: Path, values: Array) -> Shard:
     width = values.shape[1] if values.ndim == 2 else None
     file = ColumnFile.create(folder / WORK_NAME / "final.column", values.dtype, width)
     try:
-        for block in _blocks(values):
-            file.append(block)
+        # In parts of some megabytes, so that no more of a mapped column is in memory at once.
+        rows = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * (width if width is not None else 1)))
+        for start in range(0, len(values), rows):
+            file.append(np.ascontiguousarray(values[start : start + rows]))
         return file.seal(folder)
     finally:
         file.close()
-
-
-def _blocks(values: Array) -> Iterator[Array]:
-    """Parts of some megabytes, so that no more of a mapped column is in memory at once."""
-    rows = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
-    for start in range(0, len(values), rows):
-        yield np.ascontiguousarray(values[start : start + rows])

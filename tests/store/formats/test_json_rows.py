@@ -82,7 +82,7 @@ def test_without_the_guard_the_process_dies(tmp_path: Path, line: str) -> None:
 
 def test_lists_that_begin_with_null_keep_their_places(rows: JsonRows) -> None:
     lines = texts('{"a": [null, null]}', '{"a": [1, null]}')
-    assert rows.suggest(lines, ["a"]).to_pylist() == [{"a": [None, None]}, {"a": [1, None]}]
+    assert rows.parse(lines, None, ["a"]).to_pylist() == [{"a": [None, None]}, {"a": [1, None]}]
     assert rows.types(texts('{"a": [null, null]}')).field("a").type == pa.large_list(pa.null())
 
 
@@ -217,7 +217,7 @@ def test_iso_8601_becomes_timestamps_and_zones_are_not_mixed(rows: JsonRows, mom
 
 def test_infinity_and_nan_are_numbers(rows: JsonRows) -> None:
     lines = texts('{"a": [NaN, Infinity, -Infinity, -0.0, 5e-324, null]}')
-    assert repr(rows.suggest(lines, ["a"]).column("a").to_pylist()) == "[[nan, inf, -inf, -0.0, 5e-324, None]]"
+    assert repr(rows.parse(lines, None, ["a"]).column("a").to_pylist()) == "[[nan, inf, -inf, -0.0, 5e-324, None]]"
 
 
 def test_the_first_misfit_is_found(rows: JsonRows) -> None:

@@ -150,8 +150,8 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "what"),
     [
-        (np.array(["a"]), "texts"),
-        (np.array([b"a"]), "texts"),
+        (np.array(["a"]), "strings"),
+        (np.array([b"a"]), "strings"),
         (np.array([1j]), "complex"),
         (np.zeros(1, dtype=[("a", "<f4")]), "records"),
         (np.zeros(1, dtype="V3"), "records"),

@@ -115,7 +115,7 @@ def damaged_checksum() -> bytes:
         ),
         (archive(("x.npy", member(np.arange(4.0))), method=zipfile.ZIP_LZMA), SourceInvalidError, "not a plain or deflated"),
         (archive(("x.npy", member(np.array(1.0)))), SourceInvalidError, "0 axes"),
-        (archive(("x.npy", member(np.array(["a"])))), SourceInvalidError, "texts"),
+        (archive(("x.npy", member(np.array(["a"])))), SourceInvalidError, "strings"),
         (archive(("x.npy", b"")), SourceInvalidError, "'x.npy' in .* is not a .npy file"),
     ],
     ids=[f"case{number}" for number in range(13)],  # not the bytes: an archive holds the time it was made at

@@ -31,7 +31,7 @@ DRIFTS = {
     "narrower int": (drifted(n=pa.array([1], pa.int32())), "column 'n' of .*b.parquet is int32, not int64"),
     "unsigned": (drifted(n=pa.array([1], pa.uint64())), "column 'n' of .*b.parquet is uint64, not int64"),
     "text for number": (drifted(x=pa.array(["1.5"])), "column 'x' of .*b.parquet is string, not double"),
-    "number for text": (drifted(k=pa.array([7])), "column 'k' of .*b.parquet is int64, not text"),
+    "number for text": (drifted(k=pa.array([7])), "column 'k' of .*b.parquet is int64, not string"),
     "bool": (drifted(n=pa.array([True])), "column 'n' of .*b.parquet is bool, not int64"),
     "unit of time": (
         drifted(t=pa.array([1], pa.timestamp("ns", "UTC"))),

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,22 @@ from stoker.store.formats.csv import Dialect
 from stoker.store.formats.time_moe import META, is_time_moe
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
-SUFFIXES = ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
+_READERS = {
+    ".parquet": "parquet:ParquetSource",
+    ".pq": "parquet:ParquetSource",
+    ".arrow": "arrow:ArrowSource",
+    ".feather": "arrow:ArrowSource",
+    ".ipc": "arrow:ArrowSource",
+    ".jsonl": "json:JsonLinesSource",
+    ".ndjson": "json:JsonLinesSource",
+    ".json": "json:JsonSource",
+    ".npy": "numpy:NpySource",
+    ".npz": "numpy:NpzSource",
+    ".ts": "ucr:TsSource",
+    ".arff": "ucr:ArffSource",
+}
+"""Module and class by suffix, imported when used."""
+SUFFIXES = [".csv", ".tsv", ".txt", *_READERS]
 _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
 
 
@@ -170,7 +186,7 @@ def _suffix(path: Path) -> str:
 
 
 def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
-    """The reader for a path. Each format is imported only when it is used."""
+    """The reader for a path."""
     if path.is_dir():
         return _dataset(path, name)
     _refuse_unreadable(path)
@@ -179,40 +195,13 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
     suffix = _suffix(path)
     if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
         raise SourceInvalidError(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
-    if suffix in (".parquet", ".pq"):
-        from stoker.store.formats.parquet import ParquetSource
-
-        return ParquetSource(path, name)
-    if suffix in (".arrow", ".feather", ".ipc"):
-        from stoker.store.formats.arrow import ArrowSource
-
-        return ArrowSource(path, name)
     if suffix in (".csv", ".tsv", ".txt"):
         return _delimited(path, name, suffix, dialect, table, limits)
-    if suffix in (".jsonl", ".ndjson"):
-        from stoker.store.formats.json import JsonLinesSource
-
-        return JsonLinesSource(path, name)
-    if suffix == ".json":
-        from stoker.store.formats.json import JsonSource
-
-        return JsonSource(path, name)
-    if suffix == ".npy":
-        from stoker.store.formats.numpy import NpySource
-
-        return NpySource(path, name, wide=wide)
-    if suffix == ".npz":
-        from stoker.store.formats.numpy import NpzSource
-
-        return NpzSource(path, name)
-    if suffix == ".ts":
-        from stoker.store.formats.ucr import TsSource
-
-        return TsSource(path, name)
-    if suffix == ".arff":
-        from stoker.store.formats.ucr import ArffSource
-
-        return ArffSource(path, name, as_table=table or wide)
+    if suffix in _READERS:
+        module, _, reader = _READERS[suffix].partition(":")
+        options = {"wide": wide} if suffix == ".npy" else {"as_table": table or wide} if suffix == ".arff" else {}
+        source: DataSource = getattr(import_module(f"stoker.store.formats.{module}"), reader)(path, name, **options)
+        return source
     known = " ".join(SUFFIXES)
     raise SourceInvalidError(
         f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text)."

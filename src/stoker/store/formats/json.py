@@ -62,18 +62,14 @@ class JsonRows:
         types: dict[str, pa.DataType] = {}
         # A parser makes a column as long as all rows for every key, so rows with many different keys are parsed in parts.
         for part in _in_parts(texts, max(1, self._source.limits.line_bytes // 2 // max(num_keys, 1))):
-            types = json_text.merge_types(types, self._types_of(part))
+            table = _parse(part, None, others="infer")
+            found = {} if table is None else {field.name: _parsed_type(field.type) for field in table.schema}
+            types = json_text.merge_types(types, self._row_by_row(part, json_text.InferTypes()) if table is None else found)
         moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
         if moments:
             with contextlib.suppress(BadValueError):  # a column of mixed lists stays as it is
                 types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
         return pa.schema([(name, _large(kind)) for name, kind in types.items()])
-
-    def _types_of(self, texts: RowTexts) -> dict[str, pa.DataType]:
-        table = _parse(texts, None, others="infer")
-        if table is None:
-            return self._row_by_row(texts, json_text.InferTypes())
-        return {field.name: _parsed_type(field.type) for field in table.schema}
 
     def _count_keys(self, texts: RowTexts) -> int:
         """The number of different keys, at any depth; too many are an error."""
@@ -89,14 +85,15 @@ class JsonRows:
                 )
         return len(found)
 
-    def suggest(self, texts: RowTexts, known: Collection[str]) -> pa.Table:
-        """The known columns with the types inferred from these rows; other keys are an error."""
-        found = self.types(texts)
-        types = {name: found.field(name).type if name in found.names else pa.null() for name in known}
-        return self.parse(texts, pa.schema(list(types.items())), known)
+    def chunk(self, texts: RowTexts, schema: pa.Schema | None, known: Collection[str]) -> Chunk:
+        """The rows as a chunk of a source whose positions are rows."""
+        return row_chunk(self.parse(texts, schema, known), texts.rows_before)
 
-    def parse(self, texts: RowTexts, schema: pa.Schema, known: Collection[str]) -> pa.Table:
-        """The columns of `schema`. A key that is neither in it nor in `known` is an error."""
+    def parse(self, texts: RowTexts, schema: pa.Schema | None, known: Collection[str]) -> pa.Table:
+        """The columns of `schema`, or the known ones with inferred types. A key that is neither in it nor known is an error."""
+        if schema is None:
+            found = self.types(texts)
+            schema = pa.schema([(name, found.field(name).type if name in found.names else pa.null()) for name in known])
         types = dict(zip(schema.names, schema.types, strict=True))
         columns = self._columns(texts, types, {*known, *types})
         arrays = []
@@ -119,7 +116,7 @@ class JsonRows:
             return self._row_by_row(texts, json_text.BuildColumns(types, known))
         return columns
 
-    def _row_by_row(self, texts: RowTexts, reader: json_text.RowReader) -> dict[str, Any]:
+    def _row_by_row(self, texts: RowTexts, reader: json_text.InferTypes | json_text.BuildColumns) -> dict[str, Any]:
         """The slow, exact parser, which also finds the row with an error."""
         for i, line in enumerate(texts.lines.split(b"\n")):
             row = texts.rows_before + i + 1
@@ -413,12 +410,8 @@ class JsonSource(FileSource):
             while (elements := text.take(max_bytes=text_bytes, max_count=max_rows)) is not None:
                 texts = _texts(elements, row, column)
                 row += elements.count
-                yield SizedTask(partial(self._array_chunk, texts, schema, known), len(texts.lines))
+                yield SizedTask(partial(self._rows.chunk, texts, schema, known), len(texts.lines))
             text.finish()
-
-    def _array_chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str]) -> Chunk:
-        table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
-        return row_chunk(table, texts.rows_before)
 
     def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
         """One cursor per column; the first column determines how many rows a chunk has."""
@@ -451,12 +444,8 @@ class JsonSource(FileSource):
         columns: dict[str, pa.ChunkedArray] = {}
         for one in texts:
             name = str(one.column)
-            table = (
-                self._rows.suggest(one, [name])
-                if schema is None
-                else self._rows.parse(one, pa.schema([schema.field(name)]), [name])
-            )
-            columns[name] = table.column(0)
+            asked = None if schema is None else pa.schema([schema.field(name)])
+            columns[name] = self._rows.parse(one, asked, [name]).column(0)
         names = self._first.names if schema is None else schema.names
         return row_chunk(pa.table({name: columns[name] for name in names}), row)
 
@@ -579,8 +568,7 @@ class JsonLinesSource(FileSource):
             )
 
     def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: RowLocation, end: RowLocation) -> Chunk:
-        table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
-        return Chunk(table, begin, end)
+        return Chunk(self._rows.parse(texts, schema, known), begin, end)
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""

@@ -10,7 +10,6 @@ import codecs
 import json
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
@@ -376,38 +375,28 @@ def load(line: bytes, column: str | None) -> Any:
     return value if column is None else {column: value}
 
 
-class RowReader(ABC):
-    """Takes rows one by one."""
-
-    @abstractmethod
-    def add(self, row: Any) -> None:
-        """Take one row; raises `JsonTypeError` or `ValueError` if it does not fit."""
-
-    @abstractmethod
-    def finish(self) -> dict[str, Any]:
-        """The result for all rows, by column."""
-
-
 def _object(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise ValueError(f"expected an object, found {_WORDS.get(type(row), 'null')}")
     return row
 
 
-class InferTypes(RowReader):
+class InferTypes:
     """The types that hold all rows; where there is none, the type of the first."""
 
     def __init__(self) -> None:
         self._types: dict[str, pa.DataType] = {}
 
     def add(self, row: Any) -> None:
+        """Add one row."""
         self._types = merge_types(self._types, {name: _type_of(value) for name, value in _object(row).items()})
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, pa.DataType]:
+        """The types by column."""
         return dict(self._types)
 
 
-class BuildColumns(RowReader):
+class BuildColumns:
     """Arrays of given types; keys that are not known are refused."""
 
     def __init__(self, types: Mapping[str, pa.DataType], known: Collection[str] | None) -> None:
@@ -416,6 +405,7 @@ class BuildColumns(RowReader):
         self._values: dict[str, list[Any]] = {name: [] for name in types}
 
     def add(self, row: Any) -> None:
+        """Add one row; raises `JsonTypeError` or `ValueError` if it does not fit."""
         row = _object(row)
         if self._known is not None and (extra := [name for name in row if name not in self._known]):
             raise ValueError(f"it has the key {extra[0]!r}, which the first rows of the file do not have")
@@ -426,7 +416,8 @@ class BuildColumns(RowReader):
             check(name, value, kind)
             self._values[name].append(value)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, pa.Array]:
+        """The arrays by column."""
         return {name: arrow_array(values, self._types[name]) for name, values in self._values.items()}
 
 
@@ -460,7 +451,11 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
     elif pa.types.is_integer(kind):
         _check_integer(column, value, kind)
     elif pa.types.is_floating(kind):
-        _check_float(column, value, kind)
+        _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
+        if isinstance(value, int) and not _exact(value):
+            raise JsonTypeError(column, value, f"{kind}, which cannot hold all its digits")
+        if pa.types.is_float32(kind) and math.isfinite(value) and abs(value) >= _FLOAT32_MAX:
+            raise JsonTypeError(column, value, f"{kind}, for which it is too large")
     elif pa.types.is_struct(kind):
         _require(isinstance(value, dict), column, value, kind)
     else:
@@ -483,14 +478,6 @@ def _check_integer(column: str, value: Any, kind: pa.DataType) -> None:
     )
     if not low <= value <= high:
         raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
-
-
-def _check_float(column: str, value: Any, kind: pa.DataType) -> None:
-    _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
-    if isinstance(value, int) and not _exact(value):
-        raise JsonTypeError(column, value, f"{kind}, which cannot hold all its digits")
-    if pa.types.is_float32(kind) and math.isfinite(value) and abs(value) >= _FLOAT32_MAX:
-        raise JsonTypeError(column, value, f"{kind}, for which it is too large")
 
 
 def _exact(value: int) -> bool:

@@ -138,9 +138,7 @@ class _Decoder:
     def _read(self, num_bytes: int) -> bytes:
         try:
             return self._raw.read(num_bytes)
-        except (OSError, EOFError, ValueError, io.UnsupportedOperation) as error:
-            raise SourceInvalidError(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
-        except Exception as error:  # zlib.error and lzma.LZMAError share no base with the others
+        except Exception as error:  # OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, ...
             raise SourceInvalidError(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
 
     def read(self, num_bytes: int, /) -> bytes:
@@ -187,7 +185,9 @@ def line_blocks(
     A line of more than `max_line_bytes` is an error. With `quote`, a line break between two quotes is part of a value; a quote after
     `escape` does not count.
     """
-    _skip(file, start)
+    left = start
+    while left > 0:
+        left -= len(file.read(min(left, 1 << 20)) or b"x" * left)
     most = min(max_line_bytes or MAX_LINE_BYTES, MAX_LINE_BYTES)
     position = start
     rest = b""
@@ -197,7 +197,8 @@ def line_blocks(
         rest += data
         if not rest:
             return
-        cut = _last_line_end(_without_escapes(rest, escape) if escape else rest, quote) if data else len(rest)
+        unescaped = re.sub(re.escape(escape) + b".", b"..", rest, flags=re.DOTALL) if escape else rest
+        cut = _last_line_end(unescaped, quote) if data else len(rest)
         if cut == 0:
             if len(rest) > most:
                 raise SourceTooLargeError(
@@ -211,16 +212,6 @@ def line_blocks(
         rest = rest[cut:]
         if not data:
             return
-
-
-def _skip(file: Readable, num_bytes: int) -> None:
-    while num_bytes > 0:
-        num_bytes -= len(file.read(min(num_bytes, 1 << 20)) or b"x" * num_bytes)
-
-
-def _without_escapes(data: bytes, escape: bytes) -> bytes:
-    """The same bytes, with escaped ones and their escapes replaced."""
-    return re.sub(re.escape(escape) + b".", b"..", data, flags=re.DOTALL)
 
 
 def _last_line_end(data: bytes, quote: bytes) -> int:

@@ -212,7 +212,8 @@ class Shaper:
         self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
         self.categories = categories
         self._new_texts = new_texts
-        self._firsts = np.cumsum([0, *(_num_series(plan, schema) for schema in plan.schemas)]) if plan.grouping == "wide" else None
+        counts = [len(schema) - (plan.options.time is not None) for schema in plan.schemas]
+        self._firsts = np.cumsum([0, *counts]) if plan.grouping == "wide" else None
         """With `wide=True`: the number of the first series of each source, and the total."""
         self.wide_time: tuple[int, int | float] | None = None
         """With `wide=True` and a time: the source it was last seen in, and its value there."""
@@ -233,7 +234,10 @@ class Shaper:
 
         if self.plan.grouping == "wide":
             return self._wide(table, number, locate)
-        keys, counts = self._segments(table, number, locate)
+        if self.plan.key is None:
+            keys, counts = self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
+        else:
+            keys, counts = key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
         step = [self._values(one_array(table.column(f.name)), f, locate) for f in self.plan.step]
         return RowBlock(keys, counts, step, [])
 
@@ -264,12 +268,6 @@ class Shaper:
         if not gone.any():
             return table, rows
         return table.filter(from_numpy(~gone)), np.flatnonzero(~gone) + rows.start
-
-    def _segments(self, table: pa.Table, number: int, locate: Locate) -> tuple[pa.Array, Array]:
-        """Stretches of rows with one key."""
-        if self.plan.key is None:
-            return self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
-        return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
 
     def _values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
         """The numbers of one column; missing values are counted."""
@@ -354,8 +352,8 @@ class Shaper:
         series = [self._series_values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
         if self.plan.key is not None:
             keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
-            return RowBlock(keys, counts, step, series)
-        keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
+        else:
+            keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
         return RowBlock(keys, counts, step, series)
 
     def _flatten(self, table: pa.Table, names: list[str], source: DataSource, first_row: int) -> tuple[dict[str, pa.Array], Array]:
@@ -403,10 +401,6 @@ class Shaper:
             self.missing[field.name] += values.null_count
             return values.cast(pa.large_string())
         return self._values(values, field, locate)
-
-
-def _num_series(plan: PackPlan, schema: pa.Schema) -> int:
-    return len(schema) - (1 if plan.options.time is not None else 0)
 
 
 def _locate_kept(kept: Array, locate: Locate, i: int) -> str:

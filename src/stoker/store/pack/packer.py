@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from stoker import _disk
 from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
-from stoker.store.formats.base import DataSource, InferredTypeError, RowLocation
+from stoker.store.formats.base import InferredTypeError, RowLocation
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
 from stoker.store.manifest import Manifest, SourceEntry
@@ -168,16 +168,14 @@ class Packer:
                 if state is None:
                     remove_debris(self._folder)
                     make_work(self._folder)
-                    state = self._new_state(writer)
+                    names = [column.name for column in self._category_columns()]
+                    files = {name: TextFile.create(self._work / f"categories{i}") for i, name in enumerate(names)}
+                    state = self._make_state(writer, files, runs=[])
                 yield state, readers, [hasher.submit(hash_source, source, stopping) for source in self._plan.sources]
         finally:
             stopping.set()  # after Ctrl-C nothing waits for the hash of a huge file
             hasher.shutdown(wait=True, cancel_futures=True)
             readers.shutdown(wait=True, cancel_futures=True)
-
-    def _new_state(self, writer: BackgroundWriter) -> PackState:
-        files = {one.name: TextFile.create(self._work / f"categories{i}") for i, one in enumerate(self._category_columns())}
-        return self._make_state(writer, files, runs=[])
 
     def _restored_state(self, journal: Journal, writer: BackgroundWriter) -> PackState | None:
         """The state that a journal describes; None if the files on disk are not as it says."""
@@ -275,8 +273,8 @@ class Packer:
                     state.sorter.add(block)
                     state.location = chunk.end
                     self._after_block(state, block.num_bytes)
-                    share = done + source.num_bytes * _share(source, chunk.end)
-                    self._progress("reading", share / total, rows_before + chunk.end.row)
+                    share = min(chunk.end.position / source.num_positions, 1.0) if source.num_positions else 0.0
+                    self._progress("reading", (done + source.num_bytes * share) / total, rows_before + chunk.end.row)
             if state.location.row == 0 and self._plan.grouping in ("file", "wide"):
                 state.sorter.add(state.shaper.empty(number))
             state.source_rows.append(state.location.row)
@@ -426,13 +424,9 @@ def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = Non
         time_index=plan.time_index,
         strict_time=not options.sort,
         unique_keys=plan.rows_are_series and not merged,
-        fill=frozenset(i for i, column in enumerate(plan.step) if fills and _can_be_missing(column)),
+        fill=frozenset(i for i, column in enumerate(plan.step) if fills and column.can_be_missing),
         bfloat16=frozenset(i for i, column in enumerate(plan.step) if column.kind == "bfloat16"),
     )
-
-
-def _can_be_missing(column: ColumnPlan) -> bool:
-    return column.kind in ("timestamp", "duration", "category", "bfloat16") or column.dtype.kind == "f"
 
 
 def _first_to_merge(state: PackState) -> int:
@@ -457,10 +451,6 @@ def _remove_runs(runs: list[SortedRun]) -> None:
         run.close()
         for path in run.paths():
             _disk.remove_file(path)
-
-
-def _share(source: DataSource, location: RowLocation) -> float:
-    return min(location.position / source.num_positions, 1.0) if source.num_positions else 0.0
 
 
 def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:

@@ -39,6 +39,11 @@ class ColumnPlan:
     is_shared: bool = False
     """Whether it is the one column that all series of `wide=True` share: its type is then not that of a single input column."""
 
+    @property
+    def can_be_missing(self) -> bool:
+        """Whether the stored type has a value that means missing."""
+        return self.kind in ("timestamp", "duration", "category", "bfloat16") or self.dtype.kind == "f"
+
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
     """The logical type, without dictionaries, views, large and fixed-size lists, and extensions.
@@ -194,20 +199,21 @@ def _refuse_unknown(sources: Sequence[DataSource], schemas: Sequence[pa.Schema],
     for role, name in asked:
         if name not in there:
             many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
-            raise OptionError(
-                f"{role} names {name!r}, but {many}{sources[0].label} has the columns {', '.join(schemas[0].names[:20])}."
-            )
+            raise OptionError(f"{role} names {name!r}, but {many}{_columns_of(sources[0], schemas[0])}.")
     for source, schema in zip(sources, schemas, strict=True):
         if options.time is not None and options.time not in schema.names:
             raise OptionError(
-                f"time= names {options.time!r}, but {source.label} has the columns {', '.join(schema.names[:20])}. "
+                f"time= names {options.time!r}, but {_columns_of(source, schema)}. "
                 "Pack files with and without this time separately, or leave time= out."
             )
 
 
 def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> WidePlan:
     """Leave out what is not numeric, with notes, and find the type of the column that all series share."""
-    kept = {schema: _numbers(schema, options) for schema in dict.fromkeys(schemas)}
+    kept = {
+        schema: pa.schema([field for field in schema if field.name == options.time or is_number(field.type)])
+        for schema in dict.fromkeys(schemas)
+    }
     for source, schema in zip(sources, schemas, strict=True):
         if any(is_list(kind) for kind in schema.types):
             raise OptionError(f"wide=True needs tables with one number per cell, but {source.label} holds lists.")
@@ -217,23 +223,18 @@ def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: 
         several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
         found = ", ".join(schemas[0].names[:20]) or "other columns"
         raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.")
-    fields = [field for schema in kept.values() for field in _fields(schema, options, sources[0].label)]
+    fields = [
+        make_field(one.name, one.type, level="step", asked=options.dtypes.get(one.name, options.dtype), where=sources[0].label)
+        for schema in kept.values()
+        for one in schema
+        if one.name != options.time
+    ]
     return WidePlan(
         sources=[sources[i] for i in giving],
         schemas=[kept[schemas[i]] for i in giving],
         value=_shared(fields),
         notes=(*_left_out(sources, schemas, kept), *_without_series(sources, set(giving), options)),
     )
-
-
-def _numbers(schema: pa.Schema, options: PackOptions) -> pa.Schema:
-    """The columns that are series, and the time."""
-    return pa.schema([(n, t) for n, t in zip(schema.names, schema.types, strict=True) if n == options.time or is_number(t)])
-
-
-def _fields(schema: pa.Schema, options: PackOptions, where: str) -> list[ColumnPlan]:
-    pairs = [(name, kind) for name, kind in zip(schema.names, schema.types, strict=True) if name != options.time]
-    return [make_field(n, t, level="step", asked=options.dtypes.get(n, options.dtype), where=where) for n, t in pairs]
 
 
 def _shared(fields: Sequence[ColumnPlan]) -> ColumnPlan:
@@ -268,6 +269,10 @@ def _without_series(sources: Sequence[DataSource], giving: set[int], options: Pa
     names = [source.name for i, source in enumerate(sources) if i not in giving]
     of_those = " of those that --columns names" if options.columns is not None else ""
     return [f"no numeric column{of_those} in {_some(names)}: left out by --wide"] if names else []
+
+
+def _columns_of(source: DataSource, schema: pa.Schema) -> str:
+    return f"{source.label} has the columns {', '.join(schema.names[:20])}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -455,12 +460,10 @@ def _refuse_doubles(source: DataSource, schema: pa.Schema) -> None:
 
 
 def _selected(schema: pa.Schema, source: DataSource, options: PackOptions) -> list[str]:
-    for role, name in (("series=", options.series), ("time=", options.time), *(("columns=", n) for n in options.columns or ())):
+    named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
+    for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
         if name is not None and name not in schema.names:
-            raise OptionError(f"{role} names {name!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
-    unknown = [name for name in options.dtypes if name not in schema.names]
-    if unknown:
-        raise OptionError(f"dtype= names {unknown[0]!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
+            raise OptionError(f"{role} names {name!r}, but {_columns_of(source, schema)}.")
     wanted = schema.names if options.columns is None else list(options.columns)
     roles = [name for name in (options.series, options.time) if name is not None and name not in wanted]
     return [*dict.fromkeys(wanted), *dict.fromkeys(roles)]
