@@ -270,7 +270,7 @@ def test_the_first_misfit_is_found(text: Csv, at: int) -> None:
 def test_files_that_disagree_about_text_are_drift_unless_a_type_is_named(text: Csv) -> None:
     (text.folder / "a.csv").write_text("code,x\nA1,1\n")
     (text.folder / "b.csv").write_text("code,x\n77,2\n")
-    with pytest.raises(SchemaError, match=r"column 'code' of .*b.csv is int64, not text"):
+    with pytest.raises(SchemaError, match=r"column 'code' of .*b.csv is int64, not string"):
         pack(str(text.folder / "?.csv"), text.folder / "out")
     store = pack(str(text.folder / "?.csv"), text.folder / "out", dtype="code=text")
     assert list(store.texts("code")) == ["A1", "77"]

@@ -78,9 +78,9 @@ def is_ucr_row(row: bytes) -> bool:
 
 def is_ucr(path: Path, limits: ReadLimits = MAX_LIMITS) -> bool:
     """Whether the first line of a `.tsv` file is in UCR's form, and not the header or a row of a table."""
-    source = UcrSource(path, path.name)
-    source.limits = limits
     try:
+        source = UcrSource(path, path.name)
+        source.limits = limits
         first = source._first_line
     except (SourceEmptyError, SourceInvalidError, SourceTooLargeError):
         return False
