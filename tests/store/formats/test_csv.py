@@ -244,7 +244,7 @@ def test_an_endless_first_line_is_refused(text: Csv, monkeypatch: pytest.MonkeyP
 def test_an_overlong_field_is_no_trouble(text: Csv) -> None:
     long = "x" * 300_000
     assert list(text.pack(f"a,b\n1,{long}\n2,y\n").texts("b")) == [long, "y"]
-    with pytest.raises(SourceInvalidError, match="has a first line that is not one of names or values: field larger than"):
+    with pytest.raises(SourceInvalidError, match="has a first line without names or values: field larger than"):
         text.pack(f"{long},b\n1,2\n")
 
 

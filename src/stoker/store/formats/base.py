@@ -65,7 +65,7 @@ class ReadLimits:
     line_bytes: int = 128 << 20
     """Bytes of one line, header or value: it is held several times over while it is decoded."""
     columns: int = 65_536
-    """Columns of a table in text, or different keys of JSON."""
+    """Columns of a text table, or different keys of JSON."""
 
 
 MAX_LIMITS = ReadLimits()
