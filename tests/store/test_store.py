@@ -223,7 +223,9 @@ def test_a_manifest_that_is_not_a_plain_file_is_refused(built: TinyStore) -> Non
 def test_each_missing_shard_is_named_with_what_it_held(built: TinyStore) -> None:
     for path in sorted(built.path.glob("*.npy")):
         path.rename(built.path / "elsewhere")
-        with pytest.raises(StoreDamagedError, match=rf"{path.name} is missing: it holds (column|texts of|the text offsets|the offsets)"):
+        with pytest.raises(
+            StoreDamagedError, match=rf"{path.name} is missing: it holds (column|texts of|the text offsets|the offsets)"
+        ):
             built.open()
         (built.path / "elsewhere").rename(path)
     built.open()

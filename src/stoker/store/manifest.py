@@ -112,13 +112,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def dump(manifest: Manifest) -> bytes:
     """Serialise with the digest filled in. Each manifest has exactly one serialisation."""
-    text = _encode(msgspec.structs.replace(manifest, digest=_ZEROS))
-    return text.replace(_ZEROS.encode(), _hash(text).encode(), 1)
-
-
-def digest_of(manifest: Manifest) -> str:
-    """The digest that `dump` would write: equal digests mean equal stores."""
-    return _hash(_encode(msgspec.structs.replace(manifest, digest=_ZEROS)))
+    text = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, digest=_ZEROS)), indent=1) + b"\n"
+    return text.replace(_ZEROS.encode(), xxhash.xxh3_128_hexdigest(text).encode(), 1)
 
 
 def shards(manifest: Manifest) -> Iterator[Shard]:
@@ -148,14 +143,6 @@ def load(data: bytes, where: str) -> Manifest:
     if dump(manifest) != data:
         raise ManifestError(f"{where} does not match its digest: it was changed after it was written. Pack the store again.")
     return manifest
-
-
-def _encode(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
-
-
-def _hash(data: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(data)
 
 
 class _AnyVersion(msgspec.Struct):

@@ -115,7 +115,9 @@ def test_integers_and_floats_of_different_files_share_a_type_that_holds_both(tmp
     assert store.schema["value"].label == "float32"
     assert store.column("value").tolist() == [1, 2, 0.5]
     source = write(tmp_path, a=f"n\n{2**53 + 1}\n", b="x\n0.5\n")
-    with pytest.raises(BadValueError, match=rf"column 'n' holds {2**53 + 1} in row 1 of .*a.csv, .* large integers and floats separately"):
+    with pytest.raises(
+        BadValueError, match=rf"column 'n' holds {2**53 + 1} in row 1 of .*a.csv, .* large integers and floats separately"
+    ):
         pack(source, tmp_path / "other", wide=True)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.store.pack.options import DTYPE_NAMES, PackOptions, default_threads, parse_bytes, parse_dtypes, parse_names
+from stoker.store.pack.options import DTYPE_NAMES, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
     ("given", "message"),
     [
         ("float33", "'float33' is not a column type; expected one of bool int8"),
-        ("a=complex64", "'complex64' is not a type"),
+        ("a=complex64", "'complex64' is not a column type"),
         ("float32,int8", "names two types for all columns"),
         ("text", "dtype='text' cannot apply to all columns"),
         ("category", "dtype='category' cannot apply to all columns"),
-        ("", "'' is not a type"),
-        (object, "'object' is not a type"),
-        ("O", "'O' is not a type"),
-        ({"a": "wide"}, "'wide' is not a type"),
-        ({"a": "words"}, "'words' is not a type"),
+        ("", "'' is not a column type"),
+        (object, "'object' is not a column type"),
+        ("O", "'O' is not a column type"),
+        ({"a": "wide"}, "'wide' is not a column type"),
+        ({"a": "words"}, "'words' is not a column type"),
     ],
 )
 def test_what_is_no_type_is_refused(given: Any, message: str) -> None:
@@ -110,4 +110,4 @@ def test_names() -> None:
 
 
 def test_there_is_a_thread() -> None:
-    assert default_threads() >= 1
+    assert parse_threads(None) >= 1

@@ -69,7 +69,9 @@ class JsonRows:
         if moments:
             with contextlib.suppress(BadValueError):  # a column of mixed lists stays as it is
                 types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
-        return pa.schema([(name, _large(kind)) for name, kind in types.items()])
+        # Lists of series have 64-bit offsets.
+        large = {name: pa.large_list(kind.value_type) if pa.types.is_list(kind) else kind for name, kind in types.items()}
+        return pa.schema(list(large.items()))
 
     def _count_keys(self, texts: RowTexts) -> int:
         """The number of different keys, at any depth; too many are an error."""
@@ -272,11 +274,6 @@ def _moment_type(array: pa.Array) -> pa.DataType:
 
 def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
-
-
-def _large(kind: pa.DataType) -> pa.DataType:
-    """Lists of series have 64-bit offsets."""
-    return pa.large_list(kind.value_type) if pa.types.is_list(kind) else kind
 
 
 def _shown(line: bytes) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn, Protocol, TypeVar
 
@@ -32,7 +33,7 @@ from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, Sou
 from stoker.store.formats.base import Chunk, FileSource, RowLocation, SizedTask, Task
 
 MAX_LINE_BYTES = 128 << 20
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
 _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -85,32 +86,11 @@ def _decompress(path: Path, start: bytes) -> Readable:
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
     if kind is None:
         return path.open("rb")
-    if kind == "gzip":
-        import gzip
-
-        return gzip.open(path, "rb")
-    if kind == "bz2":
-        import bz2
-
-        return bz2.open(path, "rb")
-    if kind == "xz":
-        import lzma
-
-        return lzma.open(path, "rb")
-    return _Zstd(path)
-
-
-class _Zstd:
-    """Zstandard through Arrow, which raises an error if the last frame is cut."""
-
-    def __init__(self, path: Path) -> None:
-        self._stream = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-
-    def read(self, num_bytes: int, /) -> bytes:
-        return bytes(self._stream.read(num_bytes))
-
-    def close(self) -> None:
-        self._stream.close()
+    if kind == "zstd":
+        stream: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
+    else:
+        stream = import_module(kind).open(path, "rb")
+    return stream
 
 
 class _Decoder:

@@ -315,13 +315,10 @@ class TimeMoeSource(DataSource):
     def _chunk(self, sequences: SequenceEntries, wanted: pa.Schema, row: int) -> Chunk:
         columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
         if COLUMN in wanted.names:
-            columns[COLUMN] = self._list(sequences)
+            bounds, values = self.values(sequences)
+            flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
+            columns[COLUMN] = pa.LargeListArray.from_arrays(pa.array(bounds), flat)
         return row_chunk(pa.table({name: columns[name] for name in wanted.names}), row)
-
-    def _list(self, sequences: SequenceEntries) -> pa.Array:
-        bounds, values = self.values(sequences)
-        flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
-        return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
 
     def values(self, sequences: SequenceEntries) -> tuple[Array, Array]:
         """The offsets of the sequences, and their values end to end, read into memory and scaled back."""

@@ -142,14 +142,9 @@ def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 def parse_threads(given: int | None) -> int:
     """Check a number of threads; None means one per core that this process may use."""
-    threads = default_threads() if given is None else given
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = min(cores, MAX_THREADS) if given is None else given
     if not 1 <= threads <= MAX_THREADS:
         expected = "at least 1 is needed" if threads < 1 else f"at most {MAX_THREADS:,} can be used"
         raise OptionError(f"threads is {threads:,}, but {expected}.")
     return threads
-
-
-def default_threads() -> int:
-    """One thread per core that this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MAX_THREADS)

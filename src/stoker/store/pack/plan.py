@@ -11,6 +11,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -91,27 +92,24 @@ def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None,
     value = value.value_type if is_list(value) else value
     if asked in ("category", "text") and not pa.types.is_string(value):
         value = pa.string()
+    column = partial(ColumnPlan, name=name, arrow=value, level=level)
     if pa.types.is_string(value):
         if asked not in (None, "category", "text"):
             raise BadValueError(
                 f"column {name!r} of {where} is a string, so it cannot become {asked}. Leave it out with columns=[...]."
             )
         text = level == "series" and not dictionary and asked != "category"
-        return ColumnPlan(name=name, arrow=value, level=level, kind="text" if text else "category", dtype=np.dtype("<i4"))
+        return column(kind="text" if text else "category", dtype=np.dtype("<i4"))
     if pa.types.is_timestamp(value):
-        unit = value.unit + (f", {value.tz}" if value.tz else "")
-        return ColumnPlan(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+        return column(kind="timestamp", dtype=np.dtype("<i8"), unit=value.unit + (f", {value.tz}" if value.tz else ""))
     if pa.types.is_date(value):
-        unit = "s" if pa.types.is_date32(value) else "ms"
-        return ColumnPlan(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+        return column(kind="timestamp", dtype=np.dtype("<i8"), unit="s" if pa.types.is_date32(value) else "ms")
     if pa.types.is_time(value) or pa.types.is_duration(value):
-        return ColumnPlan(name=name, arrow=value, level=level, kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
+        return column(kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
     natural = _number_type(name, value, where)
     if asked == "bfloat16":
-        return ColumnPlan(name=name, arrow=value, level=level, kind="bfloat16", dtype=np.dtype("<u2"))
-    return ColumnPlan(
-        name=name, arrow=value, level=level, kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural
-    )
+        return column(kind="bfloat16", dtype=np.dtype("<u2"))
+    return column(kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural)
 
 
 def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:

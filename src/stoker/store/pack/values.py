@@ -68,17 +68,11 @@ def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
                 f"column {field.name!r} is missing in {where}, which {field.dtype} cannot store. "
                 "Choose a float type with dtype=, or pass missing='drop'."
             )
-        _refuse_inexact(values, field, locate)
+        if not pa.types.is_boolean(values.type):  # integers with missing values become float64, which must hold them
+            whole = to_numpy(values.fill_null(0))
+            _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
         values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
     return _cast(to_numpy(values), field, locate)
-
-
-def _refuse_inexact(values: pa.Array, field: ColumnPlan, locate: Locate) -> None:
-    """Integers with missing values become float64: refuse those that it cannot hold."""
-    if pa.types.is_boolean(values.type):
-        return
-    whole = to_numpy(values.fill_null(0))
-    _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
 
 
 def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
