@@ -30,7 +30,14 @@ from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, NonFinite, Shard, T
 
 
 class NonFiniteCount:
-    """Counts of NaN and Inf over the values of one column, and the step of the first."""
+    """Counts of NaN and Inf over the values of one column, and the step of the first.
+
+    Example:
+        >>> count = NonFiniteCount()
+        >>> count.add(np.array([1.0, np.nan, np.inf]), first_step=0)
+        >>> count.nan, count.inf, count.first_step
+        (1, 1, 1)
+    """
 
     __slots__ = ("first_step", "inf", "nan")
 
@@ -70,7 +77,12 @@ MISSING_CODE = -1
 
 
 class Texts(Sequence[str]):
-    """A read-only list of strings over two arrays: UTF-8 bytes end to end, and offsets into them."""
+    """A read-only list of strings over two arrays: UTF-8 bytes end to end, and offsets into them.
+
+    Example:
+        >>> Texts.of(["a", "bc"])[1]
+        'bc'
+    """
 
     __slots__ = ("offsets", "utf8")
 
@@ -160,7 +172,11 @@ def name_of(dtype: str, shape: Sequence[int], blocks: Sequence[str]) -> str:
 
 
 def map_shard(folder: Path, shard: Shard, what: str) -> Array:
-    """Map a shard read-only after checking that it is a plain file of the right size and header. Reads no values."""
+    """Map a shard read-only, after checking that it is a plain file of the right size and header. Reads no values.
+
+    Raises:
+        StoreDamagedError: the file is missing, or differs from the manifest; the message says that it holds `what`.
+    """
     fd = open_shard(folder, shard, what)
     try:
         with _disk.naming(folder / shard.file):  # the address space of a process may be limited

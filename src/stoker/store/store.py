@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
+import numpy.typing as npt
 
 from stoker._disk import check_path, open_plain
 from stoker._types import Array
@@ -101,7 +102,9 @@ class Store:
         self._num_steps = length * num_series if length is not None else int(offsets[-1]) if offsets is not None else 0
 
     @classmethod
-    def from_arrays(cls, *, lengths: Sequence[int] | Array | None = None, **columns: Any) -> Store:
+    def from_arrays(
+        cls, *, lengths: Sequence[int] | Array | None = None, **columns: npt.ArrayLike | Sequence[npt.ArrayLike]
+    ) -> Store:
         """Build a store in memory.
 
         Args:

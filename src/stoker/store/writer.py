@@ -32,7 +32,7 @@ _LATE = ("journal", MARK_NAME)  # removed last: with a journal the same pack may
 
 
 def make_work(folder: Path) -> None:
-    """An empty, marked work folder in the folder of a store."""
+    """Make an empty, marked work folder in the folder of a store; files that grow belong there."""
     remove_work(folder)
     _disk.make_folder(folder / WORK_NAME)
     _disk.write_file(folder / WORK_NAME / MARK_NAME, b"a pack of Stoker\n")
@@ -63,10 +63,35 @@ def remove_debris(folder: Path) -> None:
 
 @contextlib.contextmanager
 def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) -> Iterator[Callable[[Manifest], None]]:
-    """Hold the lock of `folder` while the block writes shards of a new store into it, and give the function that commits it.
+    """Hold the lock of `folder` while the block writes the shards of a new store, and give the function that commits its manifest.
 
-    Until the commit a store that is there stays as it was; without `replace` it is an error that there is one. After an error
-    the folder is as before. `sources` are paths that must not be the folder itself.
+    Until the commit an existing store stays as it was. After an error the folder is as before.
+
+    Args:
+        folder: the folder of the new store.
+        sources: paths that must not be the folder itself.
+        replace: replace a store that is there already.
+
+    Raises:
+        StoreExistsError: there is a store already, and `replace` is False.
+        StoreLockedError: another process is writing to the folder.
+
+    Example:
+        >>> import tempfile
+        >>> from stoker.store import NonFinite, open_store
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     folder = Path(parent) / "a.stoker"
+        ...     with new_store(folder, [], replace=False) as commit:
+        ...         make_work(folder)
+        ...         file = ColumnFile.create(folder / WORK_NAME / "final.x", np.dtype("<f8"))
+        ...         file.append(np.array([1.0, 2.0]))
+        ...         finite = NonFinite(nan=0, inf=0, first=None)
+        ...         x = ColumnEntry(name="x", level="step", kind="number", unit=None, values=file.seal(folder), texts=None, missing=0,
+        ...                         nonfinite=finite)
+        ...         commit(Manifest(format="stoker", version=1, digest="", num_series=1, num_steps=2, length=2, offsets=None, key=None,
+        ...                         time=None, columns=[x], notes=[], sources=[]))
+        ...     open_store(folder).column("x").tolist()
+        [1.0, 2.0]
     """
     check_target(folder, sources, replace=replace)
 

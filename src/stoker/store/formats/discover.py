@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from stoker._disk import check_path
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
@@ -37,7 +37,7 @@ _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
 
 
 def find_sources(
-    given: Any,
+    given: object,
     *,
     dialect: Dialect,
     table: bool = False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,7 +19,7 @@ __all__ = ["pack"]
 
 
 def pack(
-    source: Any,
+    source: object,
     path: str | os.PathLike[str],
     *,
     series: str | None = None,

@@ -53,7 +53,7 @@ Progress = Callable[[str, float, int], None]
 
 
 def quiet(phase: str, share: float, rows: int) -> None:
-    """Report nothing."""
+    """The default progress: report nothing."""
 
 
 @dataclass(kw_only=True)
