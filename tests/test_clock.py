@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stoker import _clock
-from stoker._clock import Waiting
+from stoker._clock import RunQueueDelay
 
 
 def threads(folder: Path, **waited: int) -> None:
@@ -19,7 +19,7 @@ def threads(folder: Path, **waited: int) -> None:
 def test_the_thread_that_waited_most_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "TASKS", tmp_path)
     threads(tmp_path, t1=100, t2=5000)
-    waiting = Waiting()
+    waiting = RunQueueDelay()
     threads(tmp_path, t1=400, t2=5100, t3=250)
     (tmp_path / "t4").mkdir()  # a thread that ends while it is looked at
     assert waiting.end()[0] == 300
@@ -27,4 +27,4 @@ def test_the_thread_that_waited_most_counts(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_system_that_does_not_tell_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_clock, "TASKS", tmp_path / "nowhere")
-    assert Waiting().end()[0] is None
+    assert RunQueueDelay().end()[0] is None

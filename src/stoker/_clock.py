@@ -1,4 +1,4 @@
-"""THE clock: the one place where time is read for measurements. Spans go into a ring of fixed size; off, it costs nothing."""
+"""The clock: the one module that reads time for measurements. `Spans` keeps the last ones in a ring of fixed size."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import numpy.typing as npt
 
 now_ns = time.perf_counter_ns
 busy_ns = time.process_time_ns
-"""Of all threads of this process: what they worked, or waited without sleeping."""
+"""CPU time of all threads of this process."""
 TASKS = Path("/proc/self/task")
 
 
 def now_utc() -> str:
-    """The time of day for records, to the millisecond: 2026-11-15T16:20:00.123Z. Never for measurements: it may jump."""
+    """The date and time for records, like 2026-11-15T16:20:00.123Z. Never for measurements: it may jump."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Waiting:
-    """How long threads of this process wait for a core from here on, because others have it."""
+class RunQueueDelay:
+    """How long threads of this process wait for a CPU core, from its creation on."""
 
     __slots__ = ("_before", "_begin_ns")
 
@@ -32,7 +32,7 @@ class Waiting:
         self._begin_ns = now_ns()
 
     def end(self) -> tuple[int | None, int]:
-        """What the thread that waited most has waited, and the time since the beginning; None where the system does not tell."""
+        """The wait of the thread that waited most (None where the system does not report it), and the time elapsed, in ns."""
         spent, after = now_ns() - self._begin_ns, _waited_ns()
         if not after:
             return None, spent
@@ -40,10 +40,10 @@ class Waiting:
 
 
 def _waited_ns() -> dict[str, int]:
-    """Since its start, by thread: ready to run, and not running."""
+    """Time in the run queue since its start, by thread."""
     waited = {}
     for thread in TASKS.iterdir() if TASKS.is_dir() else ():
-        with contextlib.suppress(OSError, ValueError, IndexError):  # a thread that has ended meanwhile
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the thread has ended meanwhile
             waited[thread.name] = int((thread / "schedstat").read_text().split()[1])
     return waited
 
@@ -60,7 +60,7 @@ class Spans:
         self.total_ns = 0
 
     def add(self, start_ns: int, stop_ns: int) -> None:
-        """Take in one span."""
+        """Add one span."""
         place = self.count % len(self._starts)
         self._starts[place] = start_ns
         self._stops[place] = stop_ns
@@ -73,7 +73,7 @@ class Spans:
         return self.total_ns / 1e9
 
     def recent_seconds(self) -> npt.NDArray[Any]:
-        """How long each of the last spans was, the oldest first."""
+        """Durations of the last spans, oldest first."""
         size = len(self._starts)
         places = np.arange(max(0, self.count - size), self.count) % size
         return np.asarray((self._stops[places] - self._starts[places]) / 1e9)

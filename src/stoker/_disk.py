@@ -1,11 +1,16 @@
-"""THE writer and THE path check: every byte that stoker puts on a disk goes through this file.
+"""Disk access: every byte that Stoker writes goes through this module.
 
-The law: a reader sees the old state or the new one, never a part. A file is written under a temporary name, synced,
-renamed, and its folder is synced; nothing that has its final name is ever written to again. The one exception is a log: it
-grows under its name, line by line, and a reader may find its last line torn.
+    write_file, AppendFile, LogFile    write files
+    make_folder, claim_folder, scratch_folder, remove_folder
+    Lock, is_locked                    one writer per folder
+    check_path, open_plain             check paths and files of users
+
+A reader sees the old state or the new one, never a part: a file is written under a temporary name, synced, renamed, and its folder
+is synced; a file with its final name is never written to again. The one exception is a log, which grows line by line under its
+name; its last line may be torn.
 
 All operations that change a disk are methods of `Disk`. Tests replace `disk` by one that fails, kills or records
-(`tests.harness.FaultyFiles`), which is how every promise about crashes is tested without a crash.
+(`tests.harness.FaultyFiles`), so crashes are tested without a crash.
 """
 
 from __future__ import annotations
@@ -27,10 +32,10 @@ from stoker.errors import DiskError, DiskFullError, OptionError, StokerError, St
 Buffer = bytes | bytearray | memoryview
 
 SCRATCH_MARK = ".stoker-scratch"
-"""The file in a folder of intermediate results that says that Stoker made it."""
+"""The file that says that Stoker made a folder of intermediate results."""
 SHARD_NAME = re.compile(r"[0-9a-f]{16}\.npy")
 MARKER_BYTES = 256
-"""The sign of Stoker is at the beginning of a marker."""
+"""The sign of Stoker is within the first bytes of a marker."""
 # One slash is enough, as that is what Path leaves of two.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -43,7 +48,7 @@ class Disk:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
     def open_again(self, path: Path) -> int:
-        """Open a file of an earlier process to go on with it."""
+        """Open a file of an earlier process to resume it."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def write(self, fd: int, data: Buffer) -> int:
@@ -59,8 +64,8 @@ class Disk:
         os.ftruncate(fd, num_bytes)
 
     def publish(self, fd: int) -> None:
-        """Take away the right to write, as the file will never change again."""
-        # From the mode it was created with, so that the umask of the process holds for what it publishes too.
+        """Make a file read-only, as it will never change again."""
+        # From the mode it was created with, so that the umask of the process applies.
         os.fchmod(fd, stat.S_IMODE(os.fstat(fd).st_mode) & 0o444)
 
     def sync(self, fd: int) -> None:
@@ -95,7 +100,7 @@ class Disk:
 disk = Disk()
 
 cache_disk = Disk()
-"""Writes caches. Not `disk`: the operations of a pack are the same ones whether its kernels have been compiled before or not."""
+"""Writes caches. Not `disk`: the operations of a pack do not depend on whether its kernels are compiled already."""
 
 
 @contextlib.contextmanager
@@ -114,7 +119,7 @@ def naming(path: Path, *, needed_bytes: int = 0) -> Iterator[None]:
 
 
 def _what_is_full(path: Path, code: int, needed_bytes: int) -> str:
-    """Which limit was reached: the system says "no space" for bytes, for inodes and for what one user may have."""
+    """Which limit was reached: the system reports "no space" for bytes, inodes and quotas."""
     free = free_bytes(path)
     if code == errno.EDQUOT:
         return (
@@ -124,7 +129,7 @@ def _what_is_full(path: Path, code: int, needed_bytes: int) -> str:
     if free > needed_bytes and _has_no_inodes(path):
         return (
             f"the disk has no inodes left, so no file can be made on it although {free:,} bytes are free. "
-            "Remove files (their number counts, not their size) and run again."
+            "Remove files (of any size) and run again."
         )
     found = f"{needed_bytes:,} bytes needed, {free:,} free" if needed_bytes else f"{free:,} bytes free"
     return f"the disk is full: {found}. Free some space and run again."
@@ -139,7 +144,7 @@ def _has_no_inodes(path: Path) -> bool:
 
 
 def free_bytes(path: Path) -> int:
-    """Space left on the disk that holds a path; 0 where that cannot be told."""
+    """Space left on the disk that holds a path; 0 where that is unknown."""
     try:
         return shutil.disk_usage(_existing(path)).free
     except OSError:
@@ -147,12 +152,12 @@ def free_bytes(path: Path) -> int:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
+    """The path, or the nearest folder above it that exists."""
     return next((one for one in (path, *path.absolute().parents) if one.exists()), Path.cwd())
 
 
 def check_path(given: str | os.PathLike[str]) -> Path:
-    """The path, if it can be one on this machine: not empty, no NUL character, no URL. Raises `OptionError` otherwise."""
+    """Return the path; raises `OptionError` if it is empty, has a NUL character, or is a URL."""
     text = os.fsdecode(given)
     if not text:
         raise OptionError("a path is empty. Give the name of a file or a folder ('.' for the current folder).")
@@ -168,7 +173,7 @@ def check_path(given: str | os.PathLike[str]) -> Path:
 class AppendFile:
     """A file that grows under a temporary name until `publish` gives it its final one.
 
-    `num_bytes` counts what was appended; the operating system may hold more after a failed write, never less.
+    `num_bytes` counts what was appended; after a failed write the file may be longer, never shorter.
     """
 
     def __init__(self, path: Path, fd: int, num_bytes: int) -> None:
@@ -184,7 +189,7 @@ class AppendFile:
 
     @classmethod
     def reopen(cls, path: Path, num_bytes: int) -> Self:
-        """Go on with a file of an earlier process, cut to what that process is known to have written."""
+        """Resume a file of an earlier process, cut to what that process is known to have written."""
         with naming(path):
             fd = disk.open_again(path)
             try:
@@ -209,7 +214,7 @@ class AppendFile:
             _write_all(lambda rest, done: disk.pwrite(self._fd, rest, offset + done), view)
 
     def cut(self) -> None:
-        """Take away what a failed write left beyond `num_bytes`."""
+        """Remove what a failed write left beyond `num_bytes`."""
         with naming(self.path):
             disk.truncate(self._fd, self.num_bytes)
             os.lseek(self._fd, self.num_bytes, os.SEEK_SET)
@@ -226,29 +231,29 @@ class AppendFile:
             os.posix_fadvise(self._fd, offset, num_bytes, os.POSIX_FADV_DONTNEED)
 
     def publish(self, target: Path) -> None:
-        """Sync, rename to the final name and make read-only. The folder is synced by whoever commits."""
+        """Sync, rename to the final name and make read-only. The commit syncs the folder."""
         with naming(self.path, needed_bytes=self.num_bytes):
             disk.sync(self._fd)
             disk.replace(self.path, target)
-            # Last: a growing file that a killed process left read-only could not be taken up again by its owner.
+            # Last: a growing file that a killed process left read-only could not be resumed.
             disk.publish(self._fd)
             self.close()
 
     def close(self) -> None:
-        """Give the descriptor back; the temporary file stays."""
+        """Close the descriptor; the temporary file stays."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def __del__(self) -> None:
-        # A pack that fails while it makes its many files has no list of those it made.
+        # A pack that fails while it creates its files has no list of them.
         self.close()
 
 
 class LogFile:
-    """A file of lines that only grows, under its final name. A killed process leaves every whole line, and at most one torn.
+    """A file of lines that grows under its final name. A killed process leaves every whole line, and at most one torn.
 
-    Opening cuts a torn last line off, and with `keep` everything from the first whole line on that it does not want.
+    Opening removes a torn last line, and everything from the first line on that `keep` rejects.
     """
 
     def __init__(self, path: Path, *, keep: Callable[[bytes], bool] = lambda line: True) -> None:
@@ -275,7 +280,7 @@ class LogFile:
         self._file.sync()
 
     def close(self) -> None:
-        """Give the descriptor back; a line that an error tore is cut off."""
+        """Close the descriptor; a line that an error tore is removed."""
         if self._torn:
             with contextlib.suppress(DiskError):  # the next process that opens it will do so
                 self._file.cut()
@@ -302,7 +307,7 @@ def _write_all(write: Callable[[memoryview, int], int], view: memoryview) -> Non
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a whole file in one step; with `durable` it has survived a power loss once this returns."""
+    """Replace a whole file in one step; with `durable` it survives a power loss once this returns."""
     check_path(path)
     temporary = path.with_name(path.name + ".tmp")
     remove_file(temporary)
@@ -325,7 +330,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def copy_file(source: BinaryIO, path: Path) -> None:
-    """Make a file of what is left to read of another; for what may be lost, as nothing is synced."""
+    """Copy what is left to read of an open file into a new one. Nothing is synced."""
     file = AppendFile.create(path)
     try:
         while chunk := source.read(1 << 20):
@@ -335,7 +340,7 @@ def copy_file(source: BinaryIO, path: Path) -> None:
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder and its parents; True where it was not there."""
+    """Make a folder and its parents; True if it is new."""
     if check_path(path).is_dir():
         return False
     with naming(path):
@@ -361,10 +366,10 @@ def is_own_folder(path: Path, *, marker: str, sign: bytes) -> bool:
 
 
 def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
-    """Make a folder, or take one that is empty or Stoker's own, for what is written into it and removed from it later.
+    """Make a folder, or use one that is empty or that Stoker made, for files that are written and removed later.
 
-    The file `marker` is written before all else, so a run that was killed anywhere can use its folder again, and a folder of the
-    user's is never taken for one of Stoker's. Raises `OptionError` with `advice` where the folder holds anything but has no marker.
+    The file `marker` is written first, so a killed run can use its folder again, and a folder of the user is never taken for one of
+    Stoker. Raises `OptionError` with `advice` where the folder is not empty and has no marker.
     """
     if path.exists() and not path.is_dir():
         raise OptionError(f"{path} is a file; expected a folder, or a name that is free. {advice}")
@@ -375,14 +380,13 @@ def claim_folder(path: Path, *, marker: str, sign: bytes, advice: str) -> None:
         foreign = sorted({entry.name for entry in path.iterdir()} - {".lock", f"{marker}.tmp"})
     if foreign:
         raise OptionError(
-            f"{path} is not a folder of Stoker's: it holds {foreign[0]!r}, and no {marker} that says so. Nothing was changed. "
-            + advice
+            f"{path} was not made by Stoker: it holds {foreign[0]!r}, and no {marker}. Nothing was changed. " + advice
         )
     write_file(path / marker, b"{" + sign + b"}\n")
 
 
 def remove_file(path: Path) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.lstat(path)
         with naming(path):
@@ -401,7 +405,7 @@ def remove_folder(path: Path) -> None:
 
 
 def beside(path: Path, form: str) -> Path:
-    """A name next to a path, made of its own: `form` has {} in its place."""
+    """A path in the same folder; `form` is its name, with {} for the name of `path`."""
     named = path if path.name not in ("", "..") else path.resolve()
     return named.with_name(form.format(named.name))
 
@@ -410,12 +414,12 @@ def beside(path: Path, form: str) -> Path:
 def scratch_folder(path: Path) -> Iterator[Path]:
     """A folder for intermediate results, removed with all in it at the end of the block.
 
-    It is marked as made by Stoker, and a folder of that name without the mark is refused. After a kill or Ctrl-C it stays, and
-    the next block that asks for it is given what is there.
+    It is marked as made by Stoker; a folder of that name without the mark is refused. After a kill or Ctrl-C it stays, and the next
+    block continues with its content.
     """
     mark = path / SCRATCH_MARK
     if os.path.lexists(path) and not mark.is_file():
-        raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make what is there. Move it away.")
+        raise OptionError(f"{path} is needed for intermediate results, but Stoker did not make it. Move it away.")
     absent = [one for one in path.parents if not one.exists()]
     try:
         make_folder(path)
@@ -432,7 +436,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_scratch(path: Path) -> None:
-    """Remove a marked folder, its mark last: what a kill leaves of it can be told from what a user made."""
+    """Remove a marked folder, its mark last, so that the rest is still recognised after a kill."""
     for entry in sorted(path.iterdir()) if path.is_dir() else ():
         if entry.name != SCRATCH_MARK:
             remove_folder(entry)
@@ -440,30 +444,30 @@ def remove_scratch(path: Path) -> None:
 
 
 def open_inside(folder: Path, name: str) -> int:
-    """Open a shard for reading: its name has the one allowed shape, and it is a plain file, not a link or device."""
+    """Open a shard for reading, after checking its name; it must be a plain file, not a link or device."""
     if not SHARD_NAME.fullmatch(name):
         raise StoreDamagedError(f"{folder}: shard name {name!r} does not have the form of 16 hex digits and '.npy'.")
     return open_plain(folder / name, StoreDamagedError)
 
 
 def open_plain(path: Path, refusal: type[StokerError]) -> int:
-    """Open a file for reading; what is there but is a link, a device or a folder raises `refusal`."""
-    # NONBLOCK: opening a FIFO that somebody put there must not wait for a writer.
+    """Open a file for reading; a link, a device or a folder raises `refusal`."""
+    # NONBLOCK: opening a FIFO must not wait for a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         fd = os.open(path, flags)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise refusal(f"{path}: cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
+        raise refusal(f"{path} cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise refusal(f"{path}: is not a plain file.")
+        raise refusal(f"{path} is not a plain file.")
     return fd
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the `Lock` of a folder at this moment."""
+    """Whether a process holds the `Lock` of a folder now."""
     try:
         fd = os.open(folder / ".lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -478,7 +482,7 @@ def is_locked(folder: Path) -> bool:
 
 
 class Lock:
-    """The right to write a folder: an `flock`, which the kernel frees however the process ends."""
+    """The right to write a folder: an `flock`, which the kernel releases when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / ".lock"
@@ -492,7 +496,7 @@ class Lock:
                 os.ftruncate(self._fd, 0)
                 os.pwrite(self._fd, str(os.getpid()).encode(), 0)
             except BaseException:
-                with contextlib.suppress(OSError):  # where the disk is full, not even an empty file shall stay
+                with contextlib.suppress(OSError):  # where the disk is full, leave no empty file
                     os.unlink(self.path)
                 self._release()
                 raise
@@ -535,7 +539,7 @@ def make_cache_folder(path: Path) -> None:
 
 
 def write_cache_file(path: Path, data: bytes) -> None:
-    """Replace a file in one step, by any number of processes at once. Not synced: a reader must see what a power loss tore."""
+    """Replace a file in one step, from any number of processes at once. Not synced, so a reader must check its content."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}.tmp")
     with naming(path, needed_bytes=len(data)):
         fd = cache_disk.create(temporary)

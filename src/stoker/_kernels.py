@@ -1,14 +1,15 @@
-"""THE compiler of kernels: compiled once per machine and kept on disk, free of the GIL, with the arithmetic of NumPy.
+"""Compiled kernels: `kernel` compiles a function with numba and caches it on disk; intrinsics for memory and float flags.
 
-Kernels have no parallel loops: threads work on different batches instead (nested thread pools collapse on a busy machine).
+Kernels release the GIL and use the arithmetic of NumPy. They have no parallel loops: threads work on different batches instead
+(nested thread pools collapse on a busy machine).
 
-The cache holds one file per kernel and signature. Its content is machine code and a pickle, so it is read only from a folder that
-belongs to this user and that nobody else can write (SECURITY.md). A hash over the content comes first: what a power loss, a full
-disk or a flipped bit made of a file is never unpickled, but compiled again. A kernel is also compiled again when its own file
-changes, or the version of stoker or numba, but not when a constant of another file does: such numbers are passed as arguments.
+The cache holds one file per kernel and signature. It contains machine code and a pickle, so it is read only from a folder that belongs
+to this user and that no other user can write (SECURITY.md). A hash of the content comes first, so a damaged file is never unpickled, but
+compiled again. A kernel is also compiled again when its own file or the version of stoker or numba changes, but not when a constant
+of another file does: pass such numbers as arguments.
 
-Compiling takes seconds, so the first kernel that a process has to compile is announced on a terminal: numba tells its
-listeners of each compilation and of nothing else, so that calls and loads from the cache cost nothing and say nothing.
+Compiling takes seconds, so the first kernel that a process compiles is announced on a terminal. Numba notifies listeners of
+compilations only, so calls and loads from the cache cost nothing.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ from stoker.errors import DiskError
 F = TypeVar("F", bound=Callable[..., object])
 
 ANNOUNCE = "STOKER_ANNOUNCE"
-"""The environment variable that decides where it is set: 1 announces everywhere, 0 nowhere."""
+"""Environment variable: 1 announces compilation everywhere, 0 nowhere."""
 CACHE = "STOKER_CACHE"
-"""The environment variable that names the folder of all caches of stoker."""
+"""Environment variable: the folder of all caches of stoker."""
 
 _LINE = "stoker: compiling kernels for this machine; this takes some seconds, once …\n"
 _MAGIC = b"stoker kernel 1\n"
@@ -61,10 +62,10 @@ def kernel(function: F) -> F:
 
 
 def cache_folders() -> list[Path]:
-    """The folders that compiled kernels are looked for in. A new one is saved in the first that can be written.
+    """The folders that are searched for compiled kernels. A new one is saved in the first that is writable.
 
-    That is `$STOKER_CACHE/kernels` or `$NUMBA_CACHE_DIR/stoker-kernels` alone, where one of the variables is set; else
-    `$XDG_CACHE_HOME/stoker/kernels` (`~/.cache/…` without the variable), and then a folder of this user in `$TMPDIR` or `/tmp`.
+    `$STOKER_CACHE/kernels` or `$NUMBA_CACHE_DIR/stoker-kernels` alone, where one of the variables is set; else
+    `$XDG_CACHE_HOME/stoker/kernels` (`~/.cache/…` without the variable), then a folder of this user in `$TMPDIR` or `/tmp`.
     """
     if named := os.environ.get(CACHE):
         return [Path(named).absolute() / "kernels"]
@@ -72,13 +73,13 @@ def cache_folders() -> list[Path]:
         return [Path(named).absolute() / "stoker-kernels"]
     # A user without a home is left with "~", which is not absolute; Path.expanduser would raise.
     user = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111
-    # Right below /tmp, where others may put links and folders: the one that is checked is the only one on the way that they can.
+    # Directly below /tmp, where others may put links and folders: the checked folder is the only one that they can replace.
     temporary = Path(os.environ.get("TMPDIR") or "/tmp", f"stoker-kernels-{os.geteuid()}")
     return [folder for folder in (user / "stoker" / "kernels", temporary) if folder.is_absolute()]
 
 
 class _Cache(NullCache):  # type: ignore[misc]
-    """The compiled forms of one function on disk, for numba's dispatcher. Nothing that is wrong with a disk is an error here."""
+    """The compiled forms of one function on disk, for numba's dispatcher. Disk errors never fail a call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         code = function.__code__
@@ -88,7 +89,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         self._function = repr((code.co_filename, function.__qualname__, code.co_firstlineno, sys.implementation.cache_tag)).encode()
         self._function += serialize.dumps(cells) if cells else b""
         source = _source_hash(code.co_filename)
-        self._is_on = source is not None  # what was typed at a prompt has no file that could say when it changes
+        self._is_on = source is not None  # a function typed at a prompt has no file to hash
         self._stamp = repr((source, stoker.__version__, numba.__version__, llvmlite.__version__)).encode() + code.co_code
 
     @property
@@ -111,7 +112,7 @@ class _Cache(NullCache):  # type: ignore[misc]
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep a compiled form where the next process will look for it."""
+        """Save a compiled form for the next process."""
         if not self._is_on or data.library.has_dynamic_globals or any(not one.can_cache for one in data.lifted):
             return
         name, payload = self._name(sig, data.target_context), serialize.dumps(data._reduce())
@@ -139,7 +140,7 @@ class _Cache(NullCache):  # type: ignore[misc]
 
 @functools.cache
 def _source_hash(path: str) -> str | None:
-    """Taken when a file is imported: what is compiled from it later is not what the file may have become since."""
+    """Hashed when a file is imported, as it may change before its kernels are compiled."""
     try:
         return xxhash.xxh3_128_hexdigest(Path(path).read_bytes())
     except OSError:
@@ -152,14 +153,14 @@ def _warn_once(message: str) -> None:
 
 
 class _Untrusted(DiskError):
-    """A folder whose files somebody else can have put there."""
+    """A folder that another user can write to."""
 
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
     """A descriptor of the folder, checked after opening, so that it stays the one that was checked.
 
-    Links are not followed: one that somebody else made may lead to a folder of this user with files of his.
+    Links are not followed: another user's link may lead to any folder.
     """
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -194,40 +195,39 @@ def _write(folder: Path, name: str, content: bytes) -> None:
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]
-    """Writes one line when the first kernel of this file is compiled. Numba compiles under a lock, so nobody else is here."""
+    """Writes one line when the first kernel is compiled. Numba compiles under a lock, so one thread at a time is here."""
 
     def __init__(self) -> None:
         self.kernels: set[object] = set()
         self._said = False
 
     def on_start(self, event: Any) -> None:
-        """A function is not in the cache and is about to be compiled; it may be one of somebody else."""
+        """A function is about to be compiled; it may belong to another library."""
         if self._said or event.data["dispatcher"] not in self.kernels:
             return
         self._said = True
         stream, asked = sys.stderr, os.environ.get(ANNOUNCE, "")
         if stream is None or asked == "0":
             return
-        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone, or closed, is no reason not to compile
+        with contextlib.suppress(OSError, ValueError):  # a closed terminal must not stop the compilation
             if asked or stream.isatty():
                 stream.write(_LINE)
                 stream.flush()
 
     def on_end(self, event: Any) -> None:
-        """Nothing to say."""
+        """Do nothing."""
 
 
 _announcer = _Announcer()
 event.register("numba:compile", _announcer)
 
 
-# Memory: what compiled kernels ask of the memory system beyond loads and stores.
+# Intrinsics: memory operations beyond loads and stores, and the overflow flag of the processor.
 #
-# `copy_bytes` is the C library's memcpy. `prefetch` asks for a cache line ahead of its use, into the second level: there a
-# core can wait for more lines at once than in the first, which is what bounds reading at random (bench_gather).
-# `move_line` copies 256 bytes with stores that go past the caches: a batch larger than the second level would only push
-# the source out of them. After such stores `publish` must run before another thread or device reads.
-# `clear_overflow` and `saw_overflow` read the flag that a processor sets, at no cost, when a finite number becomes infinite.
+# `copy_bytes` is memcpy. `prefetch` requests a cache line ahead of its use, into the second level: a core can wait for more lines there
+# than in the first, which bounds random reads (bench_gather). `move_line` copies 256 bytes with non-temporal stores: a batch larger
+# than the second level would only evict the source from the caches. After such stores `publish` must run before another thread or
+# device reads. `clear_overflow` and `saw_overflow` read the flag that a processor sets when a finite number becomes infinite.
 
 LINE_BYTES = 256
 ALIGNMENT = 64
@@ -240,7 +240,7 @@ Generated = tuple[Any, Callable[..., Any]]
 
 
 def _intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Kernels call it without the first argument, which the compiler adds."""
+    """An intrinsic of numba. Kernels call it without the first argument, which the compiler adds."""
     known: Callable[..., Any] = intrinsic(function)
     return known
 
@@ -279,7 +279,7 @@ def clear_bytes(typing: Any, target: Any, to: Any, count: Any) -> Generated:
 
 @_intrinsic
 def prefetch(typing: Any, source: Any, start: Any) -> Generated:
-    """Ask for the cache line at byte `start` of the array `source`. Any address may be asked for."""
+    """Prefetch the cache line at byte `start` of the array `source`. Any address is allowed."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, signature.args[0], *arguments)
@@ -376,11 +376,11 @@ def publish(typing: Any) -> Generated:
 
 
 _FE_OVERFLOW = {"x86_64": 8, "aarch64": 4}.get(platform.machine())
-"""As <fenv.h> of the C library has it; None where it is not known."""
+"""FE_OVERFLOW of <fenv.h>; None where it is unknown."""
 
 
 def _find_flags() -> bool:
-    """Make the C library's functions known to compiled kernels under names of our own; False where they are not there."""
+    """Register functions of the C library for compiled kernels; False where they are missing."""
     if _FE_OVERFLOW is None:
         return False
     library = ctypes.CDLL(None)
@@ -395,14 +395,14 @@ _HAS_FLAGS = _find_flags()
 
 
 def _call_flags(builder: Any, name: str) -> Any:
-    # A call of a function that the compiler knows nothing of, so that no store, and nothing that is stored, is moved across it.
+    # The compiler does not know this function, so it moves no store across the call.
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_I32, [_I32]), name)
     return builder.call(function, [_I32(_FE_OVERFLOW)])
 
 
 @_intrinsic
 def clear_overflow(typing: Any) -> Generated:
-    """Forget that a finite number became infinite in this thread."""
+    """Clear the overflow flag of this thread."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if _HAS_FLAGS:
@@ -414,7 +414,7 @@ def clear_overflow(typing: Any) -> Generated:
 
 @_intrinsic
 def saw_overflow(typing: Any) -> Generated:
-    """Whether a finite number became infinite in this thread since `clear_overflow`; also True where that cannot be known."""
+    """Whether a finite number became infinite in this thread since `clear_overflow`; also True where that is unknown."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if not _HAS_FLAGS:

@@ -1,4 +1,4 @@
-"""Units: numbers as people read them."""
+"""Text for people: readable units, escaped names from data, and device names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from stoker.errors import OptionError
 if TYPE_CHECKING:
     import torch
 
+_CONTROL = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+"""Unicode categories that are escaped."""
+
 
 def readable_bytes(num_bytes: float) -> str:
-    """1,234,567 as 1.2 MB."""
+    """Format bytes: 1,234,567 is "1.2 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if num_bytes < 1000:
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
@@ -24,7 +27,7 @@ def readable_bytes(num_bytes: float) -> str:
 
 
 def readable_seconds(seconds: float) -> str:
-    """0.00123 as 1.23 ms, 4000 as 1 h 6 min."""
+    """Format seconds: 0.00123 is "1.23 ms", 4000 is "1 h 6 min"."""
     if seconds >= 3600:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
     if seconds >= 60:
@@ -35,28 +38,15 @@ def readable_seconds(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-# Text from data on a terminal: names of files and columns are shown, never obeyed.
-
-
 def printable(text: str) -> str:
-    """The text with everything that could steer a terminal, or hide, written as an escape."""
-    return "".join(_escape(char) if unicodedata.category(char) in _STEERING else char for char in text)
-
-
-_STEERING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
-def _escape(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
-
-
-# Devices, as people name them: what torch would refuse with a traceback is refused in one line.
-#
-# Used by feeds, trainers, recipes and diagnose. torch is imported on use.
+    """Escape control and invisible characters, so that names from data cannot control a terminal."""
+    return "".join(
+        char.encode("unicode_escape").decode("ascii") if unicodedata.category(char) in _CONTROL else char for char in text
+    )
 
 
 def check_device(device: str | torch.device) -> torch.device:
-    """The device that is meant, a GPU with its number; refused where this machine has none such."""
+    """The torch device, a GPU with its index; raises `OptionError` where this machine does not have it."""
     import torch
 
     try:
@@ -77,8 +67,8 @@ def check_device(device: str | torch.device) -> torch.device:
 def sync_debug_mode(mode: str, cuda: Any = None) -> Iterator[None]:
     """Let torch warn about operations that wait for the GPU (`"warn"`), or refuse them (`"error"`), within the block.
 
-    The mode is that of the whole process, so it is always restored. torch warns that the mode is a prototype when it is set; the
-    caller has not asked for that, and where warnings are errors it would leave the mode on.
+    The mode applies to the whole process, so it is always restored. The warning of torch that the mode is a prototype is suppressed:
+    where warnings are errors, it would leave the mode on.
     """
     if cuda is None:
         import torch

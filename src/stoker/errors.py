@@ -1,35 +1,35 @@
-"""The exceptions of stoker, as a tree. Each is also the built-in that fits, so plain ``except ValueError`` works.
+"""The exceptions of Stoker, as a tree. Each is also the built-in that fits, so a plain ``except ValueError`` works.
 
     StokerError
-    ├── OptionError        ValueError         an argument that cannot be meant
-    ├── SourceError                           raw input
-    │   ├── SourceNotFoundError FileNotFoundError  nothing matched
-    │   ├── SourceEmptyError    ValueError         matched, but holds nothing usable
-    │   ├── SourceInvalidError  ValueError         damaged, unreadable, or not what its name says
-    │   ├── SourceTooLargeError ValueError         needs more memory or columns than allowed
-    │   ├── SourceChangedError  RuntimeError       changed while it was read
-    │   ├── SchemaError    ValueError         files that disagree about their columns
-    │   ├── BadValueError       ValueError         a value that its column cannot hold
-    │   └── TimeOrderError   ValueError         times that do not rise within a series
-    ├── StoreError                            packed data
-    │   ├── StoreNotFoundError  FileNotFoundError  no store at this path
-    │   ├── StoreExistsError    FileExistsError    a store at this path that may not be replaced
-    │   ├── StoreLockedError    RuntimeError       another process is writing it
-    │   ├── ManifestError ValueError        the manifest breaks a rule of the format
-    │   └── StoreDamagedError   ValueError         a shard is missing, short, swapped or changed
-    ├── FeedError          RuntimeError       batches that cannot be made or resumed
-    ├── BatchError     ValueError         batches that break what they promise
-    ├── LeakError          ValueError         a split that lets a model see what it is tested on
-    ├── ConfigError      ValueError         a configuration with a key or value that cannot be meant
-    ├── TrainError         RuntimeError       a training that cannot go on
-    │   └── NonFiniteError      ArithmeticError    and the reason is a loss or gradient that is no number
-    ├── CheckpointError    RuntimeError       a checkpoint that cannot be written or used
-    │   └── CheckpointInvalidError ValueError      and the reason is that it is damaged, or of something else
-    └── DiskError          OSError            the disk refused an operation
-        └── DiskFullError       OSError            and the reason is missing space
+    ├── OptionError                ValueError         an invalid argument
+    ├── SourceError                                   raw input
+    │   ├── SourceNotFoundError    FileNotFoundError  no file matches
+    │   ├── SourceEmptyError       ValueError         files match, but hold nothing usable
+    │   ├── SourceInvalidError     ValueError         damaged, unreadable, or not what its name says
+    │   ├── SourceTooLargeError    ValueError         needs more memory or columns than allowed
+    │   ├── SourceChangedError     RuntimeError       changed while it was read
+    │   ├── SchemaError            ValueError         files that disagree about their columns
+    │   ├── BadValueError          ValueError         a value that its column cannot hold
+    │   └── TimeOrderError         ValueError         times that do not increase within a series
+    ├── StoreError                                    packed data
+    │   ├── StoreNotFoundError     FileNotFoundError  no store at this path
+    │   ├── StoreExistsError       FileExistsError    a store at this path that may not be replaced
+    │   ├── StoreLockedError       RuntimeError       another process is writing it
+    │   ├── ManifestError          ValueError         the manifest breaks a rule of the format
+    │   └── StoreDamagedError      ValueError         a shard is missing, short, swapped or changed
+    ├── FeedError                  RuntimeError       batches that cannot be made or resumed
+    ├── BatchError                 ValueError         batches that break what they promise
+    ├── LeakError                  ValueError         a split that leaks test data into training
+    ├── ConfigError                ValueError         a configuration with an invalid key or value
+    ├── TrainError                 RuntimeError       a training run that cannot continue
+    │   └── NonFiniteError         ArithmeticError    because a loss or gradient is NaN or Inf
+    ├── CheckpointError            RuntimeError       a checkpoint that cannot be written or used
+    │   └── CheckpointInvalidError ValueError         because it is damaged, or belongs to something else
+    └── DiskError                  OSError            the operating system refused a disk operation
+        └── DiskFullError          OSError            because there is no space left
 
-A message is one line: what and where, found against expected, what to do. It is cut in its middle where a name or a value from data
-makes it longer than `MAX_MESSAGE` characters.
+A message is one line: what is wrong and where, found against expected, what to do. It is shortened in its middle where a name or a
+value from data makes it longer than `MAX_MESSAGE` characters.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ MAX_MESSAGE = 1000
 
 
 def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
-    """The text, with its middle replaced by the number of characters left out where it is longer than `limit`.
-
-    The end stays, because a message ends with what to do.
-    """
+    """Replace the middle of a text longer than `limit` by the number of characters left out. The end says what to do, so it stays."""
     if len(text) <= limit:
         return text
     end = limit // 3
@@ -52,7 +49,7 @@ def shorten(text: str, limit: int = MAX_MESSAGE) -> str:
 
 
 class StokerError(Exception):
-    """Base of all errors that stoker raises on purpose. Long texts among its arguments are shortened."""
+    """Base of all errors that Stoker raises on purpose. Long strings among its arguments are shortened."""
 
     def __new__(cls, *args: Any) -> Self:
         """An OSError keeps the arguments that it is made with here; other exceptions those of `__init__`."""
@@ -67,7 +64,7 @@ def _shortened(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class OptionError(StokerError, ValueError):
-    """An argument or a combination of arguments that cannot be meant."""
+    """An invalid argument, or an invalid combination of arguments."""
 
 
 class SourceError(StokerError):
@@ -91,7 +88,7 @@ class SourceTooLargeError(SourceError, ValueError):
 
 
 class SourceChangedError(SourceError, RuntimeError):
-    """A file changed between two looks at it."""
+    """A file changed while it was read."""
 
 
 class SchemaError(SourceError, ValueError):
@@ -103,7 +100,7 @@ class BadValueError(SourceError, ValueError):
 
 
 class TimeOrderError(SourceError, ValueError):
-    """Times that do not rise strictly within a series."""
+    """Times that do not increase strictly within a series."""
 
 
 class StoreError(StokerError):
@@ -115,7 +112,7 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 
 class StoreExistsError(StoreError, FileExistsError):
-    """There is a store at this path already, and replacing it was not asked for."""
+    """There is a store at this path already, and `replace` is False."""
 
 
 class StoreLockedError(StoreError, RuntimeError):
@@ -139,19 +136,19 @@ class BatchError(StokerError, ValueError):
 
 
 class LeakError(StokerError, ValueError):
-    """A split that lets a model see what it is tested on."""
+    """A split that lets a model train on what it is tested on."""
 
 
 class ConfigError(StokerError, ValueError):
-    """A configuration with a key or a value that cannot be meant."""
+    """A configuration with an invalid key or value."""
 
 
 class TrainError(StokerError, RuntimeError):
-    """A training that cannot go on."""
+    """A training run that cannot continue."""
 
 
 class NonFiniteError(TrainError, ArithmeticError):
-    """A loss or a gradient that is not a number; the weights are those before it."""
+    """A loss or a gradient is NaN or Inf; the weights are those before that step."""
 
 
 class CheckpointError(StokerError, RuntimeError):
@@ -159,7 +156,7 @@ class CheckpointError(StokerError, RuntimeError):
 
 
 class CheckpointInvalidError(CheckpointError, ValueError):
-    """A checkpoint that is damaged, unfinished, or of something else."""
+    """A checkpoint that is damaged, unfinished, or belongs to something else."""
 
 
 class DiskError(StokerError, OSError):

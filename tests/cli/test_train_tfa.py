@@ -97,7 +97,7 @@ def test_a_folder_of_the_users_is_refused_and_left_alone(stoker: Stoker, folder:
     for extra in ([], ["--overwrite"]):
         done = stoker("train", "tfa.yaml", "--quiet", "--set", "out_dir=.", *extra)
         assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("stoker: . is not a folder of Stoker's: it holds 'bars', and no recipe.json that says so.")
+        assert done.err.startswith("stoker: . was not made by Stoker: it holds 'bars', and no recipe.json.")
         assert "--set out_dir=runs/tfa" in done.err
     assert (folder / "bars" / "mine.csv").read_text() == "precious"
     assert sorted(path.name for path in folder.iterdir()) == ["bars", "bars.csv", "spec.json", "tfa.yaml"]

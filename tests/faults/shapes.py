@@ -25,8 +25,8 @@ from stoker.store.pack import merge as merges
 from stoker.store.pack import packer as states
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.options import Options
-from stoker.store.pack.runs import Writer
+from stoker.store.pack.options import PackOptions
+from stoker.store.pack.threads import BackgroundWriter
 from stoker.store.store import MANIFEST_NAME, Store
 
 
@@ -131,7 +131,7 @@ SHAPES = {
 def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
     """Make chunks, runs and journals small. `in_step` lets no thread run ahead, so operation k is the same on every run."""
 
-    def submit(self: Writer, task: Callable[[], None], num_bytes: int = 0) -> None:
+    def submit(self: BackgroundWriter, task: Callable[[], None], num_bytes: int = 0) -> None:
         submit_ahead(self, task, num_bytes)
         if in_step:
             self.drain()
@@ -139,15 +139,15 @@ def small_limits(shape: Shape, *, in_step: bool = True) -> Iterator[None]:
     def merge(*arguments: Any, **named: Any) -> None:
         merges.merge_runs(*arguments, **{**named, "memory_bytes": shape.merge_bytes})
 
-    submit_ahead = Writer.submit
+    submit_ahead = BackgroundWriter.submit
     with (
-        mock.patch.object(Options, "run_bytes", shape.run_bytes),
-        mock.patch.object(Options, "chunk_bytes", shape.chunk_bytes),
+        mock.patch.object(PackOptions, "run_bytes", shape.run_bytes),
+        mock.patch.object(PackOptions, "chunk_bytes", shape.chunk_bytes),
         mock.patch.object(states, "JOURNAL_BYTES", shape.journal_bytes),
         mock.patch.object(states, "FAN_IN", shape.fan_in),
         mock.patch.object(states, "merge_runs", merge),
         mock.patch.object(csv, "SAMPLE_BYTES", 1 << 10),
-        mock.patch.object(Writer, "submit", submit),
+        mock.patch.object(BackgroundWriter, "submit", submit),
     ):
         yield
 

@@ -32,8 +32,7 @@ from stoker.errors import ManifestError, StoreNotFoundError
 from stoker.store import writer
 from stoker.store.inspect import verify
 from stoker.store.pack import api as packs
-from stoker.store.pack import packer as journals
-from stoker.store.pack import packer as packings
+from stoker.store.pack import packer
 from stoker.store.shards import ColumnFile
 
 
@@ -287,7 +286,7 @@ def test_negative_control_without_cleaning_debris_is_found(pack_zygote: Zygote, 
     trial = prepare(pack_zygote, "straight", quick_path)
     trial.kill(trial.all_sealed)
     other = make_source("straight", quick_path / "other", seed=2)
-    with mock.patch.object(writer, "remove_debris"), mock.patch.object(packings, "remove_debris"):
+    with mock.patch.object(writer, "remove_debris"), mock.patch.object(packer, "remove_debris"):
         pack_shape(trial.name, other, trial.store)
     with pytest.raises(AssertionError, match="debris"):
         whole_content(trial.store)
@@ -296,14 +295,14 @@ def test_negative_control_without_cleaning_debris_is_found(pack_zygote: Zygote, 
 def test_negative_control_a_journal_that_lies_makes_another_store(pack_zygote: Zygote, quick_path: Path) -> None:
     trial = prepare(pack_zygote, "sort", quick_path)
     trial.kill(trial.journals[0])
-    load = journals.load
+    load = packer.load_journal
 
     def lie(folder: Path, fingerprint: str) -> Any:
         journal = load(folder, fingerprint)
         assert journal is not None
         return msgspec.structs.replace(journal, row=0, position=0)
 
-    with mock.patch.object(journals, "load", lie), pytest.raises(AssertionError):
+    with mock.patch.object(packer, "load_journal", lie), pytest.raises(AssertionError):
         trial.restart()
 
 

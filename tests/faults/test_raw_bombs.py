@@ -188,15 +188,15 @@ def test_a_million_categories_and_more_are_refused_with_their_limit(bomb_zygote:
     pq.write_table(pa.table({"x": np.zeros(len(texts)), "text": texts}), tmp_path / "bomb.parquet")
     found = explode(bomb_zygote, tmp_path / "bomb.parquet", tmp_path / "store")
     assert found["error"] == "SourceTooLargeError"
-    assert "distinct texts" in found["message"]
+    assert "distinct strings" in found["message"]
 
 
 def test_memory_that_runs_out_anywhere_is_an_error_of_ours(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.zeros(10)}), tmp_path / "small.parquet")
-    for place in ("blocks.Shaper.block", "runs.Run.add", "runs.Run._write", "plan._plan"):
+    for place in ("blocks.Shaper.block", "runs.SortedRun.add", "runs.SortedRun._write", "plan._plan"):
         with (
             mock.patch(f"stoker.store.pack.{place}", side_effect=MemoryError),
-            pytest.raises(SourceTooLargeError, match="Lower --memory"),
+            pytest.raises(SourceTooLargeError, match="Pass a smaller memory="),
         ):
             pack(tmp_path / "small.parquet", tmp_path / "store")
         assert not (tmp_path / "store").exists()

@@ -22,7 +22,7 @@ from stoker import _disk
 from stoker.errors import SourceError, StoreNotFoundError
 from stoker.store.pack.api import pack
 from stoker.store.pack.blocks import Shaper
-from stoker.store.pack.packer import Packing
+from stoker.store.pack.packer import Packer
 from stoker.store.store import open_store
 
 ROWS = 30_000
@@ -84,7 +84,7 @@ CHANGES: dict[str, Callable[[Path], None]] = {
 def pack_while_it_changes(path: str, change: str, moment: int) -> dict[str, Any]:
     """Change the source before its block `moment`, or before the reading begins if that is -1."""
     blocks = [0]
-    shape_block, start = Shaper.block, Packing.__init__
+    shape_block, start = Shaper.block, Packer.__init__
 
     def block(self: Shaper, *arguments: Any) -> Any:
         if blocks[0] == moment:
@@ -92,7 +92,7 @@ def pack_while_it_changes(path: str, change: str, moment: int) -> dict[str, Any]
         blocks[0] += 1
         return shape_block(self, *arguments)
 
-    def begin(self: Packing, *arguments: Any) -> None:
+    def begin(self: Packer, *arguments: Any) -> None:
         start(self, *arguments)
         if moment == -1:
             CHANGES[change](Path(path))
@@ -100,7 +100,7 @@ def pack_while_it_changes(path: str, change: str, moment: int) -> dict[str, Any]
     with (
         small_limits(SHAPES["straight"]),
         mock.patch.object(Shaper, "block", block),
-        mock.patch.object(Packing, "__init__", begin),
+        mock.patch.object(Packer, "__init__", begin),
     ):
         try:
             pack(path, Path(path).with_name("store"), replace=True)

@@ -21,9 +21,9 @@ from tests.faults.conftest import READERS
 from tests.harness import Zygote
 
 from stoker.errors import MAX_MESSAGE, StokerError
-from stoker.store.formats.base import Limits
+from stoker.store.formats.base import ReadLimits
 from stoker.store.pack.api import pack
-from stoker.store.pack.options import MIN_MEMORY_BYTES, Options
+from stoker.store.pack.options import MIN_MEMORY_BYTES, PackOptions
 
 FORMATS = [f"stoker.store.formats.{name}" for name in ("json", "ucr", "numpy")]
 BASE_BYTES = 72 << 20
@@ -55,7 +55,7 @@ def pack_and_measure(source: str, store: str, options: dict[str, Any]) -> dict[s
 
 
 def pack_without_limits(source: str, store: str, options: dict[str, Any]) -> dict[str, Any]:
-    with mock.patch.object(Options, "limits", Limits(line_bytes=1 << 30, columns=1 << 30)):
+    with mock.patch.object(PackOptions, "limits", ReadLimits(line_bytes=1 << 30, columns=1 << 30)):
         return pack_and_measure(source, store, options)
 
 
@@ -222,5 +222,5 @@ def test_negative_control_ever_new_keys_take_all_memory(narrow_zygote: Zygote, t
 @pytest.mark.parametrize("threads", [1, 2, 16, 1024])
 def test_limits_follow_from_the_memory_alone(threads: int) -> None:
     """So that a file is packed or refused whatever the number of threads."""
-    assert Options(memory_bytes=256 << 20, threads=threads).limits == Options(memory_bytes=256 << 20).limits
-    assert Options(memory_bytes=256 << 20, threads=threads).num_readers <= 64
+    assert PackOptions(memory_bytes=256 << 20, threads=threads).limits == PackOptions(memory_bytes=256 << 20).limits
+    assert PackOptions(memory_bytes=256 << 20, threads=threads).num_readers <= 64

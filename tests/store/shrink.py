@@ -12,8 +12,8 @@ import pytest
 from stoker.store.formats import csv
 from stoker.store.formats.text import line_blocks
 from stoker.store.pack import merge, packer
-from stoker.store.pack.options import Options
-from stoker.store.pack.runs import Run
+from stoker.store.pack.options import PackOptions
+from stoker.store.pack.runs import SortedRun
 
 
 @contextlib.contextmanager
@@ -22,17 +22,17 @@ def shrunk(
 ) -> Iterator[None]:
     """Pack with tiny parts: blocks of a merge have 16 rows, the fewest there are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Options, "chunk_bytes", property(lambda _: chunk_bytes))
-        patch.setattr(Options, "run_bytes", property(lambda _: run_bytes))
+        patch.setattr(PackOptions, "chunk_bytes", property(lambda _: chunk_bytes))
+        patch.setattr(PackOptions, "run_bytes", property(lambda _: run_bytes))
         patch.setattr(packer, "FAN_IN", fan_in)
         patch.setattr(packer, "JOURNAL_BYTES", journal_bytes)
-        patch.setattr(merge, "Cursor", _SmallCursor)
+        patch.setattr(merge, "RunCursor", _SmallCursor)
         patch.setattr(csv, "line_blocks", partial(_small_lines, line_bytes))
         yield
 
 
-class _SmallCursor(merge.Cursor):
-    def __init__(self, run: Run, block_bytes: int, *more: Any) -> None:
+class _SmallCursor(merge.RunCursor):
+    def __init__(self, run: SortedRun, block_bytes: int, *more: Any) -> None:
         super().__init__(run, 1, *more)
 
 

@@ -35,7 +35,7 @@ def put_offsets(built: TinyStore, offsets: list[int]) -> None:
 @pytest.mark.parametrize("offsets", [[0, 3, 3, 8, 10], [1, 3, 3, 8, 9], [0, 3, 3, 8, -1], [0, 0, 0, 0, 0]])
 def test_offsets_that_do_not_run_over_all_steps_are_refused_at_open(built: TinyStore, offsets: list[int]) -> None:
     put_offsets(built, offsets)
-    with pytest.raises(StoreDamagedError, match=r"the offsets run from .* but 0 to 9 are expected"):
+    with pytest.raises(StoreDamagedError, match=r"the offsets of the series run from .* but 0 to 9 are expected"):
         built.open()
 
 
@@ -74,7 +74,7 @@ def test_text_offsets_that_fall_cannot_lead_out_of_the_texts(built: TinyStore, z
 
 def test_text_offsets_that_do_not_cover_the_texts_are_refused_at_open(built: TinyStore) -> None:
     put_texts(built, "symbol", b"abcd", [0, 1, 2, 3, 5])
-    with pytest.raises(StoreDamagedError, match="text offsets of column 'symbol' do not cover"):
+    with pytest.raises(StoreDamagedError, match="text offsets of column 'symbol' run from 0 to 5, but 0 to 4 are expected"):
         built.open()
 
 

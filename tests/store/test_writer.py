@@ -231,7 +231,7 @@ def make_foreign(folder: Path, lock: bytes | None = None, *, marked: bool = Fals
 def test_files_with_names_like_ours_are_not_ours_without_the_mark(tmp_path: Path, lock: bytes | None, replace: bool) -> None:
     make_foreign(tmp_path / "out", lock)
     before = contents(tmp_path)
-    with pytest.raises(OptionError, match="is no store and not empty"):
+    with pytest.raises(OptionError, match="is not a store and not empty"):
         pack(TABLE, tmp_path / "out", replace=replace)
     assert contents(tmp_path) == before
 
@@ -248,7 +248,7 @@ def test_a_manifest_of_somebody_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "out" / "0123456789abcdef.npy").write_bytes(b"cached")
     before = contents(tmp_path)
     for replace in (False, True):
-        with pytest.raises(OptionError, match="is no store and not empty"):
+        with pytest.raises(OptionError, match="is not a store and not empty"):
             pack(TABLE, tmp_path / "out", replace=replace)
     assert contents(tmp_path) == before
 

@@ -49,7 +49,7 @@ def test_a_column_of_several_blocks_is_hashed_block_by_block(tmp_path: Path) -> 
 
 def test_what_is_not_a_store_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(OptionError, match=r"is no store and not empty \(it holds 'notes.txt'\)"):
+    with pytest.raises(OptionError, match=r"is not a store and not empty \(it holds 'notes.txt'\)"):
         Store.from_arrays(x=np.arange(3)).save(tmp_path)
     assert (tmp_path / "notes.txt").read_text() == "mine"
 

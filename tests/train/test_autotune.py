@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker._clock import Waiting
+from stoker._clock import RunQueueDelay
 from stoker.errors import TrainError
 from stoker.train import autotune
 from stoker.train.autotune import LEAST_GAIN, ROUNDS, SPARED, Chooser, Setup, Timed, Trial, gain_of, parse_setup, steps_per_round
@@ -21,7 +21,7 @@ FALSE_CHOICES = sum(comb(ROUNDS, k) for k in range(SPARED + 1)) / 2**ROUNDS
 """How often a candidate without a gain may be taken, as choice.py states it: 10 of 512."""
 
 
-class Watch(Waiting):
+class Watch(RunQueueDelay):
     """Says that threads waited for cores for a given share of the time."""
 
     share: float | None = 0.0

@@ -23,7 +23,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import stoker
-from stoker._clock import Waiting
+from stoker._clock import RunQueueDelay
 from stoker.errors import CheckpointInvalidError, OptionError, TrainError
 from stoker.train import Setup
 from stoker.train import engine as engine_module
@@ -54,7 +54,7 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Setup], float]]
             return original(self, setup, *given, **options)._replace(seconds=seconds(setup))
 
         monkeypatch.setattr(Engine, "_measure", measure)
-        monkeypatch.setattr(Waiting, "end", lambda self: (0, 1))
+        monkeypatch.setattr(RunQueueDelay, "end", lambda self: (0, 1))
         monkeypatch.setattr(engine_module, "_bf16_slowdown", lambda: 0.5)
 
     return set_pace

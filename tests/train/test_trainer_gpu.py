@@ -14,7 +14,7 @@ from tests.train.training import Kept
 from torch import nn
 
 import stoker
-from stoker._clock import Waiting
+from stoker._clock import RunQueueDelay
 from stoker._text import sync_debug_mode
 from stoker.errors import NonFiniteError, TrainError
 from stoker.train import Setup
@@ -353,7 +353,7 @@ def test_a_hint_says_what_would_be_faster(monkeypatch: pytest.MonkeyPatch, capsy
         return original(self, setup, *given, **options)._replace(seconds=0.1 if setup.graph else 1.0)
 
     monkeypatch.setattr(Engine, "_measure", measure)
-    monkeypatch.setattr(Waiting, "end", lambda self: (0, 1))
+    monkeypatch.setattr(RunQueueDelay, "end", lambda self: (0, 1))
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     result = trainer_of(model, optimizer=optimizer, graph="auto", progress=True, max_seconds=1e-9).fit(pairs(), epochs=1000)

@@ -13,7 +13,7 @@ from stoker.cli.paths import PATH
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from stoker.store.inspect import Summary
+    from stoker.store.inspect import StoreSummary
 
 MAX_SOURCES = 6
 
@@ -54,7 +54,7 @@ def _table(title: str, *headers: str) -> Table:
     return table
 
 
-def _columns(summary: Summary) -> Table:
+def _columns(summary: StoreSummary) -> Table:
     from rich.text import Text
 
     table = _table("columns", "name", "type", "per", "missing", "NaN", "inf", "first not finite")
@@ -76,7 +76,7 @@ def _columns(summary: Summary) -> Table:
     return table
 
 
-def _lengths(summary: Summary) -> Table:
+def _lengths(summary: StoreSummary) -> Table:
     table = _table(f"lengths: {summary.shortest:,} to {summary.longest:,}, median {summary.median:,.0f}", "steps", "", "series")
     most = max((one.num_series for one in summary.histogram), default=1) or 1
     for one in summary.histogram:
@@ -85,7 +85,7 @@ def _lengths(summary: Summary) -> Table:
     return table
 
 
-def _sources(summary: Summary) -> Table:
+def _sources(summary: StoreSummary) -> Table:
     from rich.text import Text
 
     table = _table("sources", "name", "xxh3", "rows", "size")

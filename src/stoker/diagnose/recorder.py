@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 import torch
 
-from stoker._clock import Waiting, now_ns
+from stoker._clock import RunQueueDelay, now_ns
 from stoker.diagnose.attribution import HOLDS, SLOW, WORTH_SEEING, Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.cuda import Asleep
 from stoker.diagnose.hardware import measure_machine
@@ -292,7 +292,7 @@ class Ledger:
         phase = line.phase if line.in_phase >= MOSTLY and not rare.between_epochs else None
         return msgspec.structs.replace(rare, phase=phase, alone=line.alone, place=line.place, called=line.called)
 
-    def add_waiting(self, waiting: Waiting) -> None:
+    def add_waiting(self, waiting: RunQueueDelay) -> None:
         """Take in what a stretch waited for cores."""
         waited_ns, looped_ns = waiting.end()
         if waited_ns is not None:

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import torch
 
-from stoker._clock import Waiting, busy_ns, now_ns
+from stoker._clock import RunQueueDelay, busy_ns, now_ns
 from stoker.diagnose.attribution import WORTH_SEEING, Periods, slow_of
 from stoker.diagnose.cuda import Asleep, Waits, copy_seconds, cycles_a_second
 from stoker.diagnose.distributed import Ranks
@@ -206,7 +206,7 @@ def _clean(steps: Steps, mode: Mode, seconds: float, least: int, into: list[Time
     """A stretch of which it is seen, too, how long threads waited for cores, how many they used, and what memory came anew."""
     ledger, number = steps.training.ledger, len(into)
     ledger.begin(into)
-    waiting, pages, busy, begin = Waiting(), pages_so_far(), busy_ns(), now_ns()
+    waiting, pages, busy, begin = RunQueueDelay(), pages_so_far(), busy_ns(), now_ns()
     yield from steps.count(mode, seconds, least, into, go_on=periods.go_on if periods is not None else None)
     kind = "cached" if mode.cached else "loop"
     if len(into) > number:
@@ -222,7 +222,7 @@ def apart(steps: Steps, ranks: Ranks, *, seconds: float) -> Plan:
     ranks.part(steps.training.boundaries.roots)
     yield from steps.settle(TRUE, 1)
     ledger.begin(ledger.apart)
-    number, waiting = len(ledger.apart), Waiting()
+    number, waiting = len(ledger.apart), RunQueueDelay()
     exchanged = yield from _exchanged(steps, ranks, seconds, ledger.apart)
     waited_ns, spent_ns = waiting.end()
     if waited_ns is not None and not exchanged:  # threads that exchange what a program does by hand need cores, too

@@ -1,4 +1,4 @@
-"""Inspecting: what a store holds, in numbers that people ask for."""
+"""`inspect` summarises a store from its manifest and offsets; `verify` reads and hashes every byte."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PART = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bin:
-    """Series whose length lies from `low` to `high`, both included."""
+class LengthBin:
+    """The number of series whose length is from `low` to `high`, both included."""
 
     low: int
     high: int
@@ -30,7 +30,7 @@ class Bin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class StoreSummary:
     """What `stoker inspect` shows."""
 
     path: str
@@ -43,7 +43,7 @@ class Summary:
     shortest: int
     median: float
     longest: int
-    histogram: list[Bin]
+    histogram: list[LengthBin]
     columns: list[Column]
     notes: list[str]
     sources: list[SourceEntry]
@@ -82,12 +82,29 @@ class Summary:
         }
 
 
-def inspect(store: Store | str | os.PathLike[str]) -> Summary:
-    """Summarise a store. Reads the offsets, never the values."""
+def inspect(store: Store | str | os.PathLike[str]) -> StoreSummary:
+    """Summarise a store: sizes, columns, missing values, lengths of series, sources. Reads the offsets, never the values.
+
+    Args:
+        store: a store, or the path of one.
+
+    Returns:
+        A summary; `to_dict` gives plain values for JSON.
+
+    Raises:
+        StoreNotFoundError: there is no store at the path.
+        ManifestError: the manifest breaks a rule of the format.
+        StoreDamagedError: a shard is missing, or has the wrong size.
+
+    Example:
+        >>> summary = inspect(Store.from_arrays(x=[[1.0, 2.0], [3.0]]))
+        >>> summary.num_series, summary.num_steps, summary.longest
+        (2, 3, 2)
+    """
     opened = store if isinstance(store, Store) else open_store(store)
-    lengths = _Lengths(opened)
+    counts = _count_lengths(opened)
     manifest = opened.manifest
-    return Summary(
+    return StoreSummary(
         path=opened.name,
         digest=opened.digest,
         num_series=len(opened),
@@ -95,82 +112,90 @@ def inspect(store: Store | str | os.PathLike[str]) -> Summary:
         num_bytes=opened.num_bytes,
         key=opened.key,
         time=opened.time,
-        shortest=lengths.shortest,
-        median=lengths.median,
-        longest=lengths.longest,
-        histogram=lengths.histogram(),
+        shortest=min(counts, default=0),
+        median=_median(counts),
+        longest=max(counts, default=0),
+        histogram=_histogram(counts),
         columns=list(opened.schema.values()),
         notes=manifest.notes if manifest is not None else [],
         sources=manifest.sources if manifest is not None else [],
     )
 
 
-class _Lengths:
-    """Counts of each length, gathered in parts so that 48 million series need no large array."""
+def _count_lengths(store: Store) -> dict[int, int]:
+    """The number of series of each length, computed in parts so that 48 million series need no large array."""
+    if store.uniform_length is not None:
+        return {store.uniform_length: len(store)} if len(store) else {}
+    counts: dict[int, int] = {}
+    for start in range(0, len(store), _PART):
+        values, numbers = np.unique(np.diff(store.offsets[start : start + _PART + 1]), return_counts=True)
+        for value, number in zip(values.tolist(), numbers.tolist(), strict=True):
+            counts[value] = counts.get(value, 0) + number
+    return dict(sorted(counts.items()))
 
-    def __init__(self, store: Store) -> None:
-        counts: dict[int, int] = {}
-        if store.uniform_length is not None:
-            counts = {store.uniform_length: len(store)} if len(store) else {}
-        else:
-            for start in range(0, len(store), _PART):
-                values, numbers = np.unique(np.diff(store.offsets[start : start + _PART + 1]), return_counts=True)
-                for value, number in zip(values.tolist(), numbers.tolist(), strict=True):
-                    counts[value] = counts.get(value, 0) + number
-        self._counts = dict(sorted(counts.items()))
-        self.shortest = min(self._counts, default=0)
-        self.longest = max(self._counts, default=0)
 
-    @property
-    def median(self) -> float:
-        """The middle length, or the mean of the two middle ones."""
-        total = sum(self._counts.values())
-        if not total:
-            return 0.0
-        ends = np.cumsum(list(self._counts.values()))
-        lengths = list(self._counts)
-        low = lengths[int(np.searchsorted(ends, (total - 1) // 2, side="right"))]
-        high = lengths[int(np.searchsorted(ends, total // 2, side="right"))]
-        return (low + high) / 2
+def _median(counts: dict[int, int]) -> float:
+    """The middle length, or the mean of the two middle ones."""
+    total = sum(counts.values())
+    if not total:
+        return 0.0
+    ends, lengths = np.cumsum(list(counts.values())), list(counts)
+    low, high = (lengths[int(np.searchsorted(ends, middle, side="right"))] for middle in ((total - 1) // 2, total // 2))
+    return (low + high) / 2
 
-    def histogram(self) -> list[Bin]:
-        """At most 12 bins; their width grows with the length where lengths spread over more than one power of ten."""
-        if not self._counts:
-            return []
-        edges = self._edges()
-        bins = []
-        for low, high in itertools.pairwise(edges):
-            number = sum(count for length, count in self._counts.items() if low <= length < high)
-            bins.append(Bin(low=low, high=high - 1, num_series=number))
-        return bins
 
-    def _edges(self, num_bins: int = 12) -> list[int]:
-        low, high = self.shortest, self.longest + 1
-        if high - low <= num_bins:
-            return list(range(low, high + 1))
+def _histogram(counts: dict[int, int], num_bins: int = 12) -> list[LengthBin]:
+    """Bins of growing width where lengths span more than one power of ten."""
+    if not counts:
+        return []
+    low, high = min(counts), max(counts) + 1
+    edges = list(range(low, high + 1))
+    if high - low > num_bins:
         spread = np.geomspace if high > 10 * max(low, 1) else np.linspace
-        edges = np.unique(np.round(spread(max(low, 1), high, num_bins + 1)).astype(int)).tolist()
-        edges[0] = low
-        return [int(edge) for edge in edges]
+        edges = [low, *np.unique(np.round(spread(max(low, 1), high, num_bins + 1)).astype(int)).tolist()[1:]]
+    return [
+        LengthBin(low=begin, high=end - 1, num_series=sum(count for length, count in counts.items() if begin <= length < end))
+        for begin, end in itertools.pairwise(edges)
+    ]
 
 
-# Verifying: every byte of a store is read and compared with the hash that was taken when it was written.
+# Verify
 
 Report = Callable[[int, int], None]
-"""Gets bytes checked and bytes in all."""
+"""Gets the bytes checked so far, and their total."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verified:
-    """What was checked; there is no such value for a store that is damaged."""
+class VerifyResult:
+    """What `verify` checked in a store without damage."""
 
     num_shards: int
     num_bytes: int
     digest: str
 
 
-def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Verified:
-    """Read every byte of a store; raises `StoreDamagedError` with shard, column and rows of all damage."""
+def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> VerifyResult:
+    """Read every byte of a store and compare it with the hashes of its manifest.
+
+    Args:
+        path: the folder of the store.
+        report: called with the bytes checked so far, and their total.
+
+    Returns:
+        The number of shards and bytes checked, and the digest of the store.
+
+    Raises:
+        StoreNotFoundError: there is no store at the path.
+        ManifestError: the manifest breaks a rule of the format.
+        StoreDamagedError: shards differ from their hashes; the message names shard, column and rows.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = Store.from_arrays(x=[1.0, 2.0]).save(folder + "/a.stoker")
+        ...     verify(folder + "/a.stoker").num_bytes
+        16
+    """
     folder = Path(path)
     while True:
         stamp = manifest_stamp(folder)
@@ -178,10 +203,10 @@ def verify(path: str | os.PathLike[str], *, report: Report | None = None) -> Ver
             return _verify(open_store(folder), folder, report)
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
-                raise  # nobody replaced the store while it was read: it is damaged
+                raise  # the store was not replaced meanwhile, so it is damaged
 
 
-def _verify(store: Store, folder: Path, report: Report | None) -> Verified:
+def _verify(store: Store, folder: Path, report: Report | None) -> VerifyResult:
     manifest = store.manifest
     if manifest is None:
         raise RuntimeError("a store on disk has a manifest")
@@ -199,7 +224,7 @@ def _verify(store: Store, folder: Path, report: Report | None) -> Verified:
     if damages:
         shown = "; ".join(damages[:10]) + (f"; and {len(damages) - 10:,} more" if len(damages) > 10 else "")
         raise StoreDamagedError(f"{folder} is damaged: {shown}. Restore these files from a copy, or pack the store again.")
-    return Verified(num_shards=len(list(manifests.shards(manifest))), num_bytes=total, digest=manifest.digest)
+    return VerifyResult(num_shards=len(list(manifests.shards(manifest))), num_bytes=total, digest=manifest.digest)
 
 
 def _named_shards(manifest: Manifest) -> Iterator[tuple[str, Shard]]:
@@ -229,22 +254,22 @@ def _damages(store: Store, folder: Path, what: str, shard: Shard, count: Callabl
 
 
 def _structure(store: Store, manifest: Manifest) -> Iterator[str]:
-    """What hashes cannot show: a store that was written with offsets that do not rise, or codes without a text."""
+    """What hashes cannot show: offsets that decrease, or codes without a category."""
     if manifest.offsets is not None and not _rises(store.offsets):
-        yield "the offsets fall somewhere"
+        yield "the offsets decrease somewhere"
     for name, column in store.schema.items():
         if column.texts is None:
             continue
         if not _rises(column.texts.offsets):
-            yield f"the text offsets of column {name!r} fall somewhere"
+            yield f"the text offsets of column {name!r} decrease somewhere"
         if column.kind == "category":
             codes = store.column(name)
             if len(codes) and (int(codes.min()) < -1 or int(codes.max()) >= len(column.texts)):
-                yield f"column {name!r} holds a code that has no text"
+                yield f"column {name!r} holds a code without a category"
 
 
 def _rises(offsets: np.ndarray[tuple[int, ...], np.dtype[np.int64]], part: int = 1 << 20) -> bool:
-    """Whether offsets never fall; part by part, so that 48 million need no second copy."""
+    """Whether offsets never decrease; in parts, so that 48 million need no second copy."""
     return all(
         bool((offsets[i + 1 : i + part + 1] >= offsets[i : i + part][: len(offsets) - i - 1]).all())
         for i in range(0, len(offsets), part)

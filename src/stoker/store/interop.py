@@ -1,7 +1,6 @@
-"""Sharing: NumPy values seen as Arrow ones and back, without a copy.
+"""NumPy and Arrow: arrays seen as each other without a copy, decimals as floats, and stores as Arrow tables.
 
-`pa.array` and `to_numpy` would do, but they import pandas wherever that is installed: half a second and 50 MB that a pack
-does not need.
+`pa.array` and `pa.Array.to_numpy` import pandas where it is installed: half a second and 50 MB that a pack does not need.
 """
 
 from __future__ import annotations
@@ -20,14 +19,26 @@ from stoker.store.store import Store
 
 
 def from_numpy(values: npt.NDArray[Any]) -> pa.Array:
-    """Numbers or truth values as an Arrow array; only truth values are copied, as Arrow packs them into bits."""
+    """A NumPy array of numbers or booleans as an Arrow array. Only booleans are copied, as Arrow packs them into bits.
+
+    Example:
+        >>> import numpy as np
+        >>> from_numpy(np.array([1, 2])).to_pylist()
+        [1, 2]
+    """
     if values.dtype == np.bool_:
         return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
-    """The values of an array of numbers or truth values that has no gaps, read-only; truth values are unpacked."""
+    """An Arrow array of numbers or booleans without nulls as a read-only NumPy array.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> to_numpy(pa.array([0.5, 2.0])).tolist()
+        [0.5, 2.0]
+    """
     if not len(values):
         return np.empty(0, dtype=values.type.to_pandas_dtype())
     data = values.buffers()[1]
@@ -39,15 +50,19 @@ def to_numpy(values: pa.Array) -> npt.NDArray[Any]:
 
 
 def from_texts(texts: Sequence[str]) -> pa.Array:
-    """Texts as an Arrow array; those of a store are shared."""
+    """Strings as an Arrow array; those of a store are shared.
+
+    Example:
+        >>> from_texts(["a", "b"]).to_pylist()
+        ['a', 'b']
+    """
     laid = texts if isinstance(texts, Texts) else Texts.of(texts)
     return pa.Array.from_buffers(pa.large_string(), len(laid), [None, pa.py_buffer(laid.offsets), pa.py_buffer(laid.utf8)])
 
 
-# Decimals as float64, each the nearest one, as `float("19.99")` gives.
-#
-# Arrow's own cast multiplies by a power of ten and rounds twice: 19.99 becomes 19.990000000000002, and so does a tenth of all
-# amounts of money. Here a number of at most 2**53 units is divided once, which rounds once; others go by way of their text.
+# Decimals as the nearest float64, like `float("19.99")`. Arrow's own cast multiplies by a power of ten and rounds twice: 19.99 becomes
+# 19.990000000000002, and so does a tenth of all amounts of money. Here a number of at most 2**53 units is divided once, which rounds
+# once; others are converted through their strings.
 
 _EXACT_UNITS = 2**53
 _EXACT_POWERS = 22
@@ -55,14 +70,21 @@ _EXACT_POWERS = 22
 
 
 def decimals_as_floats(values: pa.Array) -> pa.Array:
-    """An Arrow array of decimals as one of float64; what is missing stays missing."""
+    """An Arrow array of decimals as float64, each the nearest; nulls stay null.
+
+    Example:
+        >>> import decimal
+        >>> import pyarrow as pa
+        >>> decimals_as_floats(pa.array([decimal.Decimal("19.99"), None])).to_pylist()
+        [19.99, None]
+    """
     if not len(values) or not 0 <= values.type.scale <= _EXACT_POWERS:
         return _through_texts(values)
     units, few = _units(values)
     numbers = units / 10.0**values.type.scale
     if not few.all():
         many = np.flatnonzero(~few)
-        # What lies under a gap may be anything, so that gaps are among those; there, too, it does not matter.
+        # The bytes under a null may be anything, so nulls are among these; their values do not matter.
         numbers[many] = to_numpy(_through_texts(values.take(from_numpy(many))).fill_null(0.0))
     floats = from_numpy(numbers)
     if not values.null_count:
@@ -73,7 +95,7 @@ def decimals_as_floats(values: pa.Array) -> pa.Array:
 
 
 def _units(values: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """The decimals as whole numbers of their smallest unit, and which of them are exact as float64."""
+    """The decimals as integers of their smallest unit, and which of them are exact as float64."""
     width = values.type.byte_width
     word = np.dtype(f"<i{min(width, 8)}")
     start = values.offset * width
@@ -90,16 +112,16 @@ def _through_texts(values: pa.Array) -> pa.Array:
     return values.cast(pa.string()).cast(pa.float64())
 
 
-# Stores as Arrow tables: one row a series, numbers shared and not copied.
+# Stores as Arrow tables.
 
 
 def store_to_arrow(store: Store) -> pa.Table:
-    """One row a series: large lists (or fixed-size ones) of steps, plain columns of what belongs to a series."""
+    """One row per series: large (or fixed-size) lists of steps, plain columns of what belongs to a series. Numbers are shared."""
     return pa.table({name: _checked(store, column) for name, column in store.schema.items()})
 
 
 def _checked(store: Store, column: Column) -> pa.Array:
-    """Arrow trusts offsets and codes and would read beyond its buffers, so a store that lies is refused here."""
+    """Arrow trusts offsets and codes and would read beyond its buffers, so they are validated here."""
     try:
         array = _level(store, column, _flat(store, column))
         array.validate(full=True)
@@ -119,7 +141,7 @@ def _flat(store: Store, column: Column) -> pa.Array:
 
 
 def _kind(column: Column, values: Array, flat: pa.Array) -> pa.Array:
-    """Plain numbers as what they stand for, with what is missing marked."""
+    """Plain numbers as times or categories, with nulls marked."""
     if column.kind in ("timestamp", "duration"):
         unit, _, zone = (column.unit or "ns").partition(", ")
         kind = pa.timestamp(unit, zone or None) if column.kind == "timestamp" else pa.duration(unit)

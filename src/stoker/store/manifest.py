@@ -1,7 +1,7 @@
-"""The manifest: the one file that says what a store is, parsed so strictly that a damaged or hostile one cannot pass.
+"""The manifest: the one file that describes a store. `load` accepts only what follows every rule of the format.
 
-Replacing this file is the commit point of a pack. `docs/format.md` is the normative text; the rules here follow it in
-the same order, and each names the place in the JSON that breaks it.
+Replacing this file is the commit point of a pack. `docs/format.md` is the normative text; the rules here follow it in the same
+order, and each error names the JSON path that breaks a rule.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A list of texts: UTF-8 bytes end to end, and `num + 1` offsets into them."""
+    """A list of strings: UTF-8 bytes end to end, and `num + 1` offsets into them."""
 
     utf8: Shard
     offsets: Shard
 
 
 class NonFinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Counts of values that are not finite, and the place (series, step) of the first."""
+    """Counts of values that are not finite, and the (series, step) of the first."""
 
     nan: int
     inf: int
@@ -63,15 +63,15 @@ class NonFinite(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ColumnEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One column: a value a step, or a value a series.
+    """One column: one value per step, or one per series.
 
     kind       values are
     number     themselves
     bfloat16   the upper half of a float32, as `<u2`
-    timestamp  `<i8` since 1970 in `unit`, like "ns" or "us, UTC"; missing is the least int64
+    timestamp  `<i8` since 1970 in `unit`, like "ns" or "us, UTC"; missing is the smallest int64
     duration   `<i8` in `unit`
     category   `<i4` codes into `texts`; missing is -1
-    text       nothing: `values` is null and the texts are in `texts` (level "series" only)
+    text       null: the strings are in `texts` (level "series" only)
     """
 
     name: str
@@ -94,7 +94,7 @@ class SourceEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a reader needs. `length` is set where all series are equally long, `offsets` where they are not."""
+    """A whole store. `length` is set where all series have the same length, `offsets` where they do not."""
 
     format: Literal["stoker"]
     version: int
@@ -111,14 +111,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def dump(manifest: Manifest) -> bytes:
-    """Serialise with the digest filled in. One manifest has one serialisation."""
-    text = _encode(msgspec.structs.replace(manifest, digest=_ZEROS))
-    return text.replace(_ZEROS.encode(), _hash(text).encode(), 1)
-
-
-def digest_of(manifest: Manifest) -> str:
-    """The digest that `dump` would write: equal digests mean equal stores."""
-    return _hash(_encode(msgspec.structs.replace(manifest, digest=_ZEROS)))
+    """Serialise with the digest filled in. Each manifest has exactly one serialisation."""
+    text = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, digest=_ZEROS)), indent=1) + b"\n"
+    return text.replace(_ZEROS.encode(), xxhash.xxh3_128_hexdigest(text).encode(), 1)
 
 
 def shards(manifest: Manifest) -> Iterator[Shard]:
@@ -134,7 +129,7 @@ def shards(manifest: Manifest) -> Iterator[Shard]:
 
 
 def load(data: bytes, where: str) -> Manifest:
-    """Parse and check a manifest; anything that is not exactly right raises `ManifestError`."""
+    """Parse and check a manifest; raises `ManifestError` for anything that breaks a rule."""
     if len(data) > MAX_BYTES:
         raise ManifestError(f"{where} has {len(data):,} bytes, but a manifest has at most {MAX_BYTES:,}.")
     try:
@@ -150,20 +145,12 @@ def load(data: bytes, where: str) -> Manifest:
     return manifest
 
 
-def _encode(manifest: Manifest) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
-
-
-def _hash(data: bytes) -> str:
-    return xxhash.xxh3_128_hexdigest(data)
-
-
 class _AnyVersion(msgspec.Struct):
     version: int
 
 
 def _refuse_other_version(data: bytes, where: str) -> None:
-    """A store of another version may break this version's rules: then say that, not the broken rule."""
+    """A store of another version may break the rules of this one: then name the version, not the broken rule."""
     try:
         version = msgspec.json.decode(data, type=_AnyVersion).version
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -177,11 +164,11 @@ def _refuse_version(version: int, where: str) -> NoReturn:
         raise ManifestError(
             f"{where} has format version {version}, but this stoker reads version {VERSION}: install a newer stoker."
         )
-    raise ManifestError(f"{where} has format version {version}, which never was: this stoker reads version {VERSION}.")
+    raise ManifestError(f"{where} has format version {version}, which does not exist: this stoker reads version {VERSION}.")
 
 
 def _check(manifest: Manifest, where: str) -> None:
-    """The rules that types alone cannot say."""
+    """The rules that types alone cannot express."""
     rule = _Rules(where)
     m = manifest
     rule.hexadecimal("$.digest", m.digest, 32)
@@ -209,7 +196,7 @@ def _check(manifest: Manifest, where: str) -> None:
     for field, name in (("key", m.key), ("time", m.time)):
         level = "series" if field == "key" else "step"
         if name is not None and not any(c.name == name and c.level == level and c.kind != "category" for c in m.columns):
-            rule.broken(f"$.{field}", f"the name of a column of level {level} that is no category", repr(name))
+            rule.broken(f"$.{field}", f"the name of a column of level {level} that is not a category", repr(name))
     for i, note in enumerate(m.notes):
         rule.text(f"$.notes[{i}]", note)
     for i, source in enumerate(m.sources):
@@ -252,7 +239,7 @@ def _check_column(rule: _Rules, path: str, column: ColumnEntry, rows: int, num_s
     rule.count(f"{path}.nonfinite.inf", column.nonfinite.inf)
     first = column.nonfinite.first
     if (first is not None) != (column.nonfinite.nan + column.nonfinite.inf > 0):
-        rule.broken(f"{path}.nonfinite.first", "a place exactly where something is not finite", repr(first))
+        rule.broken(f"{path}.nonfinite.first", "a position if and only if a value is not finite", repr(first))
     if first is not None:
         if len(first) != 2:
             rule.broken(f"{path}.nonfinite.first", "[series, step]", repr(first)[:80])
@@ -285,7 +272,7 @@ class _Rules:
         try:
             value.encode()
         except UnicodeEncodeError:
-            self.broken(path, "text that is valid Unicode", ascii(value[:80]))
+            self.broken(path, "a string that is valid Unicode", ascii(value[:80]))
 
     def unit(self, path: str, unit: str, kind: str) -> None:
         self.text(path, unit)

@@ -1,13 +1,13 @@
-"""Stores in memory, from arrays.
+"""Stores without packing: `store_from_arrays` over arrays in memory, `map_time_moe` over the files of a Time-MoE folder.
 
-What a column may be, next to the others:
-    list of 1-D or 2-D arrays    one series each
-    3-D array [series, steps, width] or 2-D array [series, steps]
-    1-D array                    with `lengths`: the steps of all series end to end (or one value a series);
-                                 so too 2-D arrays [steps, width]
-                                 beside lists or 2-D arrays: one value a series
-                                 alone: one series
-    list of texts                one text a series
+A column of `store_from_arrays` may be
+
+    a list of 1-D or 2-D arrays    one array per series
+    a 3-D array                    [series, steps, width]
+    a 2-D array                    [series, steps]; with `lengths` [steps of all series, width]
+    a 1-D array                    with `lengths`: the steps of all series end to end, or one value per series;
+                                   beside lists or 2-D arrays: one value per series; alone: one series
+    a list of strings              one string per series
 """
 
 from __future__ import annotations
@@ -25,14 +25,27 @@ import pyarrow as pa
 from stoker._text import readable_bytes
 from stoker._types import Array
 from stoker.errors import OptionError, SourceTooLargeError
-from stoker.store.formats.time_moe import COLUMN, Part, Sequences, TimeMoeSource
+from stoker.store.formats.time_moe import COLUMN, BinFile, SequenceEntries, TimeMoeSource
 from stoker.store.manifest import DTYPES, NonFinite
 from stoker.store.shards import Column, Level, Texts
 from stoker.store.store import Store
 
 
 def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Array | None = None) -> Store:
-    """Build a store that shares the given arrays where they are contiguous."""
+    """Build a store in memory that shares the given arrays where they are contiguous.
+
+    Args:
+        columns: arrays by name; see the module docstring for their shapes.
+        lengths: the number of steps of each series, where arrays hold the steps of all series end to end.
+
+    Raises:
+        OptionError: a column has a type or shape that does not fit the others.
+
+    Example:
+        >>> store = store_from_arrays({"x": [[1.0, 2.0], [3.0]], "name": ["a", "b"]})
+        >>> store[1]["x"].tolist(), store[1]["name"]
+        ([3.0], 'b')
+    """
     if not columns:
         raise OptionError("from_arrays needs at least one column, like from_arrays(x=array).")
     read = {name: _read(name, given) for name, given in columns.items()}
@@ -43,7 +56,7 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
     for name, given in read.items():
         if isinstance(given, Texts):
             if len(given) != len(counts):
-                raise OptionError(f"column {name!r} has {len(given):,} texts, but there are {len(counts):,} series.")
+                raise OptionError(f"column {name!r} has {len(given):,} strings, but there are {len(counts):,} series.")
             schema[name] = Column(name=name, dtype=None, level="series", kind="text", texts=given)
             continue
         level, flat = _flatten(name, given, counts, end_to_end=end_to_end)
@@ -62,7 +75,7 @@ def store_from_arrays(columns: Mapping[str, Any], *, lengths: Sequence[int] | Ar
 
 
 def _read(name: str, given: Any) -> Texts | list[Array] | Array:
-    """A column as texts, as one array a series, or as one array."""
+    """A column as strings, as one array per series, or as one array."""
     if isinstance(given, list | tuple) and given and all(isinstance(text, str) for text in given):
         return Texts.of(given)
     try:
@@ -84,7 +97,7 @@ def _lengths(columns: Mapping[str, Texts | list[Array] | Array], lengths: Sequen
     if lengths is not None:
         counts = np.asarray(lengths)
         if counts.ndim != 1 or (counts.dtype.kind not in "iu" and counts.size) or (counts < 0).any():
-            raise OptionError(f"lengths must be whole numbers from 0, one a series; found {counts.dtype} of shape {counts.shape}.")
+            raise OptionError(f"lengths must be integers from 0, one per series; found {counts.dtype} of shape {counts.shape}.")
         return counts.astype(np.int64)
     for given in columns.values():
         if _shows_series(given):
@@ -97,12 +110,12 @@ def _shows_series(given: Texts | list[Array] | Array) -> bool:
 
 
 def _flatten(name: str, given: list[Array] | Array, counts: Array, *, end_to_end: bool) -> tuple[Level, Array]:
-    """All steps in one array, or one value a series; without `end_to_end`, an array is never taken for all steps."""
+    """All steps in one array, or one value per series; without `end_to_end`, an array is never taken for all steps."""
     if isinstance(given, list):
         found = np.array([len(one) for one in given], dtype=np.int64)
         if not np.array_equal(found, counts):
             raise OptionError(f"column {name!r} has other lengths than the columns before it ({_first_difference(found, counts)}).")
-        # An empty list has no type of its own: it must not turn the whole numbers of the others into floats.
+        # An empty list has no type of its own: it must not turn the integers of the others into floats.
         parts = [one for one in given if len(one)] or given[:1]
         if len({one.shape[1:] for one in parts}) > 1:
             raise OptionError(f"column {name!r} has series of different widths: {sorted({one.shape[1:] for one in parts})[:2]}.")
@@ -129,15 +142,15 @@ def _storable(name: str, flat: Array) -> Array:
     dtype = flat.dtype.newbyteorder("<")
     if dtype.str not in DTYPES or flat.ndim > 2:
         raise OptionError(
-            f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers, at most a row a step."
+            f"column {name!r} has dtype {flat.dtype} and {flat.ndim} axes; expected plain numbers with at most one row per step."
         )
     return flat.astype(dtype, copy=False).view()
 
 
 def _nonfinite(flat: Array, level: Level, counts: Array) -> NonFinite:
-    from stoker.store.shards import Tally
+    from stoker.store.shards import NonFiniteCount
 
-    tally = Tally()
+    tally = NonFiniteCount()
     tally.add(flat, first_step=0)
     step = tally.first_step
     if step is None or level == "series":
@@ -147,31 +160,40 @@ def _nonfinite(flat: Array, level: Level, counts: Array) -> NonFinite:
     return NonFinite(nan=tally.nan, inf=tally.inf, first=[series, step - int(ends[series] - counts[series])])
 
 
-# Time-MoE's binary folders in place: stores over maps of their files, so that terabytes need no copy.
+# Time-MoE folders in place: stores over maps of their files, so that terabytes need no copy.
 #
-# A store has its series end to end in one array, and a folder may have several files. So a folder becomes several stores: one for
-# each stretch of series that lie end to end within a file, in the order of `meta.json`. What cannot be mapped is read into
-# memory:
-# series that span files, and series that have to be scaled back.
+# The series of a store are end to end in one array, and a folder may have several files. So a folder becomes several stores: one for
+# each stretch of series that are end to end in a file, in the order of `meta.json`. Series that span files, or that have to be
+# scaled back, cannot be mapped and are read into memory.
 
-MOST_STRETCHES = 4096
-"""More of them would be slower than a packed store, and take as many maps."""
+MAX_STRETCHES = 4096
+"""More of them would be slower than a packed store, and need as many maps."""
 MEMORY_SHARE = 0.5
 """Of the free memory, for series that cannot be mapped."""
 
 
 def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
-    """The series of one folder in the order of its `meta.json`, as stores with the column "sequence".
+    """Map the series of a Time-MoE folder, in the order of its `meta.json`, as stores with the column "sequence".
 
-    Sizes of files and places of sequences are checked; values are not read.
+    Sizes of files and offsets of sequences are checked; values are not read.
+
+    Args:
+        folder: a folder with `meta.json` and `.bin` files, as `is_time_moe` recognises it.
+
+    Returns:
+        One store for each stretch of sequences that are end to end in one file.
+
+    Raises:
+        SourceInvalidError: the folder is not a Time-MoE data set, or damaged.
+        SourceTooLargeError: the sequences are too scattered to map, or too large to read into memory.
     """
     path = Path(folder)
     source = TimeMoeSource(path, path.name)
     all_sequences = _all_sequences(source)
     stretches = _stretches(source, all_sequences)
-    if len(stretches) > MOST_STRETCHES:
+    if len(stretches) > MAX_STRETCHES:
         raise SourceTooLargeError(
-            f"{source.label} has its sequences in {len(stretches):,} separate stretches, at most {MOST_STRETCHES:,} are mapped. "
+            f"{source.label} has its sequences in {len(stretches):,} separate stretches, at most {MAX_STRETCHES:,} are mapped. "
             f"Pack it: stoker pack {path} {path.name}.stoker"
         )
     copied = sum(int(all_sequences.lengths[first:last].sum()) for first, last, part in stretches if part is None)
@@ -180,7 +202,7 @@ def map_time_moe(folder: str | os.PathLike[str]) -> list[Store]:
     return [_store(source, all_sequences.slice(first, last), part, maps, first) for first, last, part in stretches]
 
 
-def _all_sequences(source: TimeMoeSource) -> Sequences:
+def _all_sequences(source: TimeMoeSource) -> SequenceEntries:
     groups = [sequences for _, sequences in source.sequences(pa.schema([]))]
     if not groups:
         source.schema()  # raises: there is nothing
@@ -188,18 +210,18 @@ def _all_sequences(source: TimeMoeSource) -> Sequences:
         name: np.concatenate([getattr(group, name) for group in groups])
         for name in ("offsets", "lengths", "scaled", "means", "stds")
     }
-    return Sequences(**joined, others=pa.concat_tables([group.others for group in groups]))
+    return SequenceEntries(**joined, others=pa.concat_tables([group.others for group in groups]))
 
 
-def _stretches(source: TimeMoeSource, sequences: Sequences) -> list[tuple[int, int, Part | None]]:
-    """Runs of sequences that lie end to end in one file, with that file; those that have to be copied come without one."""
+def _stretches(source: TimeMoeSource, sequences: SequenceEntries) -> list[tuple[int, int, BinFile | None]]:
+    """Ranges of sequences that are end to end in one file, with that file; None for those that have to be copied."""
     parts = source.meta.parts
     offsets, lengths = sequences.offsets, sequences.lengths
     begins = np.array([part.begin for part in parts], dtype=np.int64)
     ends = np.array([part.end for part in parts], dtype=np.int64)
     at = np.maximum(np.searchsorted(begins, offsets, side="right") - 1, 0)
     in_one_file = offsets + lengths <= (ends[at] if len(parts) else 0)
-    # An empty sequence lies nowhere: it goes along with its neighbour.
+    # An empty sequence has no position: it joins its neighbour.
     file = np.where(in_one_file & ~sequences.scaled, at, -1)
     follows = (offsets[1:] == offsets[:-1] + lengths[:-1]) | (file[1:] < 0)
     cuts = np.flatnonzero((file[1:] != file[:-1]) | ~follows) + 1
@@ -218,7 +240,7 @@ def _check_memory(source: TimeMoeSource, num_bytes: int) -> None:
         )
 
 
-def _store(source: TimeMoeSource, sequences: Sequences, part: Part | None, maps: dict[Path, Array], first: int) -> Store:
+def _store(source: TimeMoeSource, sequences: SequenceEntries, part: BinFile | None, maps: dict[Path, Array], first: int) -> Store:
     if part is None:
         offsets, values = source.values(sequences)
     else:

@@ -1,4 +1,10 @@
-"""Tallies: how many values of a column are not finite, and which is the first."""
+"""Shards: flat `.npy` files, one or two per column, and what is written to and read from them.
+
+Column, Texts            what a store says about a column
+map_shard, open_shard    read a shard: mapped, never read whole
+ColumnFile, TextFile     write a shard: append, hash block by block, seal
+NonFiniteCount           counts of NaN and Inf of a column
+"""
 
 from __future__ import annotations
 
@@ -23,8 +29,15 @@ from stoker.errors import DiskError, StoreDamagedError
 from stoker.store.manifest import BLOCK_BYTES, HEADER_BYTES, NonFinite, Shard, Text
 
 
-class Tally:
-    """Running counts over the values of one column."""
+class NonFiniteCount:
+    """Counts of NaN and Inf over the values of one column, and the step of the first.
+
+    Example:
+        >>> count = NonFiniteCount()
+        >>> count.add(np.array([1.0, np.nan, np.inf]), first_step=0)
+        >>> count.nan, count.inf, count.first_step
+        (1, 1, 1)
+    """
 
     __slots__ = ("first_step", "inf", "nan")
 
@@ -54,7 +67,7 @@ def _surely_finite(values: Array) -> bool:
         return bool(np.isfinite(values.sum(dtype=np.float32 if values.dtype.itemsize == 2 else None)))
 
 
-# Columns: what a store says about each of its columns, and the texts that belong to some.
+# Columns and their strings.
 
 Level = Literal["step", "series"]
 Kind = Literal["number", "bfloat16", "timestamp", "duration", "category", "text"]
@@ -64,7 +77,12 @@ MISSING_CODE = -1
 
 
 class Texts(Sequence[str]):
-    """A read-only list of texts over two arrays: UTF-8 bytes end to end, and offsets into them."""
+    """A read-only list of strings over two arrays: UTF-8 bytes end to end, and offsets into them.
+
+    Example:
+        >>> Texts.of(["a", "bc"])[1]
+        'bc'
+    """
 
     __slots__ = ("offsets", "utf8")
 
@@ -74,7 +92,7 @@ class Texts(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> Texts:
-        """Lay out a list of Python strings."""
+        """From a list of Python strings."""
         encoded = [text.encode() for text in texts]
         offsets = np.zeros(len(encoded) + 1, dtype="<i8")
         np.cumsum([len(text) for text in encoded], out=offsets[1:])
@@ -108,22 +126,22 @@ class Column:
 
     name: str
     dtype: np.dtype[Any] | None
-    """None for text."""
+    """None for strings."""
     level: Level
     kind: Kind
     unit: str | None = None
     """Of timestamps and durations: "ns", "us, UTC"."""
     width: int | None = None
-    """Numbers a step, where that is more than one value."""
+    """Numbers per step, where that is more than one."""
     texts: Texts | None = None
-    """The categories that codes point to, or the texts themselves."""
+    """The categories that codes refer to, or the strings themselves."""
     missing: int = 0
     """Values that were missing in the source (null or empty)."""
     nonfinite: NonFinite = NonFinite(nan=0, inf=0, first=None)
 
     @property
     def label(self) -> str:
-        """The type in a word, as people read it."""
+        """The type in a word, as `inspect` shows it."""
         if self.kind in ("timestamp", "duration"):
             return f"{self.kind}[{self.unit}]"
         if self.kind in ("category", "text", "bfloat16"):
@@ -132,9 +150,7 @@ class Column:
         return f"{self.dtype}{width}"
 
 
-# Shards: flat `.npy` files that are mapped, never read whole, and whose every byte is accounted for.
-#
-# The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.
+# Reading. The header of a shard is a function of its dtype and shape, so opening compares 128 bytes instead of parsing them.
 
 
 def header(dtype: str, shape: Sequence[int]) -> bytes:
@@ -151,15 +167,19 @@ def hash_block(data: bytes | memoryview | Array) -> str:
 
 
 def name_of(dtype: str, shape: Sequence[int], blocks: Sequence[str]) -> str:
-    """The file name of a shard follows from its content: equal content, equal name."""
+    """The file name of a shard is a hash of its content: equal content, equal name."""
     return xxhash.xxh3_64_hexdigest(header(dtype, shape) + "".join(blocks).encode()) + ".npy"
 
 
 def map_shard(folder: Path, shard: Shard, what: str) -> Array:
-    """Map a shard read-only after checking that it is a plain file of the right size and header. Reads no values."""
+    """Map a shard read-only, after checking that it is a plain file of the right size and header. Reads no values.
+
+    Raises:
+        StoreDamagedError: the file is missing, or differs from the manifest; the message says that it holds `what`.
+    """
     fd = open_shard(folder, shard, what)
     try:
-        with _disk.naming(folder / shard.file):  # a process may not be allowed the address space
+        with _disk.naming(folder / shard.file):  # the address space of a process may be limited
             mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
     finally:
         os.close(fd)
@@ -213,16 +233,14 @@ def damaged_blocks(folder: Path, shard: Shard, report: Callable[[int], None]) ->
         os.close(fd)
 
 
-# Column files: shards while they grow. Appended to, hashed block by block, and sealed into a shard at the end.
-#
-# What a killed process left behind is taken up again only after its bytes have been read and hashed anew, so nothing
-# here needs to be synced before the end: a file that lost its tail is found out, not trusted.
+# Writing. What a killed process left is reused only after its bytes have been read and hashed again, so nothing needs to be synced
+# before the end: a file that lost its tail is detected.
 
 _WRITEBACK_BYTES = 4 << 20
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a column file is: enough to take it up again, and to notice if it is not as it was."""
+    """The end of a column file: enough to resume it, and to notice if its bytes have changed."""
 
     rows: int
     blocks: list[str]
@@ -231,7 +249,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class ColumnFile:
-    """One growing array on disk. Values are appended in C order; `width` numbers make a row."""
+    """One growing array on disk. Values are appended in C order; a row has `width` numbers."""
 
     def __init__(self, file: AppendFile, dtype: np.dtype[Any], width: int | None) -> None:
         self.dtype = dtype
@@ -247,7 +265,7 @@ class ColumnFile:
 
     @classmethod
     def create(cls, path: Path, dtype: np.dtype[Any], width: int | None = None) -> Self:
-        """Start an empty column; the header's place is kept free."""
+        """Start an empty column, with room for the header."""
         file = AppendFile.create(path)
         try:
             file.append(bytes(HEADER_BYTES))
@@ -258,9 +276,9 @@ class ColumnFile:
 
     @classmethod
     def reopen(cls, path: Path, dtype: np.dtype[Any], width: int | None, mark: Mark) -> Self | None:
-        """Take up a column where `mark` was made; None if the bytes on disk are not those that were written.
+        """Resume a column where `mark` was made; None if the bytes on disk are not those that were written.
 
-        A column that was sealed into the folder above is found there: it then can be read and sealed, not appended to.
+        A column that was sealed already is found in the folder above: it can be read and sealed, not appended to.
         """
         num_bytes = mark.rows * (width or 1) * dtype.itemsize
         shape = [mark.rows] if width is None else [mark.rows, width]
@@ -314,11 +332,11 @@ class ColumnFile:
                 self._in_block = 0
 
     def mark(self) -> Mark:
-        """Where the file is now."""
+        """The current end of the file."""
         return Mark(rows=self.rows, blocks=list(self._blocks), tail=self._hasher.hexdigest())
 
     def read(self, start: int, stop: int) -> Array:
-        """Read rows back. A plain read and not a map: mapped pages would count as memory of this process."""
+        """Read rows back. Not mapped: mapped pages would count as memory of this process."""
         row_bytes = self.dtype.itemsize * (self.width or 1)
         out = np.empty((stop - start) * (self.width or 1), dtype=self.dtype)
         view = memoryview(out.view(np.uint8))
@@ -348,18 +366,16 @@ class ColumnFile:
         return Shard(file=name, dtype=self.dtype.str, shape=shape, blocks=blocks)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._file.close()
 
-
-# Text files of a pack: texts end to end in one column file, their offsets in another.
 
 _BYTE = np.dtype("|u1")
 _OFFSET = np.dtype("<i8")
 
 
 class TextFile:
-    """Growing texts on disk, two files that are sealed into a `Text`."""
+    """Growing strings on disk: their UTF-8 bytes in one column file, offsets in another. Sealed into a `Text`."""
 
     def __init__(self, utf8: ColumnFile, offsets: ColumnFile) -> None:
         self._utf8 = utf8
@@ -367,25 +383,25 @@ class TextFile:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """Start an empty list of texts."""
+        """Start an empty list of strings."""
         texts = cls(ColumnFile.create(path, _BYTE), ColumnFile.create(path.with_name(path.name + "o"), _OFFSET))
         texts._offsets.append(np.zeros(1, dtype=_OFFSET))
         return texts
 
     @classmethod
     def reopen(cls, path: Path, marks: list[Mark]) -> Self | None:
-        """Take up where `marks` were made; None if the bytes are not those that were written."""
+        """Resume where `marks` were made; None if the bytes are not those that were written."""
         utf8 = ColumnFile.reopen(path, _BYTE, None, marks[0])
         offsets = ColumnFile.reopen(path.with_name(path.name + "o"), _OFFSET, None, marks[1])
         return cls(utf8, offsets) if utf8 is not None and offsets is not None else None
 
     @property
     def rows(self) -> int:
-        """How many texts there are."""
+        """The number of strings."""
         return self._offsets.rows - 1
 
     def append(self, texts: pa.Array) -> None:
-        """Add texts; a missing one becomes the empty text."""
+        """Add strings; a missing one becomes the empty string."""
         if len(texts) == 0:
             return
         texts = texts.cast(pa.large_string()).fill_null("")
@@ -396,11 +412,11 @@ class TextFile:
         self._offsets.append(offsets[1:] - offsets[0] + before)
 
     def mark(self) -> list[Mark]:
-        """Where both files are now."""
+        """The current ends of both files."""
         return [self._utf8.mark(), self._offsets.mark()]
 
     def read(self, start: int, stop: int) -> pa.Array:
-        """Texts `start` to `stop` as an Arrow array."""
+        """Strings `start` to `stop` as an Arrow array."""
         offsets = self._offsets.read(start, stop + 1)
         utf8 = self._utf8.read(int(offsets[0]), int(offsets[-1]))
         buffers = [None, pa.py_buffer(offsets - offsets[0]), pa.py_buffer(utf8)]
@@ -411,6 +427,6 @@ class TextFile:
         return Text(utf8=self._utf8.seal(folder), offsets=self._offsets.seal(folder))
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._utf8.close()
         self._offsets.close()

@@ -1,24 +1,24 @@
-"""The store: immutable columns of ragged series, mapped from disk or held in memory behind one interface.
+"""`Store`: immutable columns of ragged series, mapped from disk or held in memory behind one interface.
 
-Opening reads the manifest and maps the shards; it never reads values, so it costs the same for ten series and for
-48 million. What it hands out are read-only views; nothing is copied until the caller does.
+Opening reads the manifest and maps the shards. It never reads values, so it takes the same time for ten series and for 48 million.
+Columns and series are read-only views; nothing is copied until the caller does.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from stoker._disk import check_path
+from stoker._disk import check_path, open_plain
 from stoker._types import Array
 from stoker.errors import ManifestError, OptionError, StoreDamagedError, StoreNotFoundError
 from stoker.store import manifest as manifests
-from stoker.store.manifest import ColumnEntry, Manifest, Text
+from stoker.store.manifest import ColumnEntry, Manifest
 from stoker.store.shards import Column, Texts, ends_of, map_shard, open_shard
 
 if TYPE_CHECKING:
@@ -30,7 +30,13 @@ WORK_NAME = "work"
 
 
 class Series(Mapping[str, Any]):
-    """One series of a store: a mapping from column names to read-only views (or single values, per series)."""
+    """One series of a store: a mapping from column names to read-only arrays (or to single values, per series).
+
+    Example:
+        >>> series = Store.from_arrays(x=[[1.0, 2.0], [3.0]], name=["a", "b"])[0]
+        >>> series.num_steps, series["x"].tolist(), series["name"]
+        (2, [1.0, 2.0], 'a')
+    """
 
     __slots__ = ("_start", "_stop", "_store", "index")
 
@@ -62,7 +68,15 @@ class Series(Mapping[str, Any]):
 
 
 class Store:
-    """Columns of ragged series. `open` and `pack` make one on disk, `from_arrays` one in memory."""
+    """Columns of ragged series. `stoker.pack` and `stoker.open` give one on disk, `from_arrays` one in memory.
+
+    Example:
+        >>> store = Store.from_arrays(close=[[1.0, 2.0], [3.0]], symbol=["A", "B"])
+        >>> len(store), store.num_steps, store.lengths.tolist()
+        (2, 3, [2, 1])
+        >>> store[1]["close"].tolist()
+        [3.0]
+    """
 
     def __init__(
         self,
@@ -88,8 +102,23 @@ class Store:
         self._num_steps = length * num_series if length is not None else int(offsets[-1]) if offsets is not None else 0
 
     @classmethod
-    def from_arrays(cls, *, lengths: Sequence[int] | Array | None = None, **columns: Any) -> Store:
-        """Build a store in memory from arrays; see `stoker.store.memory` for the shapes that are understood."""
+    def from_arrays(
+        cls, *, lengths: Sequence[int] | Array | None = None, **columns: npt.ArrayLike | Sequence[npt.ArrayLike]
+    ) -> Store:
+        """Build a store in memory.
+
+        Args:
+            lengths: the number of steps of each series, where columns hold the steps of all series end to end.
+            columns: a list of arrays (one per series), an array [series, steps] or [series, steps, width], one value per series,
+                or a list of strings.
+
+        Raises:
+            OptionError: a column has a type or shape that does not fit the others.
+
+        Example:
+            >>> Store.from_arrays(x=[0.5, 1.5, 2.5], lengths=[2, 1])[0]["x"].tolist()
+            [0.5, 1.5]
+        """
         from stoker.store.memory import store_from_arrays
 
         return store_from_arrays(columns, lengths=lengths)
@@ -122,7 +151,7 @@ class Store:
 
     @property
     def num_steps(self) -> int:
-        """Steps of all series together."""
+        """Total number of steps of all series."""
         return self._num_steps
 
     @property
@@ -141,7 +170,7 @@ class Store:
 
     @property
     def uniform_length(self) -> int | None:
-        """The length of all series, where they are equally long by construction."""
+        """The length of all series, where they have the same by construction; else None."""
         return self._length
 
     @property
@@ -167,22 +196,27 @@ class Store:
         return sum(v.nbytes for v in self._values.values()) + texts + offsets
 
     def column(self, name: str) -> Array:
-        """The whole flat column: one number (or row) a step, or a series."""
+        """The whole flat column: one number (or row) per step, or per series."""
         if name not in self._values:
             self._unknown(name)
         return self._values[name]
 
     def texts(self, name: str) -> Texts:
-        """The categories of a category column, or the texts of a text column."""
+        """The categories of a category column, or the strings of a text column."""
         column = self.schema.get(name) or self._unknown(name)
         if column.texts is None:
-            raise OptionError(f"column {name!r} of {self.name} holds {column.label}, not texts or categories.")
+            raise OptionError(f"column {name!r} of {self.name} holds {column.label}, not strings or categories.")
         return column.texts
 
     def find(self, key: str | int) -> int:
-        """The index of the (first) series with this key."""
+        """The index of the (first) series with this key.
+
+        Raises:
+            OptionError: the store has no key column.
+            KeyError: no series has this key.
+        """
         if self.key is None:
-            raise OptionError(f"{self.name} was packed without --series, so its series have numbers, not keys.")
+            raise OptionError(f"{self.name} was packed without series=, so its series have numbers, not keys.")
         column = self.schema[self.key]
         keys: Sequence[Any] | Array = column.texts if column.texts is not None else self._values[self.key]
         low, high = 0, len(self)
@@ -191,17 +225,23 @@ class Store:
             low, high = (middle + 1, high) if keys[middle] < key else (low, middle)
         if low < len(self) and keys[low] == key:
             return low
-        # Keys of a column are sorted; names of files (and their columns) stand in the order of the files.
+        # Keys of a column are sorted; names of files (and their columns) are in the order of the files.
         for i, name in enumerate(keys if column.texts is not None else ()):
             if name == key:
                 return i
         raise KeyError(f"{self.name} has no series with {self.key} {key!r}.")
 
     def save(self, path: str | os.PathLike[str], *, note: str = "arrays in memory", replace: bool = False) -> Store:
-        """Write the store to a folder as it is, all or nothing, and open it there.
+        """Write the store to a folder, all or nothing, and open it there.
 
-        `note` says where the values are from. With `replace`, a store that is there already is replaced in one step, at the very
-        end; without it, that is an error.
+        Args:
+            path: the folder of the new store.
+            note: where the values are from, for the manifest.
+            replace: replace a store that is there already, in one step at the end.
+
+        Raises:
+            StoreExistsError: there is a store already, and `replace` is False.
+            DiskError: the disk refused an operation; the folder is as before.
         """
         from stoker.store.writer import save_store
 
@@ -209,7 +249,7 @@ class Store:
         return open_store(path)
 
     def to_arrow(self) -> pa.Table:
-        """One row a series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
+        """An Arrow table with one row per series: list columns for steps, plain ones for series. Numbers are shared, not copied."""
         from stoker.store.interop import store_to_arrow
 
         return store_to_arrow(self)
@@ -230,7 +270,23 @@ class Store:
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:
-    """Open a packed store: checks the manifest and the size of every shard, reads no values."""
+    """Open a packed store: check the manifest and the size of every shard, and map the shards. Reads no values.
+
+    Args:
+        path: the folder of the store.
+
+    Raises:
+        StoreNotFoundError: there is no store at this path.
+        ManifestError: the manifest breaks a rule of the format.
+        StoreDamagedError: a shard is missing, or has the wrong size or header.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     _ = Store.from_arrays(x=[[1.0, 2.0], [3.0]]).save(folder + "/a.stoker")
+        ...     open_store(folder + "/a.stoker").lengths.tolist()
+        [2, 1]
+    """
     folder = check_path(path)
     while True:
         stamp = manifest_stamp(folder)
@@ -238,11 +294,11 @@ def open_store(path: str | os.PathLike[str]) -> Store:
             return _map(folder, read_manifest(folder))
         except StoreDamagedError:
             if manifest_stamp(folder) == stamp:
-                raise  # nobody replaced the store between our two looks: it is damaged
+                raise  # the store was not replaced meanwhile, so it is damaged
 
 
 def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
-    """What differs whenever a pack has replaced the manifest, even by an equal one; None where there is none."""
+    """Changes whenever a pack replaces the manifest, even by an equal one; None where there is none."""
     try:
         found = (folder / MANIFEST_NAME).lstat()
     except OSError:
@@ -253,15 +309,12 @@ def manifest_stamp(folder: Path) -> tuple[int, int, int] | None:
 def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a store."""
     path = folder / MANIFEST_NAME
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (FileNotFoundError, NotADirectoryError):
+    if not folder.is_dir():
         _explain_absence(folder)
-    except OSError as error:
-        raise ManifestError(f"{path} cannot be opened as a plain file ({os.strerror(error.errno or 0)}).") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ManifestError(f"{path} is not a plain file.")
+    try:
+        fd = open_plain(path, ManifestError)
+    except FileNotFoundError:
+        _explain_absence(folder)
     try:
         # One byte more than allowed, so that the size rule can fire without reading a file of any size.
         with os.fdopen(fd, "rb") as file:
@@ -275,7 +328,7 @@ def _explain_absence(folder: Path) -> NoReturn:
     if not folder.exists():
         raise StoreNotFoundError(f"{folder} does not exist. Make a store with `stoker pack SOURCE {folder}`.")
     if (folder / WORK_NAME).is_dir():
-        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again and it goes on.")
+        raise StoreNotFoundError(f"{folder} holds a pack that was interrupted: run the same `stoker pack` again to resume it.")
     raise StoreNotFoundError(f"{folder} is not a store: it has no {MANIFEST_NAME}.")
 
 
@@ -289,7 +342,7 @@ def _map(folder: Path, manifest: Manifest) -> Store:
     offsets = None
     if manifest.offsets is not None:
         offsets = map_shard(folder, manifest.offsets, _OFFSETS)
-        _check_offsets(folder, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
+        _check_ends(folder, _OFFSETS, (offsets.item(0), offsets.item(-1)), manifest.num_steps)
     return Store(
         columns,
         values,
@@ -305,35 +358,36 @@ def _map(folder: Path, manifest: Manifest) -> Store:
 _OFFSETS = "the offsets of the series"
 
 
-def _check_offsets(folder: Path, ends: tuple[int, int], num_steps: int) -> None:
-    if ends != (0, num_steps):
-        raise StoreDamagedError(f"{folder}: the offsets run from {ends[0]:,} to {ends[1]:,}, but 0 to {num_steps:,} are expected.")
-
-
-def _check_text_offsets(folder: Path, ends: tuple[int, int], num_bytes: int, name: str) -> None:
-    if ends != (0, num_bytes):
-        raise StoreDamagedError(f"{folder}: the text offsets of column {name!r} do not cover its texts. Pack the store again.")
+def _check_ends(folder: Path, what: str, ends: tuple[int, int], expected: int) -> None:
+    if ends != (0, expected):
+        raise StoreDamagedError(
+            f"{folder}: {what} run from {ends[0]:,} to {ends[1]:,}, but 0 to {expected:,} are expected. Pack the store again."
+        )
 
 
 def check_staged(folder: Path, data: bytes) -> None:
-    """Refuse manifest bytes that `open_store` would refuse in this folder: all its rules, but nothing is mapped.
-
-    A writer calls it before it commits: `stoker.open` must not be the first to find out that a limit was passed.
-    """
+    """Refuse manifest bytes that `open_store` would refuse in this folder; nothing is mapped. Called before a commit."""
     manifest = manifests.load(data, str(folder / MANIFEST_NAME))
     for column in manifest.columns:
         if column.values is not None:
             os.close(open_shard(folder, column.values, f"column {column.name!r}"))
         if column.texts is not None:
             os.close(open_shard(folder, column.texts.utf8, f"texts of column {column.name!r}"))
-            ends = ends_of(folder, column.texts.offsets, f"offsets of the texts of column {column.name!r}")
-            _check_text_offsets(folder, ends, column.texts.utf8.shape[0], column.name)
+            what = f"the text offsets of column {column.name!r}"
+            _check_ends(folder, what, ends_of(folder, column.texts.offsets, what), column.texts.utf8.shape[0])
     if manifest.offsets is not None:
-        _check_offsets(folder, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
+        _check_ends(folder, _OFFSETS, ends_of(folder, manifest.offsets, _OFFSETS), manifest.num_steps)
 
 
 def _column(folder: Path, entry: ColumnEntry) -> Column:
     shape = entry.values.shape if entry.values is not None else []
+    texts = None
+    if entry.texts is not None:
+        what = f"the text offsets of column {entry.name!r}"
+        texts = Texts(
+            map_shard(folder, entry.texts.utf8, f"texts of column {entry.name!r}"), map_shard(folder, entry.texts.offsets, what)
+        )
+        _check_ends(folder, what, (texts.offsets.item(0), texts.offsets.item(-1)), len(texts.utf8))
     return Column(
         name=entry.name,
         dtype=np.dtype(entry.values.dtype) if entry.values is not None else None,
@@ -341,14 +395,7 @@ def _column(folder: Path, entry: ColumnEntry) -> Column:
         kind=entry.kind,
         unit=entry.unit,
         width=shape[1] if len(shape) == 2 else None,
-        texts=_map_texts(folder, entry.texts, entry.name) if entry.texts is not None else None,
+        texts=texts,
         missing=entry.missing,
         nonfinite=entry.nonfinite,
     )
-
-
-def _map_texts(folder: Path, text: Text, name: str) -> Texts:
-    utf8 = map_shard(folder, text.utf8, f"texts of column {name!r}")
-    offsets = map_shard(folder, text.offsets, f"offsets of the texts of column {name!r}")
-    _check_text_offsets(folder, (offsets.item(0), offsets.item(-1)), len(utf8), name)
-    return Texts(utf8, offsets)

@@ -1,6 +1,9 @@
-"""Debris: what packs that were killed left in a store's folder, and what an older store leaves when it is replaced.
+"""Writing stores, all or nothing: `new_store` locks a folder and commits a manifest, `save_store` writes a whole store.
 
-The law: a shard that the manifest names stays, and so does every file that no pack could have made.
+    new_store, check_target      a store may replace a store, in one step, and never anything else
+    make_work, remove_debris     the work folder, and what killed packs and replaced stores leave
+
+A shard that the manifest names is never removed, nor is a file that no pack could have made.
 """
 
 from __future__ import annotations
@@ -18,18 +21,18 @@ from stoker._types import Array
 from stoker.errors import DiskError, ManifestError, OptionError, StoreDamagedError, StoreExistsError, StoreNotFoundError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, Shard, SourceEntry, Text
-from stoker.store.shards import Column, ColumnFile, Texts
+from stoker.store.shards import Column, ColumnFile
 from stoker.store.store import MANIFEST_NAME, WORK_NAME, Store, check_staged, read_manifest
 
 WORK_FILE = re.compile(r"(journal|mark)(\.tmp)?|(run\d+|final)\.\w+|categories\d+o?")
 """Names of the files in a work folder."""
 MARK_NAME = "mark"
-"""The file in a work folder that says that Stoker made it, and what has the names of shards beside it. There before all of them."""
-_LATE = ("journal", MARK_NAME)  # what goes last: with a journal the same pack may finish what it began
+"""The file that says that Stoker made a work folder, and the shards beside it. It is written first and removed last."""
+_LATE = ("journal", MARK_NAME)  # removed last: with a journal the same pack may finish what it began
 
 
 def make_work(folder: Path) -> None:
-    """An empty, marked work folder in the folder of a store."""
+    """Make an empty, marked work folder in the folder of a store; files that grow belong there."""
     remove_work(folder)
     _disk.make_folder(folder / WORK_NAME)
     _disk.write_file(folder / WORK_NAME / MARK_NAME, b"a pack of Stoker\n")
@@ -45,7 +48,7 @@ def remove_work(folder: Path) -> None:
 
 
 def remove_debris(folder: Path) -> None:
-    """Remove shards that the manifest does not name; all stay if the manifest cannot say which."""
+    """Remove shards that the manifest does not name; none if the manifest is damaged."""
     try:
         named = {shard.file for shard in manifests.shards(read_manifest(folder))}
     except StoreNotFoundError:
@@ -58,32 +61,65 @@ def remove_debris(folder: Path) -> None:
     _disk.remove_file(folder / (MANIFEST_NAME + ".tmp"))
 
 
-# The target: the folder that a new store goes to. A store may replace a store, in one step, and never something else.
+@contextlib.contextmanager
+def new_store(folder: Path, sources: Sequence[Path | None], *, replace: bool) -> Iterator[Callable[[Manifest], None]]:
+    """Hold the lock of `folder` while the block writes the shards of a new store, and give the function that commits its manifest.
 
+    Until the commit an existing store stays as it was. After an error the folder is as before.
 
-def replace_store(folder: Path, sources: Sequence[Path | None], write: Callable[[], Manifest], *, replace: bool) -> None:
-    """Have `write` make the shards of a new store in `folder`, then commit its manifest.
+    Args:
+        folder: the folder of the new store.
+        sources: paths that must not be the folder itself.
+        replace: replace a store that is there already.
 
-    Until then a store that is there stays as it was; without `replace` it is an error that there is one. `sources` are paths that
-    must not be the folder itself.
+    Raises:
+        StoreExistsError: there is a store already, and `replace` is False.
+        StoreLockedError: another process is writing to the folder.
+
+    Example:
+        >>> import tempfile
+        >>> from stoker.store import NonFinite, open_store
+        >>> with tempfile.TemporaryDirectory() as parent:
+        ...     folder = Path(parent) / "a.stoker"
+        ...     with new_store(folder, [], replace=False) as commit:
+        ...         make_work(folder)
+        ...         file = ColumnFile.create(folder / WORK_NAME / "final.x", np.dtype("<f8"))
+        ...         file.append(np.array([1.0, 2.0]))
+        ...         finite = NonFinite(nan=0, inf=0, first=None)
+        ...         x = ColumnEntry(name="x", level="step", kind="number", unit=None, values=file.seal(folder), texts=None, missing=0,
+        ...                         nonfinite=finite)
+        ...         commit(Manifest(format="stoker", version=1, digest="", num_series=1, num_steps=2, length=2, offsets=None, key=None,
+        ...                         time=None, columns=[x], notes=[], sources=[]))
+        ...     open_store(folder).column("x").tolist()
+        [1.0, 2.0]
     """
     check_target(folder, sources, replace=replace)
+
+    def commit(manifest: Manifest) -> None:
+        _commit(folder, manifest)
+        remove_debris(folder)
+        remove_work(folder)
+
     with _new_folders(folder), _disk.Lock(folder):
         _refuse_store(folder, replace=replace)  # another process may have made one between our check and our lock
         try:
-            _commit(folder, write())
-            remove_debris(folder)
-            remove_work(folder)
+            yield commit
         except Exception:
-            # What failed leaves nothing behind. (Ctrl-C is no Exception: its work stays, and the next pack goes on with it.)
+            # What failed leaves nothing behind. (Ctrl-C is not an Exception: its work stays, and the next pack resumes it.)
             with contextlib.suppress(DiskError):
                 _clean_up(folder)
             raise
 
 
+def replace_store(folder: Path, sources: Sequence[Path | None], write: Callable[[], Manifest], *, replace: bool) -> None:
+    """Write a store in one step: `write` makes the shards in `folder` and returns the manifest to commit; see `new_store`."""
+    with new_store(folder, sources, replace=replace) as commit:
+        commit(write())
+
+
 @contextlib.contextmanager
 def _new_folders(folder: Path) -> Iterator[None]:
-    """Make a folder and those above it; after an error, the new ones that are empty go again."""
+    """Make a folder and its parents; after an error, remove the new ones that are empty."""
     absent = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         _disk.make_folder(folder)
@@ -96,7 +132,7 @@ def _new_folders(folder: Path) -> Iterator[None]:
 
 
 def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: bool) -> None:
-    """A store may go to a new or empty folder, or take the place of a store where `replace` says so; never of something else."""
+    """Refuse a folder that a store may not be written to: it must be new, empty, or (with `replace`) a store."""
     _disk.check_path(folder)
     with _disk.naming(folder):
         if folder.exists() and not folder.is_dir():
@@ -107,7 +143,7 @@ def check_target(folder: Path, sources: Sequence[Path | None] = (), *, replace: 
         foreign = sorted(_foreign(folder)) if folder.is_dir() else []
     if foreign:
         raise OptionError(
-            f"{folder} is no store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."
+            f"{folder} is not a store and not empty (it holds {foreign[0]!r}). Choose another folder, so that nothing is lost."
         )
     _refuse_store(folder, replace=replace)
 
@@ -120,7 +156,7 @@ def _refuse_store(folder: Path, *, replace: bool) -> None:
 
 
 def _foreign(folder: Path) -> Iterator[str]:
-    """What Stoker did not make. In a folder without its mark (a manifest, or a work folder that it marked) that is everything."""
+    """Names of what Stoker did not make. Without its mark (a manifest, or a marked work folder) that is everything."""
     work = folder / WORK_NAME
     in_work: set[str] = set()
     if work.is_dir() and not work.is_symlink():
@@ -130,12 +166,12 @@ def _foreign(folder: Path) -> Iterator[str]:
         yield WORK_NAME
     try:
         read_manifest(folder)
-        return  # files beside those of a store are in nobody's way
+        return  # other files beside those of a store stay
     except StoreNotFoundError:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp"}
     except ManifestError:
         ours = {WORK_NAME, MANIFEST_NAME + ".tmp", MANIFEST_NAME}
-    # What a process that was killed at its begin leaves: a lock file, and a work folder with nothing in it but a mark under way.
+    # A process that was killed at its start leaves a lock file, and a work folder with at most an unfinished mark.
     names = {entry.name for entry in folder.iterdir()}
     names -= {".lock"} if _is_lock(folder / ".lock") else set()
     if MARK_NAME in in_work or _names_stoker(folder / MANIFEST_NAME):
@@ -145,7 +181,7 @@ def _foreign(folder: Path) -> Iterator[str]:
 
 
 def _names_stoker(manifest: Path) -> bool:
-    """Whether a damaged manifest still begins as one of ours does."""
+    """Whether a damaged manifest still begins like one of Stoker."""
     try:
         with os.fdopen(_disk.open_plain(manifest, ManifestError), "rb") as file:
             return b'"format": "stoker"' in file.read(64)
@@ -154,7 +190,7 @@ def _names_stoker(manifest: Path) -> bool:
 
 
 def _is_lock(path: Path) -> bool:
-    """Whether a file could be a lock of ours: it is empty, holds the number of a process, or is gone with that process."""
+    """Whether a file could be a lock of Stoker: it is empty, holds a process id, or was just removed."""
     try:
         with os.fdopen(_disk.open_plain(path, StoreDamagedError), "rb") as file:
             found = file.read(32)
@@ -166,9 +202,9 @@ def _is_lock(path: Path) -> bool:
 
 
 def _commit(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest, by one that was read as a reader will read it: from here on the older store is gone.
+    """Replace the manifest, after checking that a reader accepts it: from here on the older store is gone.
 
-    The shards' names are made durable first, so that a manifest never names what is not there.
+    The names of the shards are made durable first, so that a manifest never names a missing file.
     """
     data = manifests.dump(manifest)
     try:
@@ -181,22 +217,23 @@ def _commit(folder: Path, manifest: Manifest) -> None:
 
 
 def _clean_up(folder: Path) -> None:
-    """After an error: the store as it was before, or no folder at all."""
-    # If it was the sync behind the commit that failed, the old manifest may come back: its shards go only when it cannot.
+    """After an error: leave the store as it was before, or no folder at all."""
+    # If the sync after the commit failed, the old manifest may come back: its shards may be removed only once it cannot.
     with _disk.naming(folder):
         _disk.disk.sync_folder(folder)
     remove_debris(folder)
-    remove_work(folder)  # last, as its mark says whose the shards are
+    remove_work(folder)  # last, as its mark says who made the shards
     if {entry.name for entry in folder.iterdir()} <= {".lock"}:
         _disk.remove_folder(folder)
 
 
-# Saving: a store in memory, or another one, written as it is: same columns, same series, same order, whatever their width.
+# Saving a store that is open: same columns, same series, same order.
 
 
 def save_store(store: Store, folder: Path, *, note: str, replace: bool = False) -> None:
-    """Write all columns to `folder`, which becomes a store or stays as it was. `note` says where the values are from."""
-    replace_store(folder, [store.path], lambda: _write(store, folder, note), replace=replace)
+    """Write all columns to `folder`, all or nothing. `note` says where the values are from."""
+    with new_store(folder, [store.path], replace=replace) as commit:
+        commit(_write(store, folder, note))
 
 
 def _write(store: Store, folder: Path, note: str) -> Manifest:
@@ -220,35 +257,30 @@ def _write(store: Store, folder: Path, note: str) -> Manifest:
 
 
 def _entry(folder: Path, store: Store, column: Column) -> ColumnEntry:
+    values = _shard(folder, store.column(column.name)) if column.dtype is not None else None
+    texts = None
+    if column.texts is not None:
+        texts = Text(utf8=_shard(folder, column.texts.utf8), offsets=_shard(folder, column.texts.offsets))
     return ColumnEntry(
         name=column.name,
         level=column.level,
         kind=column.kind,
         unit=column.unit,
-        values=_shard(folder, store.column(column.name)) if column.dtype is not None else None,
-        texts=_texts(folder, column.texts) if column.texts is not None else None,
+        values=values,
+        texts=texts,
         missing=column.missing,
         nonfinite=column.nonfinite,
     )
-
-
-def _texts(folder: Path, texts: Texts) -> Text:
-    return Text(utf8=_shard(folder, texts.utf8), offsets=_shard(folder, texts.offsets))
 
 
 def _shard(folder: Path, values: Array) -> Shard:
     width = values.shape[1] if values.ndim == 2 else None
     file = ColumnFile.create(folder / WORK_NAME / "final.column", values.dtype, width)
     try:
-        for block in _blocks(values):
-            file.append(block)
+        # In parts of some megabytes, so that no more of a mapped column is in memory at once.
+        rows = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * (width if width is not None else 1)))
+        for start in range(0, len(values), rows):
+            file.append(np.ascontiguousarray(values[start : start + rows]))
         return file.seal(folder)
     finally:
         file.close()
-
-
-def _blocks(values: Array) -> Iterator[Array]:
-    """Pieces of some megabytes, so that no more of a mapped column is in memory at once."""
-    rows = max(1, BLOCK_BYTES // max(1, values.dtype.itemsize * (values.shape[1] if values.ndim == 2 else 1)))
-    for start in range(0, len(values), rows):
-        yield np.ascontiguousarray(values[start : start + rows])

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from stoker._clock import Waiting
+from stoker._clock import RunQueueDelay
 from stoker._text import readable_seconds
 from stoker.errors import TrainError
 from stoker.train.numerics import Precision
@@ -126,7 +126,7 @@ class Chooser:
 
     run: Run
     trials: list[Trial] = field(default_factory=list)
-    waiting: Callable[[], Waiting] = Waiting
+    waiting: Callable[[], RunQueueDelay] = RunQueueDelay
 
     def note(self, name: str, reason: str) -> Trial:
         """Keep why something was not measured, or not taken."""

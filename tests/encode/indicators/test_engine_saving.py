@@ -103,7 +103,7 @@ def test_what_would_be_lost_is_refused(bars: Store, tmp_path: Path) -> None:
         write_features(bars, SPEC, tmp_path / "bars")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(OptionError, match=r"is no store and not empty \(it holds 'thesis.txt'\)"):
+    with pytest.raises(OptionError, match=r"is not a store and not empty \(it holds 'thesis.txt'\)"):
         write_features(bars, SPEC, tmp_path / "mine")
     with pytest.raises(OptionError, match=r"bars has a column 'close' already\. Choose another name for the features"):
         write_features(bars, SPEC, tmp_path / "out", name="close")

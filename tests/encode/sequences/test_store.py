@@ -131,7 +131,7 @@ def test_a_folder_in_the_way_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / ".store.all-keys"
     other.mkdir()
     (other / "thesis.txt").write_text("years of work")
-    with pytest.raises(OptionError, match="Stoker did not make what is there"):
+    with pytest.raises(OptionError, match="Stoker did not make it"):
         pack_sequences(TABLE, tmp_path / "store", key="user", contexts=[3])
     assert (other / "thesis.txt").read_text() == "years of work"
     assert not (tmp_path / "store").exists()

@@ -201,7 +201,7 @@ def test_an_index_of_pandas_that_is_data_is_a_column() -> None:
         ({"b": [1], "a": [1j]}, {}, BadValueError, r"column 'a' holds 1j \(complex\) in row 1, which is not a number"),
         ({"a": [1, np.int64(2)], "b": ["x", 1]}, {}, BadValueError, r"column 'b' holds 1 \(int\) in row 2"),
         ("nothing-here.csv", {}, SourceNotFoundError, "nothing-here.csv does not exist"),
-        (5, {}, OptionError, "int is no data: give a path"),
+        (5, {}, OptionError, "int is not data. Pass a path"),
     ],
 )
 def test_bad_input_is_named(source: Any, options: Any, error: type[Exception], told: str) -> None:
@@ -228,7 +228,7 @@ def test_columns_of_a_mapping_keep_what_numpy_would_lose() -> None:
 def test_files_that_disagree_are_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.0]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"x": ["text"]}), tmp_path / "b.parquet")
-    with pytest.raises(SchemaError, match=r"column 'x' of .*b.parquet is text, not double"):
+    with pytest.raises(SchemaError, match=r"column 'x' of .*b.parquet is string, not double"):
         analyze(tmp_path)
 
 

@@ -137,7 +137,7 @@ def test_a_bundle_is_only_written_where_nothing_of_the_users_is(run: Path, tmp_p
     (tmp_path / "v1").mkdir()
     (tmp_path / "v1" / "model.pt").write_text("precious")
     for overwrite in (False, True):
-        with pytest.raises(OptionError, match=r"v1 is not a folder of Stoker's: it holds 'model\.pt', and no bundle\.json"):
+        with pytest.raises(OptionError, match=r"v1 was not made by Stoker: it holds 'model\.pt', and no bundle\.json"):
             write_bundle(run, tmp_path / "v1", overwrite=overwrite)
     assert (tmp_path / "v1" / "model.pt").read_text() == "precious"
     assert len(list((tmp_path / "v1").iterdir())) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from stoker.store.formats.base import Chunk, Place
+from stoker.store.formats.base import Chunk, RowLocation
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.pack.api import pack
 from stoker.store.store import Store
@@ -34,8 +34,8 @@ class Csv:
         return pack(self.path, self.folder / "out", replace=True, **options)
 
 
-def chunks_of(source: CsvSource, schema: pa.Schema | None, start: Place | None = None) -> list[Chunk]:
-    return [task() for task in source.read(schema, start=start or Place(), chunk_bytes=1 << 20)]
+def chunks_of(source: CsvSource, schema: pa.Schema | None, start: RowLocation | None = None) -> list[Chunk]:
+    return [task() for task in source.read(schema, start=start or RowLocation(), chunk_bytes=1 << 20)]
 
 
 def joined(chunks: list[Chunk]) -> dict[str, list[Any]]:

@@ -8,23 +8,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from stoker.store.formats.base import Chunk, Place, Source
+from stoker.store.formats.base import Chunk, DataSource, RowLocation
 
 Rows = list[dict[str, Any]]
 
 
-def chunks_of(source: Source, schema: pa.Schema | None, *, chunk_bytes: int = 1 << 20, start: Place | None = None) -> list[Chunk]:
-    with closing(source.read(schema, start=start or Place(), chunk_bytes=chunk_bytes)) as tasks:  # type: ignore[type-var]
+def chunks_of(
+    source: DataSource, schema: pa.Schema | None, *, chunk_bytes: int = 1 << 20, start: RowLocation | None = None
+) -> list[Chunk]:
+    with closing(source.read(schema, start=start or RowLocation(), chunk_bytes=chunk_bytes)) as tasks:  # type: ignore[type-var]
         return [task() for task in tasks]
 
 
-def table_of(source: Source, *, chunk_bytes: int = 1 << 20) -> pa.Table:
+def table_of(source: DataSource, *, chunk_bytes: int = 1 << 20) -> pa.Table:
     """Everything, in the types that the source says it has."""
     schema = source.schema()
     return pa.concat_tables([chunk.table for chunk in chunks_of(source, schema, chunk_bytes=chunk_bytes)] or [schema.empty_table()])
 
 
-def assert_resumes(source: Source, *, chunk_bytes: int, least: int = 2) -> None:
+def assert_resumes(source: DataSource, *, chunk_bytes: int, least: int = 2) -> None:
     """Reading on from behind any chunk gives exactly the rest, however chunks are cut then."""
     schema = source.schema()
     chunks = chunks_of(source, schema, chunk_bytes=chunk_bytes)
@@ -39,7 +41,7 @@ def assert_resumes(source: Source, *, chunk_bytes: int, least: int = 2) -> None:
             assert bits(pa.concat_tables(tables)) == bits(whole.slice(chunk.end.row))
 
 
-def assert_projects(source: Source) -> None:
+def assert_projects(source: DataSource) -> None:
     """Any columns can be asked for, in any order, and come in the types of the schema."""
     schema = source.schema()
     backwards = pa.schema(list(schema)[::-1])
@@ -51,11 +53,11 @@ def assert_projects(source: Source) -> None:
             assert chunk.table.schema.names == [field.name]
 
 
-def assert_threads_agree(source: Source, *, chunk_bytes: int) -> None:
+def assert_threads_agree(source: DataSource, *, chunk_bytes: int) -> None:
     """Tasks run at the same time, the last first, after the reader is gone, give the same as one by one."""
     schema = source.schema()
     expected = chunks_of(source, schema, chunk_bytes=chunk_bytes)
-    tasks = list(source.read(schema, start=Place(), chunk_bytes=chunk_bytes))
+    tasks = list(source.read(schema, start=RowLocation(), chunk_bytes=chunk_bytes))
     found: dict[int, Chunk] = {}
     threads = [threading.Thread(target=lambda i=i: found.__setitem__(i, tasks[i]())) for i in reversed(range(len(tasks)))]
     for thread in threads:

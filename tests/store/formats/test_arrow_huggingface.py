@@ -16,7 +16,7 @@ from tests.store.formats.reading import assert_projects, assert_resumes, assert_
 
 from stoker.errors import SourceEmptyError, SourceError, SourceInvalidError
 from stoker.store.formats.arrow import HuggingFaceSource
-from stoker.store.formats.base import Place
+from stoker.store.formats.base import RowLocation
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROWS: dict[str, list[Any]] = {
@@ -112,7 +112,7 @@ def test_a_batch_larger_than_a_chunk_is_cut(tmp_path: Path) -> None:
     one = write(tmp_path / "set", {"x": [[0.0] * 100] * 100}, batch_rows=100)
     chunks = chunks_of(one, None, chunk_bytes=8000)
     assert len(chunks) >= 10
-    assert [chunk.end for chunk in chunks][-1] == Place(100, 100)
+    assert [chunk.end for chunk in chunks][-1] == RowLocation(100, 100)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])

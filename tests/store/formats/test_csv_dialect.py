@@ -73,16 +73,16 @@ def test_a_tab_may_be_written_as_in_a_shell() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"delimiter": ";;"}, "--delimiter is ';;', but one ASCII character"),
-        ({"delimiter": ""}, "--delimiter is ''"),
-        ({"delimiter": "\n"}, "--delimiter"),
-        ({"delimiter": "→"}, "--delimiter"),
-        ({"quote": "ab"}, "--quote is 'ab'"),
-        ({"escape": "ab"}, "--escape is 'ab'"),
-        ({"decimal": ""}, "--decimal is ''"),
+        ({"delimiter": ";;"}, "delimiter=';;' is invalid; expected one ASCII character"),
+        ({"delimiter": ""}, "delimiter='' is invalid"),
+        ({"delimiter": "\n"}, "delimiter="),
+        ({"delimiter": "→"}, "delimiter="),
+        ({"quote": "ab"}, "quote='ab'"),
+        ({"escape": "ab"}, "escape='ab'"),
+        ({"decimal": ""}, "decimal=''"),
         ({"delimiter": ",", "decimal": ","}, "two of .* are ','"),
         ({"delimiter": '"'}, "two of"),
-        ({"skip": -1}, "--skip is -1"),
+        ({"skip": -1}, "skip=-1"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:

@@ -40,7 +40,7 @@ def test_text_among_numbers_is_named_with_its_row(text: Csv, at: int) -> None:
     assert str(caught.value) == (
         f"column 'close' of {text.path} holds values that are not double like those before them "
         f"(first in row {at + 1:,}: 'broken 7'). "
-        "Fix the file, pass --null 'broken 7' if it means missing, or --dtype close=text."
+        "Fix the file, pass null='broken 7' if it means missing, or dtype={'close': 'text'}."
     )
 
 
@@ -104,7 +104,7 @@ def test_a_time_format_is_followed(text: Csv) -> None:
     content = "t,x\n31/12/2019 23:59,1\n01/01/2020 00:00,2\n"
     store = text.pack(content, time="t", time_format="%d/%m/%Y %H:%M")
     assert np.diff(store.column("t")).tolist() == [60]
-    with pytest.raises(BadValueError, match=r"the time column 't' .* is text that is not ISO 8601. Pass --time-format"):
+    with pytest.raises(BadValueError, match=r"the time column 't' .* is a string that is not ISO 8601. Pass time_format="):
         text.pack(content, time="t")
 
 

@@ -267,7 +267,7 @@ def test_nothing_is_noted_where_nothing_is_left_out(tmp_path: Path) -> None:
 
 
 def test_negative_control_without_the_list_the_pack_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stoker.store.pack.api._names", lambda left_out: ())
+    monkeypatch.setattr("stoker.store.pack.packer._unicode_names", lambda paths: ())
     store = pack(mixed(tmp_path), tmp_path / "x.stoker")
     assert store.manifest is not None
     assert store.manifest.notes == []

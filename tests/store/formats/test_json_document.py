@@ -11,7 +11,7 @@ import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Unfit
+from stoker.store.formats.base import InferredTypeError
 from stoker.store.formats.json import JsonSource
 
 
@@ -119,7 +119,7 @@ def test_a_later_value_that_needs_a_wider_type_is_unfit(tmp_path: Path) -> None:
     for content in (numbers, {"value": numbers}):
         one = source(tmp_path, json.dumps(content).encode())
         assert one.schema().field("value").type == pa.int64()
-        with pytest.raises(Unfit):
+        with pytest.raises(InferredTypeError):
             chunks_of(one, one.schema())
         assert {chunk.table.schema.types[0] for chunk in chunks_of(one, None)} == {pa.int64(), pa.float64()}
 

@@ -12,7 +12,7 @@ import pytest
 from tests.store.formats.reading import assert_projects, assert_resumes, assert_threads_agree, chunks_of, table_of
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Place, Unfit
+from stoker.store.formats.base import InferredTypeError, RowLocation
 from stoker.store.formats.json import JsonLinesSource
 
 
@@ -68,7 +68,7 @@ def test_a_later_block_that_needs_a_wider_type_is_unfit(tmp_path: Path) -> None:
     one = source(tmp_path, '{"a": 1}\n' * 200_000 + '{"a": 1.5}\n')
     schema = one.schema()
     assert schema.field("a").type == pa.int64()
-    with pytest.raises(Unfit):
+    with pytest.raises(InferredTypeError):
         chunks_of(one, schema)
     suggested = {chunk.table.schema.field("a").type for chunk in chunks_of(one, None)}
     assert suggested == {pa.int64(), pa.float64()}
@@ -139,4 +139,4 @@ def test_an_array_over_lines_is_not_jsonl(tmp_path: Path) -> None:
 def test_places_are_bytes_and_rows(tmp_path: Path) -> None:
     one = source(tmp_path, '{"a": 1}\n\n{"a": 2}\n')
     chunks = chunks_of(one, one.schema())
-    assert [(chunk.begin, chunk.end) for chunk in chunks] == [(Place(0, 0), Place(2, 19))]
+    assert [(chunk.begin, chunk.end) for chunk in chunks] == [(RowLocation(0, 0), RowLocation(2, 19))]

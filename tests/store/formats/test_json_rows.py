@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stoker.errors import BadValueError, SourceInvalidError
 from stoker.store.formats import json as json_format
-from stoker.store.formats.base import Unfit
+from stoker.store.formats.base import InferredTypeError
 from stoker.store.formats.json import JsonLinesSource, JsonRows, RowTexts
 
 NUMBERS = st.none() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=True, width=64)
@@ -82,7 +82,7 @@ def test_without_the_guard_the_process_dies(tmp_path: Path, line: str) -> None:
 
 def test_lists_that_begin_with_null_keep_their_places(rows: JsonRows) -> None:
     lines = texts('{"a": [null, null]}', '{"a": [1, null]}')
-    assert rows.suggest(lines, ["a"]).to_pylist() == [{"a": [None, None]}, {"a": [1, None]}]
+    assert rows.parse(lines, None, ["a"]).to_pylist() == [{"a": [None, None]}, {"a": [1, None]}]
     assert rows.types(texts('{"a": [null, null]}')).field("a").type == pa.large_list(pa.null())
 
 
@@ -133,7 +133,7 @@ def test_any_number_can_be_kept_as_text(rows: JsonRows) -> None:
     ],
 )
 def test_values_that_another_type_could_hold_are_unfit(rows: JsonRows, kind: pa.DataType, line: str) -> None:
-    with pytest.raises(Unfit) as unfit:
+    with pytest.raises(InferredTypeError) as unfit:
         rows.parse(texts(line), pa.schema([("a", kind)]), ["a"])
     assert unfit.value.column == "a"
 
@@ -165,7 +165,7 @@ def test_values_of_another_kind_are_named(rows: JsonRows, kind: pa.DataType, lin
         ('{"a": 1', "Expecting ',' delimiter"),
         ('{"a": tru}', "Expecting value"),
         ('{"a": 1} {"a": 2}', "Extra data"),
-        ('{"a": 1, "a": 2}', "the key 'a' comes twice"),
+        ('{"a": 1, "a": 2}', "the key 'a' occurs twice"),
         ('{"a": 1e400}', "1e400 is too large a number"),
         ('{"a": "\\ud800"}', "surrogates not allowed"),
         ('{"a": "\udcff"}', "utf-8"),
@@ -217,7 +217,7 @@ def test_iso_8601_becomes_timestamps_and_zones_are_not_mixed(rows: JsonRows, mom
 
 def test_infinity_and_nan_are_numbers(rows: JsonRows) -> None:
     lines = texts('{"a": [NaN, Infinity, -Infinity, -0.0, 5e-324, null]}')
-    assert repr(rows.suggest(lines, ["a"]).column("a").to_pylist()) == "[[nan, inf, -inf, -0.0, 5e-324, None]]"
+    assert repr(rows.parse(lines, None, ["a"]).column("a").to_pylist()) == "[[nan, inf, -inf, -0.0, 5e-324, None]]"
 
 
 def test_the_first_misfit_is_found(rows: JsonRows) -> None:

@@ -139,7 +139,7 @@ def test_a_document_that_is_cut_off_is_refused(document: str) -> None:
 def test_a_line_break_inside_a_string_is_refused() -> None:
     text = cursor('["a\nb"]')
     text.enter()
-    with pytest.raises(SourceInvalidError, match="at byte 4: a line break inside a text"):
+    with pytest.raises(SourceInvalidError, match="at byte 4: a line break inside a string"):
         text.take(max_bytes=100)
 
 
@@ -158,7 +158,7 @@ def test_what_follows_the_document_is_refused() -> None:
 
 
 def test_a_doubled_key_is_refused() -> None:
-    with pytest.raises(SourceInvalidError, match="the key 'a' comes twice"):
+    with pytest.raises(SourceInvalidError, match="the key 'a' occurs twice"):
         cursor('{"a": 1, "a": 2}').value()
 
 

@@ -150,12 +150,12 @@ def test_a_bare_pickle_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "what"),
     [
-        (np.array(["a"]), "texts"),
-        (np.array([b"a"]), "texts"),
+        (np.array(["a"]), "strings"),
+        (np.array([b"a"]), "strings"),
         (np.array([1j]), "complex"),
         (np.zeros(1, dtype=[("a", "<f4")]), "records"),
         (np.zeros(1, dtype="V3"), "records"),
-        (np.zeros(1, dtype=np.longdouble), "no plain numbers"),
+        (np.zeros(1, dtype=np.longdouble), "values that are not plain numbers"),
         (np.array(["2020"], dtype="M8[D]"), "s, ms, us or ns"),
         (np.float64(1.5), "0 axes"),
         (np.zeros((1, 1, 1)), "3 axes"),
@@ -192,7 +192,7 @@ def header(text: str, version: tuple[int, int] = (1, 0), length: int | None = No
         (header("{'descr': [('a', '<f8')], 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalidError, "records"),
         (header("{'descr': ('<f8', (2,)), 'fortran_order': False, 'shape': (1,)}\n"), SourceInvalidError, "a.npy"),
         (saved(np.arange(4.0))[:-1], SourceInvalidError, "is cut off: 159 bytes found, 160 expected"),
-        (saved(np.arange(4.0)) + b"x", SourceInvalidError, "longer than it says: 161 bytes found, 160 expected"),
+        (saved(np.arange(4.0)) + b"x", SourceInvalidError, "longer than declared: 161 bytes found, 160 expected"),
         (saved(np.array([True]))[:-1] + b"\x02", BadValueError, "neither 0 nor 1"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from tests.store.shrink import shrunk
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceError, SourceInvalidError
-from stoker.store.formats.base import Chunk, Place
+from stoker.store.formats.base import Chunk, RowLocation
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.pack.api import pack
 from stoker.store.shards import MISSING_TIME
@@ -31,8 +31,10 @@ def packed(folder: Path, table: dict[str, Any], **options: Any) -> Store:
     return pack(folder / "a.parquet", folder / "out", replace=True, **options)
 
 
-def chunks_of(source: ParquetSource, schema: pa.Schema | None = None, start: Place | None = None, size: int = 64) -> list[Chunk]:
-    return [task() for task in source.read(schema, start=start or Place(), chunk_bytes=size)]
+def chunks_of(
+    source: ParquetSource, schema: pa.Schema | None = None, start: RowLocation | None = None, size: int = 64
+) -> list[Chunk]:
+    return [task() for task in source.read(schema, start=start or RowLocation(), chunk_bytes=size)]
 
 
 def rows_of(chunks: list[Chunk]) -> list[dict[str, Any]]:
@@ -78,7 +80,7 @@ def test_reading_goes_on_from_every_chunk(tmp_path: Path, table: pa.Table, group
 def test_reading_goes_on_from_any_row(tmp_path: Path, table: pa.Table) -> None:
     made = source(tmp_path, table, row_group_size=9)
     for row in range(0, 101, 7):
-        assert rows_of(chunks_of(made, start=Place(row, row))) == table.to_pylist()[row:]
+        assert rows_of(chunks_of(made, start=RowLocation(row, row))) == table.to_pylist()[row:]
 
 
 MOMENT = dt.datetime(2020, 1, 2, 3, 4, 5)

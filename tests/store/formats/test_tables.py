@@ -31,7 +31,18 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "pandas Arrow": lambda: pa.table(COLUMNS).to_pandas(types_mapper=pd.ArrowDtype),
     "polars": lambda: pl.DataFrame(COLUMNS),
     "polars lazy": lambda: pl.DataFrame(COLUMNS).lazy(),
+    "Arrow stream": lambda: ArrowStream(pa.table(COLUMNS)),
 }
+
+
+class ArrowStream:
+    """What any other library gives: the Arrow PyCapsule interface and nothing else."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
 
 
 @pytest.mark.parametrize("how", MAKERS)
@@ -239,10 +250,10 @@ def test_lists_and_arrays_of_polars_are_series(tmp_path: Path) -> None:
         ({"x": np.array([b"ab"])}, SourceInvalidError, "is binary, which a store cannot hold"),
         (np.zeros(2, dtype=[("a", "<i4"), ("b", "<f8")]), (SourceInvalidError, OptionError), "cannot"),
         ({}, OptionError, "<dict> has no columns"),
-        (object(), OptionError, "object is no data"),
-        (None, OptionError, "NoneType is no data"),
-        (5, OptionError, "int is no data"),
-        ([], OptionError, "list is no data"),
+        (object(), OptionError, "object is not data"),
+        (None, OptionError, "NoneType is not data"),
+        (5, OptionError, "int is not data"),
+        ([], OptionError, "list is not data"),
         ({"\ud800": [1]}, SourceInvalidError, "the dict cannot be read as a table"),
         ([np.array([2**53 + 1]), np.array([0.5])], OptionError, "9007199254740993.*float64"),
         ([np.array([2**64 - 1], dtype="u8"), np.array([-1])], OptionError, "18446744073709551615 and would be float64"),

@@ -102,7 +102,7 @@ def test_utf32_is_known_by_its_mark(tmp_path: Path, order: bytes) -> None:
 
 
 def test_a_wrong_encoding_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalidError, match=r"file is not utf-16.*Pass the right --encoding"):
+    with pytest.raises(SourceInvalidError, match=r"file is not utf-16.*Pass the right encoding="):
         decoded(tmp_path, b"\xff\xfe\x00\xd8\x00\x00", "utf-8")
     with pytest.raises(OptionError, match="'klingon' is not an encoding"):
         decoded(tmp_path, LINES, "klingon")

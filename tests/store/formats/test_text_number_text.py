@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from stoker.store.formats.text import BadNumber, number_lists, parse_numbers
+from stoker.store.formats.text import NumberTextError, number_lists, parse_numbers
 
 FORMS = st.sampled_from(["{!r}", "{:.17g}", "{:.12e}", "{:.20g}", "{:+.17g}", " {!r} "])
 
@@ -48,7 +48,7 @@ def test_a_blank_text_holds_no_number() -> None:
     ],
 )
 def test_what_is_no_number_is_refused(text: bytes, reason: str) -> None:
-    with pytest.raises(BadNumber, match=reason):
+    with pytest.raises(NumberTextError, match=reason):
         parse_numbers(text)
 
 
@@ -57,7 +57,7 @@ def test_large_integers_that_lose_nothing_are_read() -> None:
 
 
 def test_commas_within_fields_are_not_separators() -> None:
-    with pytest.raises(BadNumber, match="'1,5' is not a number"):
+    with pytest.raises(NumberTextError, match="'1,5' is not a number"):
         parse_numbers(b"1,5\t2", b"\t")
 
 

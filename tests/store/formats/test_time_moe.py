@@ -14,7 +14,7 @@ from tests.store.formats.reading import assert_projects, assert_resumes, assert_
 
 from stoker.errors import BadValueError, SourceChangedError, SourceEmptyError, SourceInvalidError
 from stoker.store.formats import time_moe
-from stoker.store.formats.base import Place
+from stoker.store.formats.base import RowLocation
 from stoker.store.formats.time_moe import TimeMoeSource
 
 Array = np.ndarray[Any, Any]
@@ -143,8 +143,8 @@ def test_the_size_is_that_of_all_files(tmp_path: Path) -> None:
         ({"dtype": "float64"}, SourceInvalidError, "cut off: 20 bytes found, 40 expected"),
         ({"dtype": "float16"}, SourceInvalidError, "longer than meta.json says: 20 bytes found, 10 expected"),
         ({"files": []}, SourceInvalidError, "no object of names"),
-        ({"files": {"data-1-of-1.bin": -5}}, SourceInvalidError, "elements; expected a whole number"),
-        ({"files": {"data-1-of-1.bin": 1e3}}, SourceInvalidError, "elements; expected a whole number"),
+        ({"files": {"data-1-of-1.bin": -5}}, SourceInvalidError, "elements; expected an integer"),
+        ({"files": {"data-1-of-1.bin": 1e3}}, SourceInvalidError, "elements; expected an integer"),
         ({"files": {"data-1-of-1.bin": 5, "data-01-of-1.bin": 5}}, SourceInvalidError, "a number of its own"),
         ({"files": {"data.bin": 5}}, SourceInvalidError, "expected names like"),
         ({"files": {"data-2-of-2.bin": 5}}, SourceInvalidError, "which is not in"),
@@ -154,8 +154,8 @@ def test_the_size_is_that_of_all_files(tmp_path: Path) -> None:
         ({"scales": []}, SourceEmptyError, "describes no sequence"),
         ({"scales": {}}, SourceInvalidError, "not valid JSON at byte"),
         ({"scales": [1, 2]}, SourceInvalidError, "row 1 of .* found an integer"),
-        ({"scales": [{"offset": 0}, {"offset": 2}]}, SourceInvalidError, "whole number 'length'"),
-        ({"scales": [{"offset": 0.5, "length": 1}] * 2}, SourceInvalidError, "whole number 'offset'"),
+        ({"scales": [{"offset": 0}, {"offset": 2}]}, SourceInvalidError, "integer 'length'"),
+        ({"scales": [{"offset": 0.5, "length": 1}] * 2}, SourceInvalidError, "integer 'offset'"),
         ({"scales": [{"offset": 0, "length": 2}, {"offset": None, "length": 1}]}, SourceInvalidError, "sequence 2 of"),
         (
             {"scales": [{"offset": 0, "length": 2}, {"offset": 2, "length": 4}]},
@@ -267,4 +267,4 @@ def test_a_folder_without_a_description_is_refused(tmp_path: Path) -> None:
 def test_going_on_behind_the_end_of_a_shorter_folder_is_refused(tmp_path: Path) -> None:
     one = write(tmp_path / "set", np.arange(5, dtype="<f4"), places(2, 3))
     with pytest.raises(SourceInvalidError, match="It was changed"):
-        chunks_of(one, None, start=Place(9, 9))
+        chunks_of(one, None, start=RowLocation(9, 9))

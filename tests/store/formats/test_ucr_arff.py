@@ -145,8 +145,8 @@ def test_odd_rows_of_a_table_are_named(tmp_path: Path, row: bytes, message: str)
         table_of(one)
 
 
-def test_a_relation_is_no_table(tmp_path: Path) -> None:
-    with pytest.raises(SourceInvalidError, match="no table of steps"):
+def test_a_relation_is_not_a_table(tmp_path: Path) -> None:
+    with pytest.raises(SourceInvalidError, match="not a table of steps"):
         source(tmp_path, UEA, as_table=True).schema()
 
 

@@ -96,7 +96,7 @@ STAMPED = "@timeStamps true\n@classLabel false\n@data\n"
         ("a,b\n1,2\n", SourceInvalidError, "line 1 .* expected a tag"),
         ("@magic true\n@data\n", SourceInvalidError, "line 1 .* '@magic' is not known"),
         ("@univariate maybe\n@data\n", SourceInvalidError, "line 1 .* needs true or false"),
-        ("@seriesLength -3\n@data\n", SourceInvalidError, "line 1 .* needs a whole number"),
+        ("@seriesLength -3\n@data\n", SourceInvalidError, "line 1 .* needs an integer"),
         ("@dimensions 99999\n@data\n", SourceInvalidError, "99,999 dimensions"),
         ("@univariate true\n@dimensions 2\n@data\n", SourceInvalidError, "Which is right"),
         ("@classLabel true a\n@targetLabel true\n@data\n", SourceInvalidError, "both"),

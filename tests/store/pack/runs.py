@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stoker.store.pack.blocks import Block
-from stoker.store.pack.runs import Layout, Run
+from stoker.store.pack.blocks import RowBlock
+from stoker.store.pack.runs import RunLayout, SortedRun
 
 Segment = tuple[Any, list[tuple[int, float]]]
 """A key, and rows of (time, number)."""
@@ -18,17 +18,17 @@ Series = list[tuple[Any, list[tuple[int, float]]]]
 KINDS = {"int64": pa.int64(), "uint64": pa.uint64(), "text": pa.large_string()}
 
 
-def layout(kind: str = "int64", *, series: bool = False, **more: Any) -> Layout:
+def layout(kind: str = "int64", *, series: bool = False, **more: Any) -> RunLayout:
     """A time and a float64 a step; with `series`, an int64 and a text a series."""
     key = None if kind == "text" else np.dtype("<u8" if kind == "uint64" else "<i8")
     per_series: list[np.dtype[Any] | None] = [np.dtype("<i8"), None] if series else []
-    return Layout(key=key, step=[np.dtype("<i8"), np.dtype("<f8")], series=per_series, **more)
+    return RunLayout(key=key, step=[np.dtype("<i8"), np.dtype("<f8")], series=per_series, **more)
 
 
-def block(segments: Sequence[Segment], kind: str = "int64", *, series: bool = False) -> Block:
+def block(segments: Sequence[Segment], kind: str = "int64", *, series: bool = False) -> RowBlock:
     rows = [row for _, part in segments for row in part]
     keys = [key for key, _ in segments]
-    return Block(
+    return RowBlock(
         keys=pa.array(keys, KINDS[kind]),
         counts=np.array([len(part) for _, part in segments], dtype=np.int64),
         step=[np.array([row[0] for row in rows], dtype="<i8"), np.array([row[1] for row in rows], dtype="<f8")],
@@ -38,7 +38,7 @@ def block(segments: Sequence[Segment], kind: str = "int64", *, series: bool = Fa
     )
 
 
-def read(run: Run) -> Series:
+def read(run: SortedRun) -> Series:
     """All series of a finished run."""
     counts = run.counts.read(0, run.num_series).tolist()
     keys = run.read_keys(0, run.num_series).to_pylist() if run.num_series else []

@@ -161,7 +161,7 @@ def test_what_is_not_a_store_is_never_replaced(tmp_path: Path, shape: str) -> No
         out.mkdir()
         name = {"folder": "thesis.txt", "hidden": ".secret", "manifest": "manifest.json", "work": "work"}[shape]
         (out / name).write_text("mine")
-        message = rf"is no store and not empty \(it holds '{name}'\). Choose another folder, so that nothing is lost"
+        message = rf"is not a store and not empty \(it holds '{name}'\). Choose another folder, so that nothing is lost"
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(OptionError, match=message):
         pack({"x": [1]}, out)

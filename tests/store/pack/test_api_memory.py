@@ -16,12 +16,12 @@ from tests.store.shrink import shrunk
 
 from stoker.errors import OptionError
 from stoker.store.formats.arrow import ArrowSource
-from stoker.store.formats.base import Place, Source
+from stoker.store.formats.base import DataSource, RowLocation
 from stoker.store.formats.csv import CsvSource, Dialect
 from stoker.store.formats.parquet import ParquetSource
 from stoker.store.formats.tables import TableSource
 from stoker.store.pack.api import pack
-from stoker.store.pack.merge import Cursor
+from stoker.store.pack.merge import RunCursor
 from stoker.store.pack.runs import Sorter
 
 CHUNK = 1 << 18
@@ -37,7 +37,7 @@ def table() -> pa.Table:
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "csv", "memory"])
 def test_chunks_have_about_the_size_that_was_asked_for(tmp_path: Path, table: pa.Table, form: str) -> None:
-    source: Source
+    source: DataSource
     if form == "parquet":
         pq.write_table(table, tmp_path / "a.parquet")  # a single row group
         source = ParquetSource(tmp_path / "a.parquet", "a")
@@ -50,7 +50,7 @@ def test_chunks_have_about_the_size_that_was_asked_for(tmp_path: Path, table: pa
         source = CsvSource(tmp_path / "a.csv", "a", Dialect())
     else:
         source = TableSource(table, "a")
-    sizes = [task().table.nbytes for task in source.read(source.schema(), start=Place(), chunk_bytes=CHUNK)]
+    sizes = [task().table.nbytes for task in source.read(source.schema(), start=RowLocation(), chunk_bytes=CHUNK)]
     assert len(sizes) > 5
     assert max(sizes) <= 2 * CHUNK
 
@@ -60,7 +60,7 @@ def test_repeated_values_do_not_swell_a_chunk(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": np.zeros(2_000_000), "w": ["same text"] * 2_000_000}), tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 100_000
     source = ParquetSource(tmp_path / "a.parquet", "a")
-    sizes = [task().table.nbytes for task in source.read(None, start=Place(), chunk_bytes=CHUNK)]
+    sizes = [task().table.nbytes for task in source.read(None, start=RowLocation(), chunk_bytes=CHUNK)]
     assert max(sizes) <= 2 * CHUNK
 
 
@@ -82,22 +82,22 @@ def test_rows_that_wait_to_be_sorted_are_bounded(tmp_path: Path, table: pa.Table
 
 def test_a_merge_holds_a_part_of_each_run(tmp_path: Path, table: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 0
-    load: Any = Cursor.load
+    load: Any = RunCursor.load
 
-    def watched(self: Cursor) -> bool:
+    def watched(self: RunCursor) -> bool:
         nonlocal most
         more = bool(load(self))
         most = max(most, len(self._block.step[0]) if self._block is not None else 0)
         return more
 
-    monkeypatch.setattr(Cursor, "load", watched)
+    monkeypatch.setattr(RunCursor, "load", watched)
     with shrunk(chunk_bytes=20_000, run_bytes=100_000, fan_in=64):
         pack(table.slice(0, 20_000), tmp_path / "out", series="k")
     assert 0 < most <= 2 * 16
 
 
 def test_too_little_memory_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"--memory is 50 MB, but a pack needs at least \d+ MB"):
+    with pytest.raises(OptionError, match=r"memory= is 50 MB, but a pack needs at least \d+ MB"):
         pack({"x": [1]}, tmp_path / "out", memory="50MB")
 
 

@@ -151,7 +151,7 @@ def test_error(tmp_path: Path) -> None:
     with pytest.raises(BadValueError) as caught:
         pack(tmp_path / "a.csv", tmp_path / "out", missing="error")
     assert str(caught.value) == (
-        f"column 'x' is missing in row 3 of {tmp_path}/a.csv. Fix the file, or choose --missing keep, ffill or drop."
+        f"column 'x' is missing in row 3 of {tmp_path}/a.csv. Fix the file, or pass missing='keep', 'ffill' or 'drop'."
     )
     assert pack({"x": [1.0, 2.0]}, tmp_path / "out", missing="error").num_steps == 2
     with pytest.raises(BadValueError, match="column 'x' is missing in row 2 of <dict>"):
@@ -193,7 +193,7 @@ def test_integers_with_gaps_are_not_taken_for_integers(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3])})
     assert pack(table, tmp_path / "out").schema["n"].label == "float64"
     with pytest.raises(
-        BadValueError, match=r"column 'n' is missing in row 2 of <Table>, which int64 cannot say. Choose a float type"
+        BadValueError, match=r"column 'n' is missing in row 2 of <Table>, which int64 cannot store. Choose a float type"
     ):
         pack(table, tmp_path / "out", replace=True, dtype="n=int64")
     (tmp_path / "a.csv").write_text("n\n1\nNA\n3\n")

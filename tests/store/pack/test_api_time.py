@@ -30,19 +30,19 @@ SMALL = {"run_bytes": 1, "chunk_bytes": 1, "line_bytes": 1}
     [
         (
             {"a": "u,1,0\nu,3,0\nu,2,0\n"},
-            "the time 't' of k 'u' does not rise: 2 in row 3 of {}/a.csv is before 3 in row 2 of {}/a.csv",
+            "the time 't' of k 'u' does not increase: 2 in row 3 of {}/a.csv is before 3 in row 2 of {}/a.csv",
         ),
         (
             {"a": "u,1,0\nv,1,0\nu,1,0\n"},
-            "the time 't' of k 'u' does not rise: 1 in row 3 of {}/a.csv equals 1 in row 1 of {}/a.csv",
+            "the time 't' of k 'u' does not increase: 1 in row 3 of {}/a.csv equals 1 in row 1 of {}/a.csv",
         ),
         (
             {"a": "u,5,0\nv,9,0\n", "b": "v,10,0\nu,4,0\n"},
-            "the time 't' of k 'u' does not rise: 4 in row 2 of {}/b.csv is before 5 in row 1 of {}/a.csv",
+            "the time 't' of k 'u' does not increase: 4 in row 2 of {}/b.csv is before 5 in row 1 of {}/a.csv",
         ),
         (
             {"a": "u,5,0\n", "b": "v,1,0\n", "c": "w,1,0\nu,5,0\n"},
-            "the time 't' of k 'u' does not rise: 5 in row 2 of {}/c.csv equals 5 in row 1 of {}/a.csv",
+            "the time 't' of k 'u' does not increase: 5 in row 2 of {}/c.csv equals 5 in row 1 of {}/a.csv",
         ),
     ],
 )
@@ -50,13 +50,15 @@ def test_both_places_are_named(tmp_path: Path, limits: dict[str, int], files: di
     source = write(tmp_path, **files)
     with shrunk(**limits), pytest.raises(TimeOrderError) as caught:
         pack(source, tmp_path / "out", series="k", time="t")
-    assert str(caught.value) == message.replace("{}", str(tmp_path)) + ". Fix the rows, or pass --sort."
+    assert str(caught.value) == message.replace("{}", str(tmp_path)) + ". Fix the rows, or pass sort=True."
     assert not (tmp_path / "out").exists()
 
 
 def test_both_places_without_a_key(tmp_path: Path) -> None:
     source = write(tmp_path, a="u,1,0\nu,2,0\n", b="u,1,0\nu,1,0\n")
-    with pytest.raises(TimeOrderError, match=r"the time 't' does not rise: 1 in row 2 of .*/b.csv equals 1 in row 1 of .*/b.csv"):
+    with pytest.raises(
+        TimeOrderError, match=r"the time 't' does not increase: 1 in row 2 of .*/b.csv equals 1 in row 1 of .*/b.csv"
+    ):
         pack(source, tmp_path / "out", time="t")
     store = pack(write(tmp_path, b="u,1,0\nu,2,0\n"), tmp_path / "out", time="t")
     assert store.lengths.tolist() == [2, 2]
@@ -70,13 +72,13 @@ def test_moments_are_shown_as_moments(tmp_path: Path) -> None:
 
 def test_keys_that_are_dates_are_shown_as_dates(tmp_path: Path) -> None:
     table = pa.table({"k": [dt.date(2020, 1, 1)] * 2, "t": [2, 1]})
-    with pytest.raises(TimeOrderError, match="of k 2020-01-01T00:00:00 does not rise"):
+    with pytest.raises(TimeOrderError, match="of k 2020-01-01T00:00:00 does not increase"):
         pack(table, tmp_path / "out", series="k", time="t")
 
 
 def test_places_within_lists(tmp_path: Path) -> None:
     table = pa.table({"t": [[1, 2], [5, 6, 6]], "x": [[0, 0], [0, 0, 0]]})
-    with pytest.raises(TimeOrderError, match=r"the time 't' does not rise: 6 in row 2 of <Table> equals 6 in row 2 of <Table>"):
+    with pytest.raises(TimeOrderError, match=r"the time 't' does not increase: 6 in row 2 of <Table> equals 6 in row 2 of <Table>"):
         pack(table, tmp_path / "out", time="t")
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from stoker.store.pack.blocks import Block, concatenate, join_segments, sort_block, stable_order
+from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block, stable_order
 
 Segment = tuple[Any, list[int]]
 TEXTS = st.sampled_from(["", "a", "b", "ab", "B", "é", "\uffff", "\U0001f600"])
@@ -22,7 +22,7 @@ KEYS = {"text": (TEXTS, pa.large_string()), "int64": (NUMBERS, pa.int64()), "uin
 
 
 @st.composite
-def blocks(draw: st.DrawFn, min_size: int = 1) -> tuple[Block, list[Segment], pa.DataType]:
+def blocks(draw: st.DrawFn, min_size: int = 1) -> tuple[RowBlock, list[Segment], pa.DataType]:
     """A block, and its segments as (key, times)."""
     keys, kind = KEYS[draw(st.sampled_from(sorted(KEYS)))]
     times = st.lists(st.integers(0, 5), max_size=4)
@@ -30,10 +30,10 @@ def blocks(draw: st.DrawFn, min_size: int = 1) -> tuple[Block, list[Segment], pa
     return make(segments, kind), segments, kind
 
 
-def make(segments: list[Segment], kind: pa.DataType) -> Block:
+def make(segments: list[Segment], kind: pa.DataType) -> RowBlock:
     """Step columns: the time, and a number that tells each row apart; per segment: its place, and a text."""
     times = [time for _, part in segments for time in part]
-    return Block(
+    return RowBlock(
         keys=pa.array([key for key, _ in segments], kind),
         counts=np.array([len(part) for _, part in segments], dtype=np.int64),
         step=[np.array(times, dtype=np.int64), np.arange(len(times), dtype=np.float32)],
@@ -41,7 +41,7 @@ def make(segments: list[Segment], kind: pa.DataType) -> Block:
     )
 
 
-def rows_of(block: Block) -> list[tuple[Any, int, float]]:
+def rows_of(block: RowBlock) -> list[tuple[Any, int, float]]:
     keys = np.repeat(np.arange(len(block.keys)), block.counts).tolist()
     names = block.keys.to_pylist()
     return [(names[i], t, x) for i, t, x in zip(keys, block.step[0].tolist(), block.step[1].tolist(), strict=True)]
@@ -80,7 +80,7 @@ def test_equal_values_keep_their_order(values: list[int], base: int) -> None:
 
 
 @given(blocks())
-def test_sorting_brings_equal_keys_together_in_their_order(given: tuple[Block, list[Segment], pa.DataType]) -> None:
+def test_sorting_brings_equal_keys_together_in_their_order(given: tuple[RowBlock, list[Segment], pa.DataType]) -> None:
     block, _, _ = given
     done = sort_block(block, None)
     assert rows_of(done) == sorted(rows_of(block), key=lambda row: row[0])
@@ -91,14 +91,14 @@ def test_sorting_brings_equal_keys_together_in_their_order(given: tuple[Block, l
 
 
 @given(blocks())
-def test_with_a_time_rows_follow_it(given: tuple[Block, list[Segment], pa.DataType]) -> None:
+def test_with_a_time_rows_follow_it(given: tuple[RowBlock, list[Segment], pa.DataType]) -> None:
     block, _, _ = given
     done = join_segments(sort_block(block, 0))
     assert rows_of(done) == sorted(rows_of(block), key=lambda row: (row[0], row[1]))
 
 
 @given(blocks())
-def test_joining_keeps_all_rows_and_no_repeated_neighbour(given: tuple[Block, list[Segment], pa.DataType]) -> None:
+def test_joining_keeps_all_rows_and_no_repeated_neighbour(given: tuple[RowBlock, list[Segment], pa.DataType]) -> None:
     block, _, _ = given
     done = join_segments(block)
     assert rows_of(done) == rows_of(block)
@@ -116,7 +116,7 @@ def test_blocks_end_to_end_hold_all_rows(parts: list[list[Segment]]) -> None:
 
 
 @given(blocks())
-def test_whether_a_block_is_in_order(given: tuple[Block, list[Segment], pa.DataType]) -> None:
+def test_whether_a_block_is_in_order(given: tuple[RowBlock, list[Segment], pa.DataType]) -> None:
     block, segments, _ = given
     keys = [key for key, _ in segments]
     rises = all(a < b for a, b in itertools.pairwise(keys))

@@ -14,7 +14,8 @@ from tests.store.pack.runs import Segment, Series, block, grouped, layout, read
 
 from stoker.store.pack import merge
 from stoker.store.pack.merge import CursorMark, merge_runs
-from stoker.store.pack.runs import Layout, RepeatedKey, Run, RunMark, Writer
+from stoker.store.pack.runs import RepeatedKeyError, RunLayout, RunMark, SortedRun
+from stoker.store.pack.threads import BackgroundWriter
 
 KEYS = {"int64": st.integers(-2, 3), "uint64": st.integers(2**64 - 4, 2**64 - 1), "text": st.sampled_from(["", "a", "b", "é"])}
 
@@ -37,10 +38,10 @@ def run_contents(draw: st.DrawFn, *, by_time: bool) -> tuple[str, list[Series]]:
     return kind, runs
 
 
-def write(folder: Path, contents: Sequence[Series], kind: str, shape: Layout, writer: Writer) -> list[Run]:
+def write(folder: Path, contents: Sequence[Series], kind: str, shape: RunLayout, writer: BackgroundWriter) -> list[SortedRun]:
     runs = []
     for number, series in enumerate(contents):
-        run = Run.create(folder, number, shape, writer)
+        run = SortedRun.create(folder, number, shape, writer)
         run.add(block(series, kind, series=bool(shape.series)))
         run.finish()
         runs.append(run)
@@ -49,9 +50,9 @@ def write(folder: Path, contents: Sequence[Series], kind: str, shape: Layout, wr
 
 def merged(folder: Path, contents: Sequence[Series], kind: str, *, by_time: bool) -> Series:
     shape = layout(kind, time_index=0 if by_time else None, strict_time=False)
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         runs = write(folder, contents, kind, shape, writer)
-        out = Run.create(folder, 99, shape, writer)
+        out = SortedRun.create(folder, 99, shape, writer)
         merge_runs(runs, out, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=None, progress=ignore)
         out.finish()
         return read(out)
@@ -75,10 +76,10 @@ def test_a_merge_is_its_slow_twin(given: tuple[bool, tuple[str, list[Series]]]) 
 def test_a_merge_goes_on_from_every_step(given: tuple[bool, tuple[str, list[Series]]]) -> None:
     by_time, (kind, contents) = given
     shape = layout(kind, time_index=0 if by_time else None, strict_time=False)
-    with tempfile.TemporaryDirectory() as name, Writer(1 << 20) as writer:
+    with tempfile.TemporaryDirectory() as name, BackgroundWriter(1 << 20) as writer:
         folder = Path(name)
         runs = write(folder, contents, kind, shape, writer)
-        out = Run.create(folder, 99, shape, writer)
+        out = SortedRun.create(folder, 99, shape, writer)
         steps: list[tuple[list[CursorMark], RunMark]] = []
 
         def record(marks: Sequence[CursorMark], num_bytes: int) -> None:
@@ -90,7 +91,7 @@ def test_a_merge_goes_on_from_every_step(given: tuple[bool, tuple[str, list[Seri
         out.finish()
         expected = read(out)
         for marks, run_mark in reversed(steps):  # each cuts the file shorter than the one before
-            again = Run.reopen(folder, run_mark, shape, writer)
+            again = SortedRun.reopen(folder, run_mark, shape, writer)
             assert again is not None
             merge_runs(runs, again, time_index=shape.time_index, unique_keys=False, memory_bytes=1, marks=marks, progress=ignore)
             again.finish()
@@ -100,9 +101,9 @@ def test_a_merge_goes_on_from_every_step(given: tuple[bool, tuple[str, list[Seri
 def test_series_values_come_with_their_series(tmp_path: Path) -> None:
     contents: list[Series] = [[("b", [(0, 1.0)]), ("d", [])], [("a", [(0, 2.0)] * 40), ("c", [(0, 3.0)])]]
     shape = layout("text", series=True, unique_keys=True)
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         runs = write(tmp_path, contents, "text", shape, writer)
-        out = Run.create(tmp_path, 99, layout("text", series=True), writer)
+        out = SortedRun.create(tmp_path, 99, layout("text", series=True), writer)
         merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1, marks=None, progress=ignore)
         out.finish()
         assert [key for key, _ in read(out)] == ["a", "b", "c", "d"]
@@ -112,10 +113,10 @@ def test_series_values_come_with_their_series(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [0, 1, 40])
 def test_a_key_in_two_runs_is_refused_where_rows_are_series(tmp_path: Path, length: int) -> None:
     contents: list[Series] = [[(1, [(0, 0.0)] * length), (2, [])], [(0, []), (1, [(0, 0.0)] * length)]]
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         runs = write(tmp_path, contents, "int64", layout(), writer)
-        out = Run.create(tmp_path, 99, layout(), writer)
-        with pytest.raises(RepeatedKey) as caught:
+        out = SortedRun.create(tmp_path, 99, layout(), writer)
+        with pytest.raises(RepeatedKeyError) as caught:
             merge_runs(runs, out, time_index=None, unique_keys=True, memory_bytes=1, marks=None, progress=ignore)
     assert caught.value.key == 1
 

@@ -8,32 +8,32 @@ import numpy as np
 import pytest
 
 from stoker.errors import OptionError
-from stoker.store.pack.options import DTYPE_NAMES, Options, default_threads, parse_bytes, parse_dtypes, parse_names
+from stoker.store.pack.options import DTYPE_NAMES, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"wide": True, "series": "k"}, "--wide .* cannot be combined with --series"),
-        ({"sort": True}, "--sort orders rows by time, so it needs --time"),
-        ({"segment": 0}, "--segment is 0, but a segment has at least 1 step"),
-        ({"segment": -3}, "--segment is -3"),
-        ({"missing": "fill"}, "--missing is 'fill'; expected one of keep, error, ffill, drop"),
-        ({"columns": ()}, "--columns names no column"),
-        ({"memory_bytes": 1 << 20}, r"--memory is 1 MB, but a pack needs at least \d+ MB"),
+        ({"wide": True, "series": "k"}, "wide=True .* cannot be combined with series="),
+        ({"sort": True}, "sort=True orders rows by time, so it needs time="),
+        ({"segment": 0}, "segment=0 is invalid; a segment has at least 1 step"),
+        ({"segment": -3}, "segment=-3"),
+        ({"missing": "fill"}, "missing='fill' is invalid; expected one of keep, error, ffill, drop"),
+        ({"columns": ()}, r"columns=\[\] names no column"),
+        ({"memory_bytes": 1 << 20}, r"memory= is 1 MB, but a pack needs at least \d+ MB"),
         ({"threads": 0}, "threads is 0, but at least 1 is needed"),
         ({"threads": 10**6}, "threads is 1,000,000, but at most 1,024 can be used"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        Options(**options)
+        PackOptions(**options)
 
 
 @pytest.mark.parametrize("memory", [1 << 28, 1 << 30, 1 << 34])
 @pytest.mark.parametrize("threads", [1, 2, 64])
 def test_the_parts_of_a_pack_fit_into_its_memory(memory: int, threads: int) -> None:
-    options = Options(memory_bytes=memory, threads=threads)
+    options = PackOptions(memory_bytes=memory, threads=threads)
     assert 0 < options.chunk_bytes * (threads + 1) < options.working_bytes < memory
     assert options.run_bytes * 3 <= options.working_bytes
 
@@ -82,16 +82,16 @@ def test_types(given: Any, expected: tuple[str | None, dict[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("float33", "'float33' is not a type of a column; expected one of bool int8"),
-        ("a=complex64", "'complex64' is not a type"),
+        ("float33", "'float33' is not a column type; expected one of bool int8"),
+        ("a=complex64", "'complex64' is not a column type"),
         ("float32,int8", "names two types for all columns"),
-        ("text", "--dtype text for all columns makes no sense"),
-        ("category", "--dtype category for all columns makes no sense"),
-        ("", "'' is not a type"),
-        (object, "'object' is not a type"),
-        ("O", "'O' is not a type"),
-        ({"a": "wide"}, "'wide' is not a type"),
-        ({"a": "words"}, "'words' is not a type"),
+        ("text", "dtype='text' cannot apply to all columns"),
+        ("category", "dtype='category' cannot apply to all columns"),
+        ("", "'' is not a column type"),
+        (object, "'object' is not a column type"),
+        ("O", "'O' is not a column type"),
+        ({"a": "wide"}, "'wide' is not a column type"),
+        ({"a": "words"}, "'words' is not a column type"),
     ],
 )
 def test_what_is_no_type_is_refused(given: Any, message: str) -> None:
@@ -110,4 +110,4 @@ def test_names() -> None:
 
 
 def test_there_is_a_thread() -> None:
-    assert default_threads() >= 1
+    assert parse_threads(None) >= 1

@@ -209,7 +209,7 @@ def test_a_stopped_pack_is_no_store_and_says_so(tmp_path: Path) -> None:
     with shrunk(**LIMITS), pytest.raises(Stopped):
         pack(str(tmp_path / "*.parquet"), tmp_path / "out", progress=Reports(12), **options)
     with pytest.raises(
-        StoreNotFoundError, match="holds a pack that was interrupted: run the same `stoker pack` again and it goes on"
+        StoreNotFoundError, match="holds a pack that was interrupted: run the same `stoker pack` again to resume it"
     ):
         open_store(tmp_path / "out")
 

@@ -12,8 +12,8 @@ import pytest
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
 from stoker.store.formats.tables import table_source
 from stoker.store.pack.api import pack
-from stoker.store.pack.options import Options
-from stoker.store.pack.plan import Plan, make_plan
+from stoker.store.pack.options import PackOptions
+from stoker.store.pack.plan import PackPlan, make_plan
 
 FIRST = {"k": pa.array(["a"]), "t": pa.array([1], pa.timestamp("us", "UTC")), "x": pa.array([1.5]), "n": pa.array([1])}
 
@@ -30,8 +30,8 @@ DRIFTS = {
     "narrower float": (drifted(x=pa.array([1], pa.float32())), "column 'x' of .*b.parquet is float, not double"),
     "narrower int": (drifted(n=pa.array([1], pa.int32())), "column 'n' of .*b.parquet is int32, not int64"),
     "unsigned": (drifted(n=pa.array([1], pa.uint64())), "column 'n' of .*b.parquet is uint64, not int64"),
-    "text for number": (drifted(x=pa.array(["1.5"])), "column 'x' of .*b.parquet is text, not double"),
-    "number for text": (drifted(k=pa.array([7])), "column 'k' of .*b.parquet is int64, not text"),
+    "text for number": (drifted(x=pa.array(["1.5"])), "column 'x' of .*b.parquet is string, not double"),
+    "number for text": (drifted(k=pa.array([7])), "column 'k' of .*b.parquet is int64, not string"),
     "bool": (drifted(n=pa.array([True])), "column 'n' of .*b.parquet is bool, not int64"),
     "unit of time": (
         drifted(t=pa.array([1], pa.timestamp("ns", "UTC"))),
@@ -48,8 +48,8 @@ DRIFTS = {
     "date for time": (drifted(t=pa.array([1], pa.date32())), r"column 't' of .*b.parquet is date32\[day\], not timestamp"),
     "list for number": (drifted(x=pa.array([[1.5]])), "column 'x' of .*b.parquet is large_list<item: double>, not double"),
     "missing column": (drifted(x=None), "b.parquet has no column 'x'"),
-    "extra column": (drifted(y=pa.array([1])), "b.parquet has a column 'y' more"),
-    "other name": (drifted(x=None, X=pa.array([1.5])), "b.parquet has no column 'x'; .*b.parquet has a column 'X' more"),
+    "extra column": (drifted(y=pa.array([1])), "b.parquet has an extra column 'y'"),
+    "other name": (drifted(x=None, X=pa.array([1.5])), "b.parquet has no column 'x'; .*b.parquet has an extra column 'X'"),
     "order": (
         {name: FIRST[name] for name in ("t", "k", "x", "n")},
         r"b.parquet has its columns in another order \(t, k, x, n\)",
@@ -78,8 +78,8 @@ def test_all_differences_are_in_one_message(tmp_path: Path) -> None:
     folder = tmp_path
     assert str(caught.value) == (
         f"4 differences from {folder}/a.parquet: {folder}/b.parquet has no column 'n'; "
-        f"column 'x' of {folder}/b.parquet is text, not double; {folder}/d.parquet has a column 'z' more; "
-        f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or name common columns with --columns."
+        f"column 'x' of {folder}/b.parquet is string, not double; {folder}/d.parquet has an extra column 'z'; "
+        f"column 'n' of {folder}/d.parquet is double, not int64. Fix the files, or name common columns with columns=[...]."
     )
 
 
@@ -131,8 +131,8 @@ def test_a_column_that_is_missing_in_one_file_takes_the_type_of_the_others(tmp_p
     assert store.column("x").tolist()[2:] == [0.5]
 
 
-def plan(table: dict[str, Any], **options: Any) -> Plan:
-    return make_plan([table_source(table)], Options(**options))
+def plan(table: dict[str, Any], **options: Any) -> PackPlan:
+    return make_plan([table_source(table)], PackOptions(**options))
 
 
 def test_how_rows_are_grouped() -> None:
@@ -146,29 +146,29 @@ def test_how_rows_are_grouped() -> None:
 @pytest.mark.parametrize(
     ("columns", "options", "error", "message"),
     [
-        ({"x": [1]}, {"series": "k"}, OptionError, "--series names 'k', but <dict> has the columns x"),
-        ({"x": [1]}, {"time": "t"}, OptionError, "--time names 't'"),
-        ({"x": [1]}, {"columns": ("y",)}, OptionError, "--columns names 'y'"),
-        ({"x": [1]}, {"dtypes": {"y": "int8"}}, OptionError, "--dtype names 'y'"),
+        ({"x": [1]}, {"series": "k"}, OptionError, "series= names 'k', but <dict> has the columns x"),
+        ({"x": [1]}, {"time": "t"}, OptionError, "time= names 't'"),
+        ({"x": [1]}, {"columns": ("y",)}, OptionError, "columns= names 'y'"),
+        ({"x": [1]}, {"dtypes": {"y": "int8"}}, OptionError, "dtype= names 'y'"),
         ({"k": [1]}, {"series": "k"}, OptionError, "has no column left to pack beside k"),
         (
             {"k": [1.5], "x": [1]},
             {"series": "k"},
             BadValueError,
-            "--series 'k' is double in <dict>; a key is text, a whole number, or",
+            "series='k' is double in <dict>; expected a string, an integer or",
         ),
-        ({"k": [True], "x": [1]}, {"series": "k"}, BadValueError, "--series 'k' is bool"),
-        ({"k": [1], "x": [1]}, {"series": "k", "time": "k"}, OptionError, "--time names 'k'"),
-        ({"t": ["noon"], "x": [1]}, {"time": "t"}, BadValueError, "the time column 't' of <dict> is text that is not ISO 8601"),
-        ({"t": [1], "x": [[1.0]]}, {"time": "t"}, OptionError, "--time names 't', which has one value a series"),
+        ({"k": [True], "x": [1]}, {"series": "k"}, BadValueError, "series='k' is bool"),
+        ({"k": [1], "x": [1]}, {"series": "k", "time": "k"}, OptionError, "time= names 'k'"),
+        ({"t": ["noon"], "x": [1]}, {"time": "t"}, BadValueError, "the time column 't' of <dict> is a string that is not ISO 8601"),
+        ({"t": [1], "x": [[1.0]]}, {"time": "t"}, OptionError, "time= names 't', which has one value per series"),
         (
             {"w": ["a"], "x": [1]},
             {"dtypes": {"w": "int8"}},
             BadValueError,
-            "column 'w' of <dict> is text, so it cannot become int8",
+            "column 'w' of <dict> is a string, so it cannot become int8",
         ),
-        ({"x": [[1.0]]}, {"wide": True}, OptionError, "--wide is for tables with a number a cell"),
-        ({"w": ["a"]}, {"wide": True}, OptionError, "--wide found no numeric column in <dict>, only w"),
+        ({"x": [[1.0]]}, {"wide": True}, OptionError, "wide=True needs tables with one number per cell"),
+        ({"w": ["a"]}, {"wide": True}, OptionError, "wide=True found no numeric column in <dict>, only w"),
         (
             {"x": pa.array([{"a": 1}])},
             {},

@@ -12,19 +12,22 @@ import pyarrow as pa
 import pytest
 from tests.store.pack.runs import Segment, block, layout, read
 
-from stoker.store.pack.blocks import Block
-from stoker.store.pack.runs import Disorder, Layout, RepeatedKey, Run, RunMark, Writer
+from stoker.store.pack.blocks import RowBlock
+from stoker.store.pack.runs import RepeatedKeyError, RunLayout, RunMark, SortedRun, UnsortedTimesError
+from stoker.store.pack.threads import BackgroundWriter
 from stoker.store.pack.values import to_bfloat16
 
 
 @pytest.fixture
-def writer() -> Iterator[Writer]:
-    with Writer(1 << 20) as writer:
+def writer() -> Iterator[BackgroundWriter]:
+    with BackgroundWriter(1 << 20) as writer:
         yield writer
 
 
-def run_of(folder: Path, writer: Writer, parts: list[list[Segment]], shape: Layout | None = None, kind: str = "int64") -> Run:
-    run = Run.create(folder, 0, shape or layout(kind, time_index=0), writer)
+def run_of(
+    folder: Path, writer: BackgroundWriter, parts: list[list[Segment]], shape: RunLayout | None = None, kind: str = "int64"
+) -> SortedRun:
+    run = SortedRun.create(folder, 0, shape or layout(kind, time_index=0), writer)
     for part in parts:
         run.add(block(part, kind))
     run.finish()
@@ -34,7 +37,7 @@ def run_of(folder: Path, writer: Writer, parts: list[list[Segment]], shape: Layo
 @pytest.mark.parametrize(
     ("kind", "keys"), [("int64", [-5, 0, 7]), ("uint64", [0, 2**63, 2**64 - 1]), ("text", ["", "a", "\U0001f600"])]
 )
-def test_series_go_on_over_blocks(tmp_path: Path, writer: Writer, kind: str, keys: list[Any]) -> None:
+def test_series_go_on_over_blocks(tmp_path: Path, writer: BackgroundWriter, kind: str, keys: list[Any]) -> None:
     a, b, c = keys
     parts: list[list[Segment]] = [
         [(a, [(1, 0.5)]), (b, [(5, 1.5)])],
@@ -48,7 +51,7 @@ def test_series_go_on_over_blocks(tmp_path: Path, writer: Writer, kind: str, key
     assert run.last_key == c
 
 
-def test_equal_neighbours_within_a_block_are_joined(tmp_path: Path, writer: Writer) -> None:
+def test_equal_neighbours_within_a_block_are_joined(tmp_path: Path, writer: BackgroundWriter) -> None:
     assert read(run_of(tmp_path, writer, [[(1, [(1, 0.0)]), (1, [(2, 0.0)]), (2, [])]])) == [
         (1, [(1, 0.0), (2, 0.0)]),
         (2, []),
@@ -65,19 +68,19 @@ def test_equal_neighbours_within_a_block_are_joined(tmp_path: Path, writer: Writ
     ],
 )
 def test_times_that_do_not_rise_are_found(
-    tmp_path: Path, writer: Writer, parts: list[list[Segment]], before: int, behind: int
+    tmp_path: Path, writer: BackgroundWriter, parts: list[list[Segment]], before: int, behind: int
 ) -> None:
-    with pytest.raises(Disorder) as caught:
+    with pytest.raises(UnsortedTimesError) as caught:
         run_of(tmp_path, writer, parts)
     assert (caught.value.key, caught.value.before, caught.value.behind) == (parts[-1][-1][0], before, behind)
 
 
-def test_a_new_series_may_begin_before_the_last_one_ended(tmp_path: Path, writer: Writer) -> None:
+def test_a_new_series_may_begin_before_the_last_one_ended(tmp_path: Path, writer: BackgroundWriter) -> None:
     run = run_of(tmp_path, writer, [[(1, [(9, 0.0)]), (2, [(1, 0.0)])], [(3, [(0, 0.0)])]])
     assert run.num_series == 3
 
 
-def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, writer: Writer) -> None:
+def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, writer: BackgroundWriter) -> None:
     """The last row there is belongs to another series."""
     filled = layout(time_index=0, fill=frozenset({1}))
     run = run_of(tmp_path, writer, [[(0, [(9, 5.0)])], [(1, [])], [(1, [(2, math.nan), (3, 1.0)])]], filled)
@@ -87,24 +90,24 @@ def test_a_series_that_began_without_rows_has_no_time_before_it(tmp_path: Path, 
     assert second[1] == (3, 1.0)
 
 
-def test_equal_times_are_counted_where_they_are_allowed(tmp_path: Path, writer: Writer) -> None:
+def test_equal_times_are_counted_where_they_are_allowed(tmp_path: Path, writer: BackgroundWriter) -> None:
     shape = layout(time_index=0, strict_time=False)
     run = run_of(tmp_path, writer, [[(1, [(1, 0.0), (1, 0.0)])], [(1, [(1, 0.0), (2, 0.0)]), (2, [(2, 0.0)])]], shape)
     assert run.equal_times == 2
-    falling = Run.create(tmp_path, 1, shape, writer)
-    with pytest.raises(Disorder):
+    falling = SortedRun.create(tmp_path, 1, shape, writer)
+    with pytest.raises(UnsortedTimesError):
         falling.add(block([(1, [(2, 0.0), (1, 0.0)])]))
 
 
-def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: Writer) -> None:
+def test_whole_rows_must_have_their_own_key(tmp_path: Path, writer: BackgroundWriter) -> None:
     for i, parts in enumerate(([[(1, []), (1, [])]], [[(0, []), (1, [])], [(1, [])]], [[(0, []), (2, []), (2, [])]])):
         (tmp_path / str(i)).mkdir()
-        with pytest.raises(RepeatedKey) as caught:
+        with pytest.raises(RepeatedKeyError) as caught:
             run_of(tmp_path / str(i), writer, parts, layout(unique_keys=True))  # type: ignore[arg-type]
         assert caught.value.key == parts[-1][-1][0]
 
 
-def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, writer: Writer) -> None:
+def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, writer: BackgroundWriter) -> None:
     nan = math.nan
     shape = layout(fill=frozenset({1}))
     run = run_of(
@@ -115,18 +118,18 @@ def test_gaps_are_filled_over_blocks_and_never_over_series(tmp_path: Path, write
     assert (run.tallies[1].nan, run.tallies[1].first_step) == (2, 2)
 
 
-def test_values_that_are_not_finite_are_counted(tmp_path: Path, writer: Writer) -> None:
+def test_values_that_are_not_finite_are_counted(tmp_path: Path, writer: BackgroundWriter) -> None:
     rows = [(0, 1.0), (0, math.inf), (0, math.nan), (0, -math.inf)]
     run = run_of(tmp_path, writer, [[(1, rows[:1])], [(1, rows[1:]), (2, rows)]], layout())
     tally = run.tallies[1]
     assert (tally.nan, tally.inf, tally.first_step) == (2, 4, 1)
 
 
-def test_halves_that_are_not_finite_are_counted(tmp_path: Path, writer: Writer) -> None:
-    shape = Layout(key=np.dtype("<i8"), step=[np.dtype("<u2"), np.dtype("<u2")], series=[], bfloat16=frozenset({0}))
+def test_halves_that_are_not_finite_are_counted(tmp_path: Path, writer: BackgroundWriter) -> None:
+    shape = RunLayout(key=np.dtype("<i8"), step=[np.dtype("<u2"), np.dtype("<u2")], series=[], bfloat16=frozenset({0}))
     halves = to_bfloat16(np.array([1.0, np.inf, np.nan, 2.0], dtype="<f4"))
-    run = Run.create(tmp_path, 0, shape, writer)
-    run.add(Block(pa.array([1]), np.array([4]), [halves, halves], []))
+    run = SortedRun.create(tmp_path, 0, shape, writer)
+    run.add(RowBlock(pa.array([1]), np.array([4]), [halves, halves], []))
     run.finish()
     assert [(tally.nan, tally.inf, tally.first_step) for tally in run.tallies] == [(1, 1, 1), (0, 0, None)]
 
@@ -134,8 +137,8 @@ def test_halves_that_are_not_finite_are_counted(tmp_path: Path, writer: Writer) 
 # Taking up a run of an earlier process
 
 
-def marked(folder: Path, writer: Writer, parts: list[list[Segment]], shape: Layout, kind: str) -> RunMark:
-    run = Run.create(folder, 3, shape, writer)
+def marked(folder: Path, writer: BackgroundWriter, parts: list[list[Segment]], shape: RunLayout, kind: str) -> RunMark:
+    run = SortedRun.create(folder, 3, shape, writer)
     for part in parts:
         run.add(block(part, kind, series=True))
     mark = run.mark()
@@ -149,7 +152,7 @@ def marked(folder: Path, writer: Writer, parts: list[list[Segment]], shape: Layo
 
 @pytest.mark.parametrize("kind", ["int64", "text"])
 @pytest.mark.parametrize("cut", range(4))
-def test_a_run_goes_on_from_its_mark(tmp_path: Path, writer: Writer, kind: str, cut: int) -> None:
+def test_a_run_goes_on_from_its_mark(tmp_path: Path, writer: BackgroundWriter, kind: str, cut: int) -> None:
     keys = ["a", "b", "c"] if kind == "text" else [1, 2, 3]
     parts: list[list[Segment]] = [
         [(keys[0], [(1, 0.5), (2, math.inf)])],
@@ -159,12 +162,12 @@ def test_a_run_goes_on_from_its_mark(tmp_path: Path, writer: Writer, kind: str, 
     shape = layout(kind, series=True, time_index=0)
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
-    whole = Run.create(tmp_path / "whole", 3, shape, writer)
+    whole = SortedRun.create(tmp_path / "whole", 3, shape, writer)
     for part in parts:
         whole.add(block(part, kind, series=True))
     whole.finish()
     mark = marked(tmp_path / "cut", writer, parts[:cut], shape, kind)
-    again = Run.reopen(tmp_path / "cut", mark, shape, writer)
+    again = SortedRun.reopen(tmp_path / "cut", mark, shape, writer)
     assert again is not None
     for part in parts[cut:]:
         again.add(block(part, kind, series=True))
@@ -181,7 +184,7 @@ def vars_of(tally: Any) -> tuple[int, int, int | None]:
 
 @pytest.mark.parametrize("name", ["run3.k", "run3.ko", "run3.n", "run3.c0", "run3.c1", "run3.s0", "run3.s1", "run3.s1o"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "link"])
-def test_a_run_that_is_not_as_it_was_is_not_taken_up(tmp_path: Path, writer: Writer, name: str, damage: str) -> None:
+def test_a_run_that_is_not_as_it_was_is_not_taken_up(tmp_path: Path, writer: BackgroundWriter, name: str, damage: str) -> None:
     shape = layout("text", series=True, time_index=0)
     mark = marked(tmp_path, writer, [[("a", [(1, 0.5)]), ("b", [(1, 0.5)])]], shape, "text")
     path = tmp_path / name
@@ -196,11 +199,11 @@ def test_a_run_that_is_not_as_it_was_is_not_taken_up(tmp_path: Path, writer: Wri
         if damage == "link":
             (tmp_path / "elsewhere").write_bytes(data)
             path.symlink_to(tmp_path / "elsewhere")
-    assert Run.reopen(tmp_path, mark, shape, writer) is None
+    assert SortedRun.reopen(tmp_path, mark, shape, writer) is None
 
 
-def test_the_files_of_a_run_are_its_own(tmp_path: Path, writer: Writer) -> None:
-    one, ten = (Run.create(tmp_path, number, layout("text"), writer) for number in (1, 10))
+def test_the_files_of_a_run_are_its_own(tmp_path: Path, writer: BackgroundWriter) -> None:
+    one, ten = (SortedRun.create(tmp_path, number, layout("text"), writer) for number in (1, 10))
     names = {path.name for path in one.paths()}
     assert names == {"run1.k", "run1.ko", "run1.n", "run1.c0", "run1.c1"}
     assert names.isdisjoint(path.name for path in ten.paths())

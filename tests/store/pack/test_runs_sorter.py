@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from tests.store.pack.runs import Segment, block, grouped, layout, read
 
-from stoker.store.pack.runs import Sorter, Writer
+from stoker.store.pack.runs import Sorter
+from stoker.store.pack.threads import BackgroundWriter
 
 KEYS = {"int64": st.integers(-2, 3), "text": st.sampled_from("abcé")}
 ROWS = st.lists(st.tuples(st.integers(0, 9), st.floats(0, 9)), max_size=4)
@@ -28,7 +29,7 @@ def parts(draw: st.DrawFn) -> tuple[str, list[list[Segment]]]:
 def test_runs_hold_all_rows_in_order(given: tuple[str, list[list[Segment]]], by_time: bool, run_bytes: int, flush: int) -> None:
     kind, blocks = given
     shape = layout(kind, time_index=0 if by_time else None, strict_time=False)
-    with tempfile.TemporaryDirectory() as folder, Writer(1 << 20) as writer:
+    with tempfile.TemporaryDirectory() as folder, BackgroundWriter(1 << 20) as writer:
         sorter = Sorter(Path(folder), shape, writer, sort_time=by_time, run_bytes=run_bytes)
         for i, part in enumerate(blocks):
             sorter.add(block(part, kind))
@@ -45,7 +46,7 @@ def test_runs_hold_all_rows_in_order(given: tuple[str, list[list[Segment]]], by_
 
 
 def test_blocks_in_order_make_one_run(tmp_path: Path) -> None:
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         sorter = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
         for key in (1, 1, 2, 5):
             sorter.add(block([(key, [(0, 0.0)]), (key + 1, [(0, 0.0)])] if key == 2 else [(key, [(0, 0.0)])]))
@@ -54,7 +55,7 @@ def test_blocks_in_order_make_one_run(tmp_path: Path) -> None:
 
 
 def test_a_key_that_falls_begins_a_new_run(tmp_path: Path) -> None:
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         sorter = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
         for key in (2, 1, 3, 0):
             sorter.add(block([(key, [(0, 0.0)])]))
@@ -66,7 +67,7 @@ def test_a_key_that_falls_begins_a_new_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("first", "second", "runs"), [(5, 5, 1), (5, 6, 1), (6, 5, 2)])
 def test_a_series_goes_on_only_if_its_time_does(tmp_path: Path, first: int, second: int, runs: int) -> None:
     rows: list[list[Segment]] = [[(1, [(first, 0.0)])], [(1, [(second, 1.0)])]]
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         shape = layout(time_index=0, strict_time=False)
         sorter = Sorter(tmp_path, shape, writer, sort_time=True, run_bytes=1)
         for part in rows:
@@ -75,14 +76,14 @@ def test_a_series_goes_on_only_if_its_time_does(tmp_path: Path, first: int, seco
 
 
 def test_nothing_makes_no_run(tmp_path: Path) -> None:
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         sorter: Any = Sorter(tmp_path, layout(), writer, sort_time=False, run_bytes=1)
         assert sorter.finish() == []
 
 
 def test_a_series_that_begins_with_no_rows_goes_on_only_if_its_time_does(tmp_path: Path) -> None:
     rows: list[list[Segment]] = [[(0, [(1, 0.0)])], [(0, []), (0, [(0, 0.0)])]]
-    with Writer(1 << 20) as writer:
+    with BackgroundWriter(1 << 20) as writer:
         sorter = Sorter(tmp_path, layout(time_index=0, strict_time=False), writer, sort_time=True, run_bytes=1)
         for part in rows:
             sorter.add(block(part))

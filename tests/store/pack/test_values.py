@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 
 from stoker.errors import BadValueError
-from stoker.store.pack.plan import Field, make_field
-from stoker.store.pack.values import Gaps, from_bfloat16, missing_mask, one_array, to_bfloat16, to_numbers
+from stoker.store.pack.plan import ColumnPlan, make_field
+from stoker.store.pack.values import MissingIntegersError, from_bfloat16, missing_mask, one_array, to_bfloat16, to_numbers
 from stoker.store.shards import MISSING_TIME
 
 NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
@@ -29,7 +29,7 @@ def locate(i: int) -> str:
     return f"row {i + 1} of table.csv"
 
 
-def field(kind: pa.DataType, asked: str | None) -> Field:
+def field(kind: pa.DataType, asked: str | None) -> ColumnPlan:
     return make_field("v", kind, level="step", asked=asked, where="table.csv")
 
 
@@ -154,7 +154,7 @@ def test_missing_floats_are_nan(kind: pa.DataType, asked: str | None) -> None:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.bool_()])
 def test_integers_with_gaps_ask_for_a_wider_type(kind: pa.DataType) -> None:
     values = pa.array([1, None], pa.int64()).cast(kind)
-    with pytest.raises(Gaps, match=r"column 'v' is missing in row 2 of table.csv, which \w+ cannot say"):
+    with pytest.raises(MissingIntegersError, match=r"column 'v' is missing in row 2 of table.csv, which \w+ cannot store"):
         to_numbers(values, field(kind, None), locate)
     assert to_numbers(values, field(pa.float64(), None), locate).tolist()[0] == 1.0
 

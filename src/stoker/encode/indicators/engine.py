@@ -24,7 +24,7 @@ from stoker.errors import BadValueError, OptionError, StoreDamagedError
 from stoker.store import manifest as manifests
 from stoker.store.manifest import BLOCK_BYTES, ColumnEntry, Manifest, NonFinite, Shard
 from stoker.store.pack.options import parse_threads
-from stoker.store.shards import ColumnFile, Tally, map_shard
+from stoker.store.shards import ColumnFile, NonFiniteCount, map_shard
 from stoker.store.store import WORK_NAME, Store, open_store
 from stoker.store.writer import make_work, replace_store
 
@@ -407,7 +407,7 @@ def _write_shard(folder: Path, name: str, dtype: np.dtype[Any], width: int | Non
 
 
 def _write_column(bars: Bars, spec: Spec, folder: Path, name: str, threads: int, progress: Progress) -> ColumnEntry:
-    tally = Tally()
+    tally = NonFiniteCount()
     done = 0
 
     def parts() -> Iterator[Array]:

@@ -27,7 +27,7 @@ from stoker.store.memory import store_from_arrays
 from stoker.store.pack.api import pack
 from stoker.store.pack.options import DEFAULT_MEMORY, Missing
 from stoker.store.pack.packer import Progress, quiet
-from stoker.store.shards import Column, Tally, Texts
+from stoker.store.shards import Column, NonFiniteCount, Texts
 from stoker.store.store import Store
 from stoker.store.writer import check_target
 
@@ -129,18 +129,18 @@ def pack_sequences(
 
 @contextlib.contextmanager
 def _naming_the_key() -> Iterator[None]:
-    """A pack calls the key --series."""
+    """A pack calls the key `series`."""
     try:
         yield
     except (BadValueError, OptionError) as error:
-        raise type(error)(re.sub(r"^--series\b", "key", str(error))) from None
+        raise type(error)(re.sub(r"^series=", "key=", str(error))) from None
 
 
 def _listed(contexts: Any, key: str) -> TableColumn:
     """The contexts, from memory or from the files that hold them."""
     if not isinstance(contexts, str | os.PathLike):
         return read_column("contexts", contexts)
-    from stoker.store.formats.base import Place
+    from stoker.store.formats.base import RowLocation
     from stoker.store.formats.csv import Dialect
     from stoker.store.formats.discover import find_sources
 
@@ -149,7 +149,7 @@ def _listed(contexts: Any, key: str) -> TableColumn:
         schema = source.schema()
         if key not in schema.names:
             raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {', '.join(schema.names[:20])}.")
-        for task in source.read(pa.schema([schema.field(key)]), start=Place(), chunk_bytes=_CHUNK_BYTES):
+        for task in source.read(pa.schema([schema.field(key)]), start=RowLocation(), chunk_bytes=_CHUNK_BYTES):
             column = task().table.column(key)
             parts.extend(column.cast(column.type.value_type).chunks if pa.types.is_dictionary(column.type) else column.chunks)
     return read_column("contexts", pa.chunked_array(parts))
@@ -257,7 +257,7 @@ def _mapping(values: Array) -> mmap.mmap | None:
 
 def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:
     """The column with the counts of what is not finite in the series that are left."""
-    tally = Tally()
+    tally = NonFiniteCount()
     rows = max(1, _COUNTED_BYTES // values.dtype.itemsize)
     for start in range(0, len(values), rows) if values.dtype.kind == "f" else ():
         tally.add(values[start : start + rows], first_step=start)

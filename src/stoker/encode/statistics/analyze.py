@@ -44,13 +44,13 @@ from stoker.encode.statistics.quantiles import Run
 from stoker.encode.statistics.result import Statistics
 from stoker.encode.statistics.tables import ColumnGatherer, settled_schema, sources_of
 from stoker.errors import OptionError, SourceChangedError, SourceInvalidError
-from stoker.store.formats.base import Place, Unfit
+from stoker.store.formats.base import InferredTypeError, RowLocation
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.tables import TableSource
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.options import Options, parse_names, parse_threads
-from stoker.store.pack.packer import read_ahead
-from stoker.store.pack.plan import Plan, is_list, make_plan, plain_type
+from stoker.store.pack.options import PackOptions, parse_names, parse_threads
+from stoker.store.pack.plan import PackPlan, is_list, make_plan, plain_type
+from stoker.store.pack.threads import read_ahead
 from stoker.store.pack.values import one_array
 
 _ENOUGH = 1 << 20
@@ -282,14 +282,14 @@ def analyze(
         names = (*names, key)
     if len(sources) == 1 and isinstance(sources[0], TableSource):
         return _of_table(sources[0], names, asked, limits, threads, key)
-    plan = make_plan(sources, Options(columns=names, dialect=dialect or Dialect(), threads=threads))
+    plan = make_plan(sources, PackOptions(columns=names, dialect=dialect or Dialect(), threads=threads))
     try:
         return _of_files(plan, asked, limits, key)
-    except Unfit:
+    except InferredTypeError:
         plan = replace(plan, schemas=[settled_schema(plan)] * len(plan.sources))
     try:
         return _of_files(plan, asked, limits, key)
-    except Unfit as error:
+    except InferredTypeError as error:
         raise SourceChangedError(
             f"{error}: its values differ between two looks. Do not change files while they are read."
         ) from None
@@ -305,7 +305,7 @@ def _of_table(
             raise OptionError(f"columns names {name!r}, but {source.label} has the columns {', '.join(whole.names[:20])}.")
     schema = whole if names is None else pa.schema([whole.field(name) for name in names])
     _check_names(schema, asked, source.label, key)
-    chunks = [task().table for task in source.read(schema, start=Place(), chunk_bytes=max(source.num_bytes, 1))]
+    chunks = [task().table for task in source.read(schema, start=RowLocation(), chunk_bytes=max(source.num_bytes, 1))]
     read = _readers(schema, asked, lambda names: iter(chunks), where=source.label)
     if "date" in [asked.get(name) for name in read]:
         chunks = [pa.concat_tables(chunks)] if chunks else []  # what a date means depends on the whole column
@@ -327,7 +327,7 @@ def _of_table(
     return _result(sum(chunk.num_rows for chunk in chunks), limits, columns, subjects)
 
 
-def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
+def _of_files(plan: PackPlan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
     """Chunk by chunk: while the columns of one go by, the next ones are read."""
     options = plan.options
     where = plan.sources[0].label
@@ -338,7 +338,7 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | N
     num_rows = 0
     with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.num_readers) as readers:
         for source in plan.sources:
-            tasks = source.read(plan.schema, start=Place(), chunk_bytes=options.chunk_bytes)
+            tasks = source.read(plan.schema, start=RowLocation(), chunk_bytes=options.chunk_bytes)
             ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
             with closing(ahead) as chunks:
                 for chunk in chunks:
@@ -352,9 +352,9 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | N
     return _result(num_rows, limits, columns, subjects)
 
 
-def _tables_of(plan: Plan, names: Sequence[str]) -> Iterator[pa.Table]:
+def _tables_of(plan: PackPlan, names: Sequence[str]) -> Iterator[pa.Table]:
     for source in plan.sources:
-        for task in source.read(plan.schema, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             yield task().table.select(names)
 
 

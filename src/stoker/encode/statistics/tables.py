@@ -17,16 +17,16 @@ from stoker.encode.statistics.dates import DateGatherer
 from stoker.encode.statistics.kinds import Kind, Limits, counted_by_key, value_type, with_counts_by_key
 from stoker.encode.statistics.numbers import NumberGatherer, count_zeros_once, form_of
 from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError
-from stoker.store.formats.base import Place, Source
+from stoker.store.formats.base import DataSource, RowLocation
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.discover import find_sources
 from stoker.store.interop import to_numpy
-from stoker.store.pack.plan import Plan, is_list, settle_plan, unify_types
+from stoker.store.pack.plan import PackPlan, is_list, settle_plan, unify_types
 
 _SHOWN = 60
 
 
-def sources_of(given: Any, dialect: Dialect) -> list[Source]:
+def sources_of(given: Any, dialect: Dialect) -> list[DataSource]:
     """The sources of a path, a pattern, a list of those, a store, or a table in memory; rows are rows, in all formats."""
     if isinstance(given, np.ndarray) and given.dtype.names:
         given = {name: given[name] for name in given.dtype.names}
@@ -46,12 +46,12 @@ def _read_objects(values: Any) -> Any:
     return values
 
 
-def settled_schema(plan: Plan) -> pa.Schema:
+def settled_schema(plan: PackPlan) -> pa.Schema:
     """Types that hold all values, where the first block of a text suggested narrower ones; everything is read for that."""
     types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
     for source in plan.sources:
         asked = plan.schema if source.typed else None
-        for task in source.read(asked, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(asked, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             table = task().table
             for name, kind in types.items():
                 found = None if pa.types.is_string(kind) and not source.typed else table.column(name).type

@@ -1,4 +1,4 @@
-"""Arrow IPC files and streams (`.arrow`, `.feather`, `.ipc`), validated in full before any value is believed."""
+"""Arrow: `ArrowSource` reads IPC files and streams, `HuggingFaceSource` the folders of `datasets`. Batches are validated in full."""
 
 from __future__ import annotations
 
@@ -12,22 +12,15 @@ import msgspec
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import Chunk, Place, Source, Task, decoding, inside
+from stoker.store.formats.base import Chunk, DataSource, FileSource, RowLocation, Task, decoding, inside, row_chunk
 from stoker.store.formats.tables import batch_chunks
 
 _FILE_MAGIC = b"ARROW1"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-class ArrowSource(Source):
+class ArrowSource(FileSource):
     """One IPC file. A position is a number of rows."""
-
-    path: Path
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
 
     def schema(self) -> pa.Schema:
         with decoding(self.path, "Arrow IPC"):
@@ -46,7 +39,7 @@ class ArrowSource(Source):
         mapped = pa.memory_map(str(self.path))
         return pa.ipc.open_file(mapped) if magic == _FILE_MAGIC else pa.ipc.open_stream(mapped)
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         return batch_chunks(self._batches(), schema, start=start, chunk_bytes=chunk_bytes)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
@@ -64,21 +57,19 @@ class ArrowSource(Source):
 
 
 def refuse_cut_stream(path: Path) -> None:
-    """A stream that is cut between two batches reads like a shorter one; only its end mark shows that it is whole."""
+    """A stream that is cut between two batches reads like a shorter one; only its end mark shows that it is complete."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - len(_STREAM_END)))
         end = file.read()
     if end != _STREAM_END:
         raise SourceInvalidError(
-            f"{path} has no end mark after {size:,} bytes: it is cut off, or no Arrow stream. Fetch or make it again."
+            f"{path} has no end mark after {size:,} bytes: it is cut off, or not an Arrow stream. Fetch or make it again."
         )
 
 
-# Hugging Face `datasets` folders, as `save_to_disk` writes them: `state.json` and Arrow streams. `datasets` is not needed.
-#
-# Batches are mapped, validated in full before any value is believed, and cut into chunks. Compressed batches are refused:
-# `save_to_disk` writes none, and what they unpack to has no bound.
+# Hugging Face `datasets` folders, as `save_to_disk` writes them: `state.json` and Arrow streams. `datasets` itself is not needed.
+# Compressed batches are refused: `save_to_disk` writes none, and their unpacked size has no bound.
 
 STATE = "state.json"
 DICT = "dataset_dict.json"
@@ -101,7 +92,7 @@ class _Splits(msgspec.Struct):
     splits: list[str]
 
 
-class HuggingFaceSource(Source):
+class HuggingFaceSource(DataSource):
     """One folder. A position is a number of rows."""
 
     path: Path
@@ -138,7 +129,7 @@ class HuggingFaceSource(Source):
 
     @cached_property
     def _stored(self) -> pa.Schema:
-        """The columns as they are in the files, which must agree."""
+        """The columns of the files, which must agree."""
         first, *others = [self._schema_of(path) for path in self._streams]
         if not first.names:
             raise SourceEmptyError(f"{self._streams[0]} has no columns. Remove the folder, or leave it out of the pattern.")
@@ -163,7 +154,7 @@ class HuggingFaceSource(Source):
                 raise SourceInvalidError(f"{path} does not begin with a schema. Is it an Arrow stream?")
             return pa.schema([(field.name, _plain(field.type)) for field in pa.ipc.read_schema(message)])
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else pa.schema([self.schema().field(name) for name in schema.names])
         row = 0
         for path in self._streams:
@@ -215,7 +206,7 @@ def _messages(path: Path) -> Iterator[pa.ipc.Message]:
 
 
 def _is_compressed(metadata: pa.Buffer) -> bool:
-    """Whether a record batch says that its buffers are compressed: field 3 of the table under field 2 of the message."""
+    """Whether a record batch declares compressed buffers: field 3 of the table under field 2 of the message."""
     data = memoryview(metadata)
     try:
         header = _field(data, struct.unpack_from("<I", data, 0)[0], 2)
@@ -225,7 +216,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Where a field of a flatbuffer table is; None if it is not given."""
+    """The position of a field of a flatbuffer table; None if it is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     place = 4 + 2 * number
     if vtable < 0 or place + 2 > struct.unpack_from("<H", data, vtable)[0]:
@@ -235,7 +226,7 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Extension types, which only `datasets` knows, as what they are stored as."""
+    """The storage type of extension types, which only `datasets` knows."""
     return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
 
 
@@ -252,5 +243,4 @@ def _chunk(path: Path, batch: pa.RecordBatch, wanted: pa.Schema, row: int) -> Ch
             array = batch.column(batch.schema.get_field_index(field.name))
             array = array.storage if isinstance(array, pa.ExtensionArray) else array
             columns[field.name] = array.cast(field.type)
-    end = row + batch.num_rows
-    return Chunk(pa.table(columns), Place(row, row), Place(end, end))
+    return row_chunk(pa.table(columns), row)

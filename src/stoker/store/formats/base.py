@@ -1,6 +1,6 @@
-"""What a source is: a file (or a table in memory) that yields Arrow tables piece by piece.
+"""`DataSource`: a file, a folder or a table in memory that yields Arrow tables chunk by chunk.
 
-A source knows nothing of series, policies or stores. Its rows are steps, or, where columns are lists, whole series.
+A source knows nothing of series, missing-value policies or stores. Its rows are steps, or, where columns are lists, whole series.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from stoker.errors import SourceChangedError, SourceInvalidError, SourceTooLargeError, StokerError
+from stoker.errors import SourceChangedError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A point between two rows of a source: the number of rows before it, and where to go on reading."""
+class RowLocation:
+    """A point between two rows of a source: the number of rows before it, and the position to resume reading from."""
 
     row: int = 0
     position: int = 0
@@ -28,19 +28,25 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some rows, and the places before and behind them."""
+    """Some rows, and the locations before and behind them."""
 
     table: pa.Table
-    begin: Place
-    end: Place
+    begin: RowLocation
+    end: RowLocation
+
+
+def row_chunk(table: pa.Table, row: int) -> Chunk:
+    """The chunk that begins at `row` of a source whose positions are rows."""
+    end = row + table.num_rows
+    return Chunk(table, RowLocation(row, row), RowLocation(end, end))
 
 
 Task = Callable[[], Chunk]
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
-    """A task that holds text of a line longer than a block, and says how much: few of these may wait at a time."""
+class SizedTask:
+    """A task that holds `num_bytes` of text, so that few with long lines wait at a time."""
 
     task: Task
     num_bytes: int
@@ -50,61 +56,81 @@ class Weighed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What no part of a file may exceed, so that a small or damaged file cannot take more memory than a pack was given.
+class ReadLimits:
+    """What no part of a file may exceed, so that a small or damaged file cannot use more memory than the pack may.
 
-    They follow from the memory of the pack alone: `Options.limits`. What they stand for was measured (docs/packing.md).
+    They depend on the memory of the pack alone (`PackOptions.limits`) and were measured (docs/packing.md).
     """
 
     line_bytes: int = 128 << 20
     """Bytes of one line, header or value: it is held several times over while it is decoded."""
     columns: int = 65_536
-    """Columns of a table in text, or different keys of JSON."""
+    """Columns of a text table, or different keys of JSON."""
 
 
-MOST = Limits()
-"""The limits where memory is plenty."""
+MAX_LIMITS = ReadLimits()
+"""The limits where memory does not matter."""
 
 
-class Source(ABC):
-    """One file or table. `name` goes into the manifest, so it is short and the same on every machine."""
+class DataSource(ABC):
+    """One file or table. `name` is written to the manifest, so it is short and the same on every machine."""
 
     name: str
     path: Path | None
     """The file to hash, stat and show in messages; None in memory."""
     num_bytes: int
     num_positions: int | None = None
-    """How far positions go, for progress; None where that is not known beforehand."""
+    """The last position, for progress; None where it is unknown."""
     typed: bool = True
-    """False for text formats: their types are only inferred, so int64 may give way to float64."""
-    limits: Limits = MOST
+    """False for text formats: their types are only inferred, so int64 may become float64."""
+    limits: ReadLimits = MAX_LIMITS
 
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Names and types of all columns, found with bounded effort: from metadata, or from the first block of text.
+        """Names and types of all columns, from metadata or from the first block of text.
 
-        Raises `SourceEmptyError` for a file without content and `SourceInvalidError` for one that is not what its name says.
+        Raises:
+            SourceEmptyError: the file has no content.
+            SourceInvalidError: the file is not what its name says.
         """
 
     @abstractmethod
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         """Yield tasks that make the chunks from `start` on, in order; tasks may run on any thread, at the same time.
 
-        A chunk holds the columns of `schema` in its order; None means all columns. Text is converted to the types
-        asked for, with None to what each block suggests; `Unfit` says that a block does not fit. Other sources keep
-        their own types. A chunk takes about `chunk_bytes` in memory, and at least one row.
+        Args:
+            schema: the columns of each chunk, in this order; None means all columns. Text is converted to these types (None: to
+                the type inferred from each block); other sources keep their own types.
+            start: where to begin reading.
+            chunk_bytes: about how much memory a chunk takes; a chunk has at least one row.
+
+        Raises:
+            InferredTypeError: a block of text does not fit the types of `schema`.
         """
 
     @property
     def label(self) -> str:
-        """How messages name this source."""
+        """The name of this source in messages."""
         return str(self.path) if self.path is not None else self.name
 
 
-class Unfit(Exception):
-    """A block of text holds values that do not fit the type guessed from earlier ones."""
+class FileSource(DataSource):
+    """A source that is one file."""
 
-    def __init__(self, source: Source, column: str) -> None:
+    path: Path
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.num_bytes = path.stat().st_size
+        if self.num_bytes == 0:
+            raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
+
+
+class InferredTypeError(Exception):
+    """A block of text holds values that do not fit the type inferred from earlier ones."""
+
+    def __init__(self, source: DataSource, column: str) -> None:
         super().__init__(f"column {column!r} of {source.label}")
         self.source = source
         self.column = column
@@ -112,25 +138,25 @@ class Unfit(Exception):
 
 @contextlib.contextmanager
 def decoding(path: Path, form: str) -> Iterator[None]:
-    """Turn whatever a decoder raises over a bad file into one line that names the file."""
+    """Turn what a decoder raises for a bad file into one line that names the file."""
     try:
         yield
-    except (StokerError, Unfit):
+    except (StokerError, InferredTypeError):
         raise
     except MemoryError as error:
         raise SourceTooLargeError(
-            f"{path} holds a value or a page that is larger than the memory left. Give more, or leave it out."
+            f"{path} holds a value or a page that is larger than the memory left. Pass a larger memory=, or leave it out."
         ) from error
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, TypeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise SourceInvalidError(f"{path} is damaged or not {form}: {reason}") from error
 
 
-# Data sets that are folders: files that a description names are looked for inside the folder and nowhere else.
+# Data sets that are folders: the files that a description names must be inside the folder.
 
 
 def inside(folder: Path, name: str, *, named_by: str) -> Path:
-    """The plain file `name` of the folder; names with separators, and links that lead out, are refused."""
+    """The plain file `name` of the folder; names with separators, and links to files outside of it, are refused."""
     if not name or name in (".", "..") or any(mark in name for mark in "/\\\0"):
         raise SourceInvalidError(
             f"{folder / named_by} names the file {name[:80]!r}; expected the plain name of a file in its folder."

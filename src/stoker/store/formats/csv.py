@@ -1,4 +1,9 @@
-"""The dialect of a table in text: delimiter, quotes, header. Given by the user, or found out from the first lines."""
+"""CSV and its relatives: `Dialect` says how a text table is written, `CsvSource` reads it with Arrow, in blocks of whole lines.
+
+What the user leaves open (delimiter, header) is detected from the first lines (`settle`). Text declares no types: they are inferred
+from the first block, and a later block that does not fit raises `InferredTypeError`. The plan then reads all rows once, so an integer
+column with a 2.5 becomes float64, and one with "n/a" is an error that names the row.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +24,20 @@ import pyarrow.csv as pa_csv
 
 from stoker._text import readable_bytes
 from stoker.errors import BadValueError, OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
-from stoker.store.formats.text import Block, is_compressed, line_blocks, open_text
+from stoker.store.formats.base import Chunk, FileSource, InferredTypeError, RowLocation, SizedTask, Task
+from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
 
 DELIMITERS = (",", ";", "\t", "|")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """How a text table is written. None means: find out."""
+    """How a text table is written. None means auto-detected.
+
+    Example:
+        >>> Dialect(delimiter=";", decimal=",").header is None
+        True
+    """
 
     delimiter: str | None = None
     quote: str = '"'
@@ -35,27 +45,27 @@ class Dialect:
     header: bool | None = None
     """Whether the first line holds the names. None: it does unless all its fields are numbers."""
     skip: int = 0
-    """Lines to leave out before the header."""
+    """Lines to skip before the header."""
     null: tuple[str, ...] = ()
-    """Texts that mean "missing", next to the empty field, NA, NaN, null and their like."""
+    """Strings that mean a missing value, besides the empty field, NA, NaN, null and the like."""
     decimal: str = "."
     encoding: str = "utf-8"
     time_format: str | None = None
     """strptime format of times, where they are not ISO 8601."""
 
     def __post_init__(self) -> None:
-        if self.delimiter == "\\t":  # what a shell makes of '\t'
+        if self.delimiter == "\\t":  # '\t' as a shell passes it
             object.__setattr__(self, "delimiter", "\t")
         for name in ("delimiter", "quote", "escape", "decimal"):
             value = getattr(self, name)
             absent = value is None or (value == "" and name == "quote")
             if not absent and (len(value) != 1 or not value.isascii() or value in "\r\n"):
-                raise OptionError(f"--{name} is {value!r}, but one ASCII character is expected.")
+                raise OptionError(f"{name}={value!r} is invalid; expected one ASCII character.")
         used = [one for one in (self.delimiter, self.quote, self.escape, self.decimal) if one]
         if len(set(used)) < len(used):
-            raise OptionError(f"two of --delimiter, --quote, --escape and --decimal are {max(used, key=used.count)!r}. Change one.")
+            raise OptionError(f"two of delimiter=, quote=, escape= and decimal= are {max(used, key=used.count)!r}. Change one.")
         if self.skip < 0:
-            raise OptionError(f"--skip is {self.skip}, but at least 0 lines are left out.")
+            raise OptionError(f"skip={self.skip} is invalid; expected a number of lines, at least 0.")
 
 
 def fields_of(line: str, dialect: Dialect) -> list[str]:
@@ -74,7 +84,7 @@ def fields_of(line: str, dialect: Dialect) -> list[str]:
 def _count_fields(line: str, dialect: Dialect) -> int:
     try:
         return len(fields_of(line, dialect))
-    except csv.Error:  # a part of a value that goes over several lines, or an overlong one
+    except csv.Error:  # a part of a value that spans lines, or a value that is too long
         return 0
 
 
@@ -91,7 +101,7 @@ def is_number(text: str, decimal: str = ".") -> bool:
 
 
 def settle(dialect: Dialect, lines: list[str]) -> Dialect:
-    """Fill in what the user left open, from the first lines of the file (header included)."""
+    """Detect what the user left open, from the first lines of the file (header included)."""
     if dialect.delimiter is None:
         dialect = replace(dialect, delimiter=_find_delimiter(dialect, lines))
     if dialect.header is None:
@@ -113,17 +123,11 @@ def _find_delimiter(dialect: Dialect, lines: list[str]) -> str:
     return max(DELIMITERS, key=score) if lines else ","
 
 
-# CSV and its relatives: blocks of whole lines, each parsed by Arrow on a thread of its own.
-#
-# Text declares no types. They are guessed from the first block, and a later block that does not fit raises `Unfit`;
-# the plan then reads everything once to settle them, so an integer column that meets a 2.5 becomes float64, and one
-# that meets "n/a" is an error that names the row.
-
 SAMPLE_BYTES = 1 << 20
 MAX_HEADER_BYTES = 64 << 20
 MAX_FIELDS = 65_536
 EXACT_INTEGERS = 2.0**53
-_INFLATION = 2  # bytes of Arrow for a byte of text, at most about
+_INFLATION = 2  # bytes of Arrow per byte of text, at most about
 
 
 @dataclass(frozen=True)
@@ -133,22 +137,19 @@ class _Layout:
     data_start: int
 
 
-class CsvSource(Source):
+class CsvSource(FileSource):
     """A delimited text table, plain or compressed. Its rows are steps; a position is a byte of its decoded text."""
 
     typed = False
-    path: Path
 
     def __init__(self, path: Path, name: str, dialect: Dialect) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self.num_positions = None if is_compressed(path) else self.num_bytes
         self._given = dialect
 
     @cached_property
     def _layout(self) -> _Layout:
-        """Dialect, names and begin of the data, found out from the first lines."""
+        """Dialect, names and start of the data, detected from the first lines."""
         sample, complete = self._head()
         lines = sample.splitlines(keepends=True)
         if not complete:
@@ -166,7 +167,7 @@ class CsvSource(Source):
             settled = settle(self._given, shown)
             fields = fields_of(shown[0], settled)
         except csv.Error as error:
-            raise SourceInvalidError(f"{self.path} has a first line that is not one of names or values: {error}.") from None
+            raise SourceInvalidError(f"{self.path} has a first line without names or values: {error}.") from None
         self._refuse_columns(len(fields), min(self.limits.columns, MAX_FIELDS))
         if not settled.header:
             return _Layout(settled, [f"c{i}" for i in range(len(fields))], start)
@@ -176,11 +177,11 @@ class CsvSource(Source):
         if found > most:
             raise SourceTooLargeError(
                 f"{self.path} has {found:,} columns; at most {most:,} can be read. "
-                f"{'Give more --memory.' if most < MAX_FIELDS else 'Split the file.'}"
+                f"{'Pass a larger memory=.' if most < MAX_FIELDS else 'Split the file.'}"
             )
 
     def _with_whole_header(self, lines: list[bytes]) -> list[bytes]:
-        """The lines with the first one whole: a name in quotes may have a line break in it."""
+        """The lines, with the first one complete: a name in quotes may contain a line break."""
         quote, num_quotes = self._given.quote.encode(), 0
         for i, line in enumerate(lines):
             num_quotes += line.count(quote) if quote else 0
@@ -196,7 +197,7 @@ class CsvSource(Source):
 
     def _refuse_encoding(self, where: str = "") -> NoReturn:
         raise SourceInvalidError(
-            f"{where}{self.path} is not {self._given.encoding}. Pass the right --encoding, like latin-1, cp1252 or utf-16."
+            f"{where}{self.path} is not {self._given.encoding}. Pass the right encoding=, like 'latin-1', 'cp1252' or 'utf-16'."
         )
 
     def _head(self) -> tuple[bytes, bool]:
@@ -210,8 +211,8 @@ class CsvSource(Source):
             most = max(min(MAX_HEADER_BYTES, self.limits.line_bytes), SAMPLE_BYTES)
             if len(head) > most:
                 raise SourceTooLargeError(
-                    f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a table in text? "
-                    "If it is, give more --memory."
+                    f"{self.path} has a first or second line of more than {readable_bytes(most)}. Is it a text table? "
+                    "If it is, pass a larger memory=."
                 )
         return head, True
 
@@ -221,16 +222,16 @@ class CsvSource(Source):
             return pa.schema([(name, pa.null()) for name in self._layout.names])
         return self._parse(block, None, _known(0)).schema
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
-        # How many rows precede a block is known once the block before it is parsed: each hands the number on.
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
+        # The number of rows before a block is known once the block before it is parsed: each passes it on.
         rows_before = _known(start.row)
         first = start.position or self._layout.data_start
         for block in self._blocks(first, max(chunk_bytes // _INFLATION, 1 << 16)):
             rows_behind: Future[int] = Future()
-            yield Weighed(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
+            yield SizedTask(partial(self._chunk, block, schema, rows_before, rows_behind), len(block.data))
             rows_before = rows_behind
 
-    def _blocks(self, start: int, block_bytes: int) -> Iterator[Block]:
+    def _blocks(self, start: int, block_bytes: int) -> Iterator[LineBlock]:
         text, quote, escape = open_text(self.path, self._given.encoding), self._given.quote, self._given.escape or ""
         return line_blocks(
             text,
@@ -242,34 +243,34 @@ class CsvSource(Source):
             max_line_bytes=self.limits.line_bytes,
         )
 
-    def _chunk(self, block: Block, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
+    def _chunk(self, block: LineBlock, schema: pa.Schema | None, rows_before: Future[int], rows_behind: Future[int]) -> Chunk:
         try:
             table = self._parse(block, schema, rows_before)
-            begin = Place(rows_before.result(), block.begin)
+            begin = RowLocation(rows_before.result(), block.begin)
         except BaseException as error:
             rows_behind.set_exception(error)
             raise
-        end = Place(begin.row + table.num_rows, block.end)
+        end = RowLocation(begin.row + table.num_rows, block.end)
         rows_behind.set_result(end.row)
         return Chunk(table, begin, end)
 
-    def _parse(self, block: Block, schema: pa.Schema | None, rows_before: Future[int]) -> pa.Table:
+    def _parse(self, block: LineBlock, schema: pa.Schema | None, rows_before: Future[int]) -> pa.Table:
         types = None if schema is None else dict(zip(schema.names, schema.types, strict=True))
         try:
             table = self._arrow(block.data, types)
         except pa.ArrowInvalid as error:
             self._explain(str(error), rows_before)
         for i, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-            if column.type == pa.float64() and schema is not None:  # without one, the types are still being found out
+            if column.type == pa.float64() and schema is not None:  # without one, types are still being inferred
                 self._refuse_changed_numbers(block, name, column, rows_before)
             elif column.type == pa.string():
                 table = table.set_column(i, name, self._with_gaps(column))
-            elif column.type == pa.binary():  # Arrow's word for text that is not UTF-8
+            elif column.type == pa.binary():  # Arrow's type for text that is not UTF-8
                 self._refuse_encoding(f"column {name!r} of ")
         return table
 
     def _with_gaps(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Among texts, the empty one and those the user named are missing; NA and null are words like others."""
+        """Among strings, the empty one and those the user named are missing; NA and null are words like others."""
         missing = pc.is_in(texts, value_set=pa.array(["", *self._given.null]))
         return pc.if_else(missing, None, texts) if pc.any(missing).as_py() else texts
 
@@ -294,21 +295,21 @@ class CsvSource(Source):
         )
 
     def _explain(self, message: str, rows_before: Future[int]) -> NoReturn:
-        """Turn Arrow's message into ours: a value that does not fit its column, or a line that does not fit the table."""
+        """Explain an error of Arrow: a value that does not fit its column, or a line that does not fit the table."""
         if "invalid UTF8" in message:
             self._refuse_encoding()
         if found := re.search(r"In CSV column #(\d+)", message):
-            raise Unfit(self, self._layout.names[int(found[1])])
+            raise InferredTypeError(self, self._layout.names[int(found[1])])
         if found := re.search(r"(?:Row #(\d+): )?Expected (\d+) columns, got (\d+):?(.*)", message, re.DOTALL):
             row = f"row {rows_before.result() + int(found[1]):,} of " if found[1] else ""
             shown = (found[4].strip().splitlines() or [""])[0][:60]
             raise SourceInvalidError(
                 f"{row}{self.path} has {found[3]} fields, but {found[2]} are expected: {shown!r}. "
-                "Fix the line, or pass --delimiter or --quote."
+                "Fix the line, or pass delimiter= or quote=."
             )
-        raise SourceInvalidError(f"{self.path} cannot be read as a table in text: {message.splitlines()[0]}")
+        raise SourceInvalidError(f"{self.path} cannot be read as a text table: {message.splitlines()[0]}")
 
-    def _refuse_changed_numbers(self, block: Block, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
+    def _refuse_changed_numbers(self, block: LineBlock, name: str, values: pa.ChunkedArray, rows_before: Future[int]) -> None:
         """Arrow reads integers beyond int64 as float64, which drops digits, and 1e999 as infinity: refuse both."""
         least_and_most = pc.min_max(values)
         bounds = [bound.as_py() for bound in least_and_most.values()]
@@ -326,18 +327,18 @@ class CsvSource(Source):
             if reason:
                 raise BadValueError(
                     f"column {name!r} of {self.path} holds {text[:60]} in row {rows_before.result() + i + 1:,}, {reason}. "
-                    f"Keep it as text with --dtype {name}=text, or leave the column out with --columns."
+                    f"Keep it as a string with dtype={{{name!r}: 'text'}}, or leave the column out with columns=[...]."
                 )
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
-        """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
-        for task in self.read(pa.schema([(column, pa.string())]), start=Place(), chunk_bytes=8 << 20):
+        """The first row (from 1) and string of `column` that is not of this type. Reads the file again: errors may be slow."""
+        for task in self.read(pa.schema([(column, pa.string())]), start=RowLocation(), chunk_bytes=8 << 20):
             chunk = task()
             texts = [text or "" for text in chunk.table.column(column).to_pylist()]
             low, high = 0, len(texts)
             if self._all_fit(texts, kind):
                 continue
-            while high - low > 1:  # the first misfit is behind `low`, at or before `high`
+            while high - low > 1:  # the first misfit is after `low`, at or before `high`
                 middle = (low + high) // 2
                 low, high = (middle, high) if self._all_fit(texts[:middle], kind) else (low, middle)
             return chunk.begin.row + low + 1, texts[low]

@@ -1,4 +1,4 @@
-"""From what the user names to sources: files, patterns, folders and tables, always in sorted order."""
+"""`find_sources`: the readers of what the user passes (files, patterns, folders, tables), always in sorted order."""
 
 from __future__ import annotations
 
@@ -6,33 +6,63 @@ import contextlib
 import glob
 import os
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from stoker._disk import check_path
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceNotFoundError
-from stoker.store.formats.base import MOST, Limits, Source
+from stoker.store.formats.base import MAX_LIMITS, DataSource, ReadLimits
 from stoker.store.formats.csv import Dialect
 from stoker.store.formats.time_moe import META, is_time_moe
 
 _COMPRESSED = {".gz", ".zst", ".bz2", ".xz"}
-SUFFIXES = ".csv .tsv .txt .parquet .pq .arrow .feather .ipc .jsonl .ndjson .json .npy .npz .ts .arff".split()
+_READERS = {
+    ".parquet": "parquet:ParquetSource",
+    ".pq": "parquet:ParquetSource",
+    ".arrow": "arrow:ArrowSource",
+    ".feather": "arrow:ArrowSource",
+    ".ipc": "arrow:ArrowSource",
+    ".jsonl": "json:JsonLinesSource",
+    ".ndjson": "json:JsonLinesSource",
+    ".json": "json:JsonSource",
+    ".npy": "numpy:NpySource",
+    ".npz": "numpy:NpzSource",
+    ".ts": "ucr:TsSource",
+    ".arff": "ucr:ArffSource",
+}
+"""Module and class by suffix, imported when used."""
+SUFFIXES = [".csv", ".tsv", ".txt", *_READERS]
 _PLAIN_ONLY = {".parquet", ".pq", ".arrow", ".feather", ".ipc", ".npy", ".npz"}
 
 
 def find_sources(
-    given: Any,
+    given: object,
     *,
     dialect: Dialect,
     table: bool = False,
     wide: bool = False,
     left_out: list[Path] | None = None,
-    limits: Limits = MOST,
-) -> list[Source]:
-    """Resolve a path, a pattern, a folder, a list of those, or a table in memory.
+    limits: ReadLimits = MAX_LIMITS,
+) -> list[DataSource]:
+    """Find the readers of a path, a pattern, a folder, a list of these, or a table in memory.
 
-    `table` says that rows are meant as steps even where a format would hold a series per row (`.tsv`, `.arff`). Files of folders
-    that no reader knows are added to `left_out`.
+    Args:
+        given: what the user passed as the source.
+        dialect: how text tables are written.
+        table: rows are steps even where a format would hold one series per row (`.tsv`, `.arff`).
+        wide: each column is a series.
+        left_out: gets the files that no reader knows.
+        limits: what no part of a file may exceed.
+
+    Raises:
+        SourceNotFoundError: no file matches.
+        SourceEmptyError: a folder or file has nothing to read.
+        SourceInvalidError: a file cannot be read.
+
+    Example:
+        >>> [source.name for source in find_sources({"x": [1, 2]}, dialect=Dialect())]
+        ['<dict>']
     """
     from stoker.store.formats.tables import is_table, table_source
 
@@ -40,8 +70,8 @@ def find_sources(
         return [table_source(given)]
     inputs = [given] if isinstance(given, str | os.PathLike) else list(given) if isinstance(given, Iterable) else None
     if not inputs or not all(isinstance(one, str | os.PathLike) for one in inputs):
-        raise OptionError(f"{type(given).__name__} is no data: give a path, a pattern, a folder, or a table.")
-    # A file that two patterns name, or a folder and a pattern, is there once.
+        raise OptionError(f"{type(given).__name__} is not data. Pass a path, a pattern, a folder, or a table.")
+    # A file that two patterns match, or a folder and a pattern, is read once.
     others: list[Path] = []
     named = {path.absolute(): path for one in inputs for path in _resolve(os.fspath(one), others)}
     paths = list(named.values())
@@ -55,7 +85,7 @@ def find_sources(
 
 
 def _name(path: Path, parent: Path) -> str:
-    """The name for the manifest: from the folder that all sources share, and the same in every locale."""
+    """The name for the manifest: relative to the folder that all sources share, and the same in every locale."""
     try:
         return os.fsencode(path.absolute().relative_to(parent).as_posix()).decode("utf-8")
     except UnicodeDecodeError:
@@ -84,7 +114,7 @@ def _resolve(given: str, left_out: list[Path]) -> list[Path]:
 
 
 def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
-    """All files below a folder that some reader knows; folders that are one data set stay whole."""
+    """All files below a folder that some reader knows; a folder that is one data set is one source."""
     if _is_dataset(folder):
         left_out.extend(_beside(folder))
         return [folder]
@@ -95,14 +125,14 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
         for name in list(folders):
             path = Path(root, name)
             if _is_store(path):
-                folders.remove(name)  # a store beside its sources is a result, not a source, and no other result's business
+                folders.remove(name)  # a store beside its sources is a result, not a source
             elif _is_dataset(path):
                 found.append(path)
                 folders.remove(name)
                 left_out.extend(_beside(path))
             elif path.is_symlink():
                 raise SourceInvalidError(
-                    f"{path} is a link to a folder, which is not followed. Name its target as a source, or remove it."
+                    f"{path} is a link to a folder, which is not followed. Pass its target as a source, or remove it."
                 )
         for name in sorted(names):
             known = _suffix(Path(name)) in SUFFIXES
@@ -116,7 +146,7 @@ def _walk(folder: Path, left_out: list[Path]) -> list[Path]:
 
 
 def _beside(folder: Path) -> list[Path]:
-    """What lies in a Time-MoE folder beside its own files, and is not read with it."""
+    """Files in a Time-MoE folder that are not read with it."""
     if not is_time_moe(folder):
         return []
     return sorted(path for path in folder.iterdir() if path.name != META and path.suffix != ".bin")
@@ -127,12 +157,12 @@ def _refuse_unlistable(error: OSError) -> NoReturn:
 
 
 def _is_dataset(folder: Path) -> bool:
-    """A folder that is one thing: a store, a Time-MoE binary set, or a Hugging Face data set."""
+    """A folder that is one data set: a store, a Time-MoE folder, or a Hugging Face data set."""
     return _is_store(folder) or is_time_moe(folder) or _is_hugging_face(folder)
 
 
 def _is_store(folder: Path) -> bool:
-    """A store, or what an interrupted pack left of one."""
+    """A store, or the folder of an interrupted pack."""
     if (folder / ".lock").is_file() and (folder / "work").is_dir():
         return True
     manifest = folder / "manifest.json"
@@ -155,8 +185,8 @@ def _suffix(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: Limits) -> Source:
-    """The reader for a path. Imports are here, so that only those of the formats at hand are loaded."""
+def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, limits: ReadLimits) -> DataSource:
+    """The reader for a path."""
     if path.is_dir():
         return _dataset(path, name)
     _refuse_unreadable(path)
@@ -165,40 +195,13 @@ def _source(path: Path, name: str, dialect: Dialect, table: bool, wide: bool, li
     suffix = _suffix(path)
     if suffix in _PLAIN_ONLY and path.suffix.lower() in _COMPRESSED:
         raise SourceInvalidError(f"{path} is a compressed {suffix} file, which cannot be read in parts. Decompress it first.")
-    if suffix in (".parquet", ".pq"):
-        from stoker.store.formats.parquet import ParquetSource
-
-        return ParquetSource(path, name)
-    if suffix in (".arrow", ".feather", ".ipc"):
-        from stoker.store.formats.arrow import ArrowSource
-
-        return ArrowSource(path, name)
     if suffix in (".csv", ".tsv", ".txt"):
         return _delimited(path, name, suffix, dialect, table, limits)
-    if suffix in (".jsonl", ".ndjson"):
-        from stoker.store.formats.json import JsonLinesSource
-
-        return JsonLinesSource(path, name)
-    if suffix == ".json":
-        from stoker.store.formats.json import JsonSource
-
-        return JsonSource(path, name)
-    if suffix == ".npy":
-        from stoker.store.formats.numpy import NpySource
-
-        return NpySource(path, name, wide=wide)
-    if suffix == ".npz":
-        from stoker.store.formats.numpy import NpzSource
-
-        return NpzSource(path, name)
-    if suffix == ".ts":
-        from stoker.store.formats.ucr import TsSource
-
-        return TsSource(path, name)
-    if suffix == ".arff":
-        from stoker.store.formats.ucr import ArffSource
-
-        return ArffSource(path, name, as_table=table or wide)
+    if suffix in _READERS:
+        module, _, reader = _READERS[suffix].partition(":")
+        options = {"wide": wide} if suffix == ".npy" else {"as_table": table or wide} if suffix == ".arff" else {}
+        source: DataSource = getattr(import_module(f"stoker.store.formats.{module}"), reader)(path, name, **options)
+        return source
     known = " ".join(SUFFIXES)
     raise SourceInvalidError(
         f"{path} has the suffix {suffix or 'none'!r}, which no reader knows. Known: {known} (and .gz .zst .bz2 .xz of text)."
@@ -214,8 +217,8 @@ def _refuse_unreadable(path: Path) -> None:
         raise SourceInvalidError(f"{path} cannot be read: permission denied. Change its mode, or leave it out.")
 
 
-def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: Limits) -> Source:
-    """A table in text; but a `.tsv` without header that begins with a label is a UCR set, unless rows are meant as steps."""
+def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool, limits: ReadLimits) -> DataSource:
+    """A text table; but a `.tsv` without header that begins with a label is a UCR set, unless rows are steps."""
     from stoker.store.formats.csv import CsvSource
     from stoker.store.formats.ucr import UcrSource, is_ucr
 
@@ -224,7 +227,7 @@ def _delimited(path: Path, name: str, suffix: str, dialect: Dialect, table: bool
     return CsvSource(path, name, dialect)
 
 
-def _dataset(path: Path, name: str) -> Source:
+def _dataset(path: Path, name: str) -> DataSource:
     if _is_hugging_face(path):
         from stoker.store.formats.arrow import HuggingFaceSource
 

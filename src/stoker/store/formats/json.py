@@ -1,9 +1,8 @@
-"""Texts of rows become Arrow columns: for `.jsonl`, `.json` and `meta.json` alike.
+"""JSON: `JsonRows` parses rows with Arrow, `JsonSource` reads `.json` documents, `JsonLinesSource` reads `.jsonl`.
 
-Arrow's parser does the work. It is fast, but a row that is `null` or nested deeply ends the process, lists that begin with
-null come out wrong where it guesses their type, and integers beyond int64 are rounded. So it is only given text and types
-that it is known to read rightly; all else, and all errors, go row by row through `json_values`. The law: what comes out is
-what the file says, or an error that names the row.
+Arrow's parser is fast, but a row that is `null` or deeply nested ends the process, lists that begin with null get a wrong inferred
+type, and integers beyond int64 are rounded. So it only gets text and types that it is known to read correctly; all else, and all
+errors, are parsed row by row (`json_text`). The result is exactly what the file says, or an error that names the row.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ import pyarrow.json as pa_json
 
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
 from stoker.store.formats import json_text
-from stoker.store.formats.base import Chunk, Place, Source, Task, Unfit, Weighed
+from stoker.store.formats.base import Chunk, DataSource, FileSource, InferredTypeError, RowLocation, SizedTask, Task, row_chunk
 from stoker.store.formats.json_text import PIECE_BYTES, Elements, JsonText, keys_of
-from stoker.store.formats.text import Block, is_compressed, line_blocks, open_text
+from stoker.store.formats.text import LineBlock, is_compressed, line_blocks, open_text
 
 MAX_DEPTH = 64
 EXACT_INTEGERS = 2**53
@@ -42,42 +41,40 @@ Types = Mapping[str, pa.DataType]
 
 @dataclass(frozen=True, slots=True)
 class RowTexts:
-    """Rows as text, one a line, and the number of rows before them."""
+    """Rows as text, one per line, and the number of rows before them."""
 
     lines: bytes
     count: int
     rows_before: int
     column: str | None = None
-    """Set where rows are not objects but plain values: the name of the one column they are."""
+    """Where rows are not objects but plain values: the name of their one column."""
 
 
 class JsonRows:
-    """The parser of one source, which it names in errors."""
+    """The parser of one source. Also used for the sequences of a `meta.json`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DataSource) -> None:
         self._source = source
 
     def types(self, texts: RowTexts) -> pa.Schema:
-        """The types that these rows suggest. A column of mixed types gets the first: it is an error only if it is asked for."""
+        """Infer the types of these rows. A column of mixed types gets the first: it is an error only if it is read."""
         num_keys = self._count_keys(texts)
         types: dict[str, pa.DataType] = {}
-        # A parser makes a column of every key, as long as all rows: rows that each have keys of their own are read some at a time.
+        # A parser makes a column as long as all rows for every key, so rows with many different keys are parsed in parts.
         for part in _in_parts(texts, max(1, self._source.limits.line_bytes // 2 // max(num_keys, 1))):
-            types = json_text.merge_types(types, self._types_of(part))
+            table = _parse(part, None, others="infer")
+            found = {} if table is None else {field.name: _parsed_type(field.type) for field in table.schema}
+            types = json_text.merge_types(types, self._row_by_row(part, json_text.InferTypes()) if table is None else found)
         moments = {name: kind for name, kind in types.items() if pa.types.is_string(_leaf(kind))}
         if moments:
-            with contextlib.suppress(BadValueError):  # a column of mixed lists: it stays what it is
+            with contextlib.suppress(BadValueError):  # a column of mixed lists stays as it is
                 types |= {name: _moment_type(array) for name, array in self._columns(texts, moments, None).items()}
-        return pa.schema([(name, _large(kind)) for name, kind in types.items()])
-
-    def _types_of(self, texts: RowTexts) -> dict[str, pa.DataType]:
-        table = _parse(texts, None, others="infer")
-        if table is None:
-            return self._row_by_row(texts, json_text.Guess())
-        return {field.name: _parsed_type(field.type) for field in table.schema}
+        # Lists of series have 64-bit offsets.
+        large = {name: pa.large_list(kind.value_type) if pa.types.is_list(kind) else kind for name, kind in types.items()}
+        return pa.schema(list(large.items()))
 
     def _count_keys(self, texts: RowTexts) -> int:
-        """How many different keys there are, at any depth; too many are an error."""
+        """The number of different keys, at any depth; too many are an error."""
         most = self._source.limits.columns
         found: set[bytes] = set()
         for key in keys_of(texts.lines):
@@ -86,18 +83,19 @@ class JsonRows:
                 raise SourceTooLargeError(
                     f"{self._source.label} has more than {most:,} different keys in its rows {texts.rows_before + 1:,} to "
                     f"{texts.rows_before + texts.count:,}, where columns are expected. Is one of them a value? "
-                    "If not, give more --memory."
+                    "If not, pass a larger memory=."
                 )
         return len(found)
 
-    def suggest(self, texts: RowTexts, known: Collection[str]) -> pa.Table:
-        """The known columns with the types that these rows suggest; other keys are an error."""
-        found = self.types(texts)
-        types = {name: found.field(name).type if name in found.names else pa.null() for name in known}
-        return self.parse(texts, pa.schema(list(types.items())), known)
+    def chunk(self, texts: RowTexts, schema: pa.Schema | None, known: Collection[str]) -> Chunk:
+        """The rows as a chunk of a source whose positions are rows."""
+        return row_chunk(self.parse(texts, schema, known), texts.rows_before)
 
-    def parse(self, texts: RowTexts, schema: pa.Schema, known: Collection[str]) -> pa.Table:
-        """The columns asked for, in their types. A key that is neither known nor asked for is an error."""
+    def parse(self, texts: RowTexts, schema: pa.Schema | None, known: Collection[str]) -> pa.Table:
+        """The columns of `schema`, or the known ones with inferred types. A key that is neither in it nor known is an error."""
+        if schema is None:
+            found = self.types(texts)
+            schema = pa.schema([(name, found.field(name).type if name in found.names else pa.null()) for name in known])
         types = dict(zip(schema.names, schema.types, strict=True))
         columns = self._columns(texts, types, {*known, *types})
         arrays = []
@@ -105,28 +103,28 @@ class JsonRows:
             try:
                 arrays.append(columns[name].cast(kind))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise Unfit(self._source, name) from error
+                raise InferredTypeError(self._source, name) from error
         return pa.table(arrays, schema=pa.schema([pa.field(name, kind) for name, kind in types.items()]))
 
     def _columns(self, texts: RowTexts, types: Types, known: Collection[str] | None) -> dict[str, pa.Array]:
         complete = known is not None and set(known) <= set(types)
         table = _parse(texts, types, others="error" if complete else "ignore")
         if table is None:
-            return self._row_by_row(texts, json_text.Build(types, known))
+            return self._row_by_row(texts, json_text.BuildColumns(types, known))
         if known is not None and not complete and texts.column is None and _has_others(texts, known):
-            self._row_by_row(texts, json_text.Build(types, known))
+            self._row_by_row(texts, json_text.BuildColumns(types, known))
         columns = {name: table.column(name).combine_chunks() for name in types}
         if any(_may_be_rounded(array, texts.lines) for array in columns.values()):
-            return self._row_by_row(texts, json_text.Build(types, known))
+            return self._row_by_row(texts, json_text.BuildColumns(types, known))
         return columns
 
-    def _row_by_row(self, texts: RowTexts, reader: json_text.RowReader) -> dict[str, Any]:
-        """The slow, exact way, which also finds the row to blame."""
+    def _row_by_row(self, texts: RowTexts, reader: json_text.InferTypes | json_text.BuildColumns) -> dict[str, Any]:
+        """The slow, exact parser, which also finds the row with an error."""
         for i, line in enumerate(texts.lines.split(b"\n")):
             row = texts.rows_before + i + 1
             try:
                 reader.add(json_text.load(line, texts.column))
-            except json_text.Misfit as misfit:
+            except json_text.JsonTypeError as misfit:
                 self._refuse(misfit, row)
             except (ValueError, RecursionError) as error:
                 reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
@@ -135,12 +133,12 @@ class JsonRows:
                 ) from error
         return reader.finish()
 
-    def _refuse(self, misfit: json_text.Misfit, row: int) -> NoReturn:
+    def _refuse(self, misfit: json_text.JsonTypeError, row: int) -> NoReturn:
         if misfit.wider:
-            raise Unfit(self._source, misfit.column)
+            raise InferredTypeError(self._source, misfit.column)
         raise BadValueError(
             f"column {misfit.column!r} of {self._source.label} holds {misfit.found} in row {row:,}, but is {misfit.expected}. "
-            f"Fix the file, pass --dtype {misfit.column}=text, or leave the column out with --columns."
+            f"Fix the file, pass dtype={{{misfit.column!r}: 'text'}}, or leave the column out with columns=[...]."
         )
 
     def find_misfit(self, texts: RowTexts, column: str, kind: pa.DataType) -> tuple[int, str] | None:
@@ -151,20 +149,20 @@ class JsonRows:
             try:
                 json_text.check(column, value, kind)
                 json_text.arrow_array([value], kind).cast(kind)
-            except (json_text.Misfit, pa.ArrowInvalid):
+            except (json_text.JsonTypeError, pa.ArrowInvalid):
                 return texts.rows_before + i + 1, value if isinstance(value, str) else json.dumps(value)
         return None
 
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType:
-    """A type that Arrow's parser guessed, with texts left as texts."""
+    """A type that Arrow's parser inferred, with strings left as strings."""
     if pa.types.is_list(kind):
         return pa.list_(_parsed_type(kind.value_type))
     return pa.string() if pa.types.is_temporal(kind) else kind
 
 
 def rows_of(chunk_bytes: int, num_columns: int) -> int:
-    """How many rows make a chunk of this size, whatever they are: a key that a row lacks takes as much as one that it has."""
+    """The most rows of a chunk of this size: a key that a row lacks takes as much memory as one that it has."""
     return max(1, chunk_bytes // (8 * max(num_columns, 1)))
 
 
@@ -180,15 +178,15 @@ def _in_parts(texts: RowTexts, max_rows: int) -> Iterator[RowTexts]:
 
 
 def _has_others(texts: RowTexts, known: Collection[str]) -> bool:
-    """Whether rows have keys that are not known, where not all of the known ones are parsed."""
+    """Whether rows have unknown keys."""
     found = set(keys_of(texts.lines, top_level=True)) - {name.encode() for name in known}
     return any(json.loads(b'"%b"' % key) not in known for key in found)  # a key may be written in several ways
 
 
 def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ignore", "error"]) -> pa.Table | None:
-    """Arrow's reading of the rows, or None where it cannot be trusted or finds a fault.
+    """The rows as parsed by Arrow, or None where it cannot be trusted or finds an error.
 
-    `others` says what becomes of keys without a type. To infer theirs makes a column of each, so these must have been counted.
+    `others` says what to do with keys without a type. "infer" makes a column of each, so count them before.
     """
     lines = texts.lines
     if texts.column is None and lines.count(b"\n{") + lines.startswith(b"{") != texts.count:
@@ -220,7 +218,7 @@ def _parse(texts: RowTexts, types: Types | None, *, others: Literal["infer", "ig
 
 
 def _depth(lines: bytes) -> int:
-    """How deeply the text is nested, or more (brackets in strings count)."""
+    """An upper bound of the nesting depth (brackets in strings count)."""
     brackets = np.frombuffer(lines.translate(None, _NOT_BRACKETS), dtype=np.uint8)
     if not brackets.size:
         return 0
@@ -239,7 +237,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _may_be_rounded(array: pa.Array, lines: bytes) -> bool:
-    """Whether integers may have lost digits, or numbers have become infinite, on their way to floats."""
+    """Whether integers may have lost digits, or numbers may have become infinite, as floats."""
     values = _leaves(array)
     if pa.types.is_float32(values.type):
         return bool(pc.any(pc.is_inf(values)).as_py())
@@ -262,7 +260,7 @@ def _leaf(kind: pa.DataType) -> pa.DataType:
 
 
 def _moment_type(array: pa.Array) -> pa.DataType:
-    """The type of texts: timestamps if all are ISO 8601, without a zone, or in UTC if each has one."""
+    """The type of strings: timestamps if all are ISO 8601, without a zone, or in UTC if each has one."""
     given = _leaves(array).drop_null()
     if len(given) and _DATE.match(given[0].as_py()):
         for moment in _MOMENTS:
@@ -278,36 +276,31 @@ def _with_leaf(kind: pa.DataType, leaf: pa.DataType) -> pa.DataType:
     return pa.list_(_with_leaf(kind.value_type, leaf)) if pa.types.is_list(kind) else leaf
 
 
-def _large(kind: pa.DataType) -> pa.DataType:
-    """Lists of series have 64-bit offsets."""
-    return pa.large_list(kind.value_type) if pa.types.is_list(kind) else kind
-
-
 def _shown(line: bytes) -> str:
     text = line[:64].decode("utf-8", "replace")
     return repr(text if len(line) <= 64 else text[:60] + "…")
 
 
-# JSON documents (`.json`): an array of objects, of lists or of numbers, or an object of equally long lists.
+# JSON documents (`.json`): an array of objects, of lists or of numbers, or an object of lists of the same length.
 #
 #     [{"a": 1}, {"a": 2}]      rows of columns, like JSON Lines
-#     [[1, 2, 3], [4, 5]]       a series a row, in the one column "sequence"
+#     [[1, 2, 3], [4, 5]]       one series per row, in the one column "sequence"
 #     [1, 2, 3]                 one series, in the one column "value"
-#     {"a": [1, 2], "b": [3, 4]}  the columns of a table, one behind the other
+#     {"a": [1, 2], "b": [3, 4]}  the columns of a table
 #
-# The document is read as a stream. Of an object, each column is read by a cursor of its own, so it is gone through once to
-# find where they begin. A position is a number of rows.
+# The document is read as a stream. Each column of an object is read by a cursor of its own, so the document is scanned once to find
+# where they begin. A position is a number of rows.
 
 NUMBER_COLUMN = "value"
 MAX_COLUMNS = 4096
 _INFLATION = 2
-_FIRST_ROWS = 100_000  # from which types are guessed: elements of two bytes are many to a megabyte
+_FIRST_ROWS = 100_000  # from which types are inferred: a megabyte has many elements of two bytes
 _NOTHING = Elements(b"", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What the document is: the arrays to read side by side, and where they begin."""
+    """The arrays to read side by side, and where they begin."""
 
     starts: dict[str | None, int]
     """The byte before the opening bracket of each column; the key is None for an array of objects."""
@@ -315,16 +308,13 @@ class _Layout:
     """Whether the one array is the whole document."""
 
 
-class JsonSource(Source):
+class JsonSource(FileSource):
     """One JSON document."""
 
-    path: Path
     typed = False
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self._rows = JsonRows(self)
 
     @cached_property
@@ -364,7 +354,7 @@ class JsonSource(Source):
             if len(starts) > min(MAX_COLUMNS, self.limits.columns):
                 raise SourceTooLargeError(
                     f"{self.path} is an object of more than {len(starts) - 1:,} keys; expected a table of columns. "
-                    "If it is one, give more --memory, or make it an array of objects."
+                    "If it is one, pass a larger memory=, or make it an array of objects."
                 )
             text.enter()
             if text.peek() == b"{":
@@ -403,7 +393,7 @@ class JsonSource(Source):
         start = self._layout.starts[column]
         return JsonText(open_text(self.path), self.label, start=start, entered=True, limits=self.limits, piece_bytes=piece_bytes)
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         text_bytes = max(chunk_bytes // _INFLATION, 1)
         if self._layout.whole:
             most = rows_of(chunk_bytes, len(self._first))
@@ -417,18 +407,14 @@ class JsonSource(Source):
             while (elements := text.take(max_bytes=text_bytes, max_count=max_rows)) is not None:
                 texts = _texts(elements, row, column)
                 row += elements.count
-                yield Weighed(partial(self._array_chunk, texts, schema, known), len(texts.lines))
+                yield SizedTask(partial(self._rows.chunk, texts, schema, known), len(texts.lines))
             text.finish()
 
-    def _array_chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str]) -> Chunk:
-        table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
-        return _chunk(table, texts.rows_before)
-
     def _read_columns(self, schema: pa.Schema | None, row: int, text_bytes: int) -> Iterator[Task]:
-        """Cursors side by side: the first column decides how many rows a chunk has."""
+        """One cursor per column; the first column determines how many rows a chunk has."""
         names = self._first.names if schema is None else schema.names
         with ExitStack() as stack:
-            # All cursors are open at a time, so each holds its share of what one may.
+            # All cursors are open at a time, so each holds its share.
             piece = max(1 << 10, PIECE_BYTES // len(self._layout.starts))
             cursors = {str(name): stack.enter_context(self._open(name, piece)) for name in self._layout.starts}
             for text in cursors.values():
@@ -440,7 +426,7 @@ class JsonSource(Source):
                 row += next(iter(parts.values())).count
 
     def _side_by_side(self, cursors: dict[str, JsonText], share: int) -> dict[str, Elements] | None:
-        """Equally many elements of each column; None at the end of all."""
+        """The same number of elements of each column; None at the end of all."""
         parts: dict[str, Elements] = {}
         count: int | None = None
         for name, text in cursors.items():
@@ -455,14 +441,10 @@ class JsonSource(Source):
         columns: dict[str, pa.ChunkedArray] = {}
         for one in texts:
             name = str(one.column)
-            table = (
-                self._rows.suggest(one, [name])
-                if schema is None
-                else self._rows.parse(one, pa.schema([schema.field(name)]), [name])
-            )
-            columns[name] = table.column(0)
+            asked = None if schema is None else pa.schema([schema.field(name)])
+            columns[name] = self._rows.parse(one, asked, [name]).column(0)
         names = self._first.names if schema is None else schema.names
-        return _chunk(pa.table({name: columns[name] for name in names}), row)
+        return row_chunk(pa.table({name: columns[name] for name in names}), row)
 
     def _refuse_lengths(self) -> NoReturn:
         lengths = {}
@@ -478,7 +460,7 @@ class JsonSource(Source):
 
     def _skip(self, text: JsonText, num_rows: int) -> None:
         if (found := text.skip(num_rows)) < num_rows:
-            raise SourceInvalidError(f"{self.path} has {found:,} rows, but {num_rows:,} were read of it before. It was changed.")
+            raise SourceInvalidError(f"{self.path} has {found:,} rows, but {num_rows:,} were read before. It was changed.")
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
@@ -497,13 +479,8 @@ def _texts(elements: Elements, row: int, column: str | None) -> RowTexts:
     return RowTexts(elements.lines, elements.count, row, column)
 
 
-def _chunk(table: pa.Table, row: int) -> Chunk:
-    end = row + table.num_rows
-    return Chunk(table, Place(row, row), Place(end, end))
-
-
 def _take_exactly(text: JsonText, count: int) -> Elements:
-    """`count` elements, or all that are left; with a count of 0, what should not be there."""
+    """`count` elements, or all that are left; with a count of 0, one that should not be there."""
     parts: list[Elements] = []
     missing = max(count, 1)
     while missing and (part := text.take(max_bytes=PIECE_BYTES, max_count=missing)) is not None:
@@ -512,25 +489,22 @@ def _take_exactly(text: JsonText, count: int) -> Elements:
     return Elements(b"\n".join(part.lines for part in parts), sum(part.count for part in parts))
 
 
-# JSON Lines (`.jsonl`, `.ndjson`): an object a line, or a list a line; compressed or not.
+# JSON Lines (`.jsonl`, `.ndjson`): one object or list per line; compressed or not.
 #
-# Objects of scalars are steps, objects with lists are whole series; a bare list is a series in the one column "sequence".
-# Keys that a row lacks are null. Keys that come up only behind the first block are an error: nothing is dropped silently.
+# Objects of scalars are steps, objects with lists are whole series; a bare list is a series in the one column "sequence". Keys that a
+# row lacks are null. Keys that first appear after the first block are an error: nothing is dropped silently.
 
 FIRST_BYTES = 1 << 20
 LIST_COLUMN = "sequence"
 
 
-class JsonLinesSource(Source):
+class JsonLinesSource(FileSource):
     """One file of JSON Lines. A position is a byte of the decoded text."""
 
-    path: Path
     typed = False
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self.num_positions = None if is_compressed(path) else self.num_bytes
         self._rows = JsonRows(self)
 
@@ -539,10 +513,10 @@ class JsonLinesSource(Source):
 
     @cached_property
     def _first(self) -> pa.Schema:
-        # Blocks end with a line break, so a last line without one would be left out if only one were looked at.
+        # Blocks end with a line break, so a last line without one is in a block of its own.
         lines: list[bytes] = []
         count = num_bytes = 0
-        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+        with closing(self._texts(RowLocation(), FIRST_BYTES)) as blocks:
             for texts, _, _ in blocks:
                 lines.append(texts.lines)
                 count += texts.count
@@ -558,21 +532,21 @@ class JsonLinesSource(Source):
 
     @cached_property
     def _column(self) -> str | None:
-        """The name of the one column if lines are lists and not objects; told by the first line."""
+        """The name of the one column if lines are lists and not objects, as the first line shows."""
         with closing(self._blocks(0, FIRST_BYTES)) as blocks:
             first = next((line for block in blocks if (line := block.data.lstrip())), b"")
         return LIST_COLUMN if first.startswith(b"[") else None
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Generator[Task, None, None]:
         known = self._first.names
         most = rows_of(chunk_bytes, len(known))
         with closing(self._texts(start, max(chunk_bytes // _INFLATION, 1), most)) as blocks:
             for texts, begin, end in blocks:
-                yield Weighed(partial(self._chunk, texts, schema, known, begin, end), len(texts.lines))
+                yield SizedTask(partial(self._chunk, texts, schema, known, begin, end), len(texts.lines))
 
     def _texts(
-        self, start: Place, block_bytes: int, max_rows: int | None = None
-    ) -> Generator[tuple[RowTexts, Place, Place], None, None]:
+        self, start: RowLocation, block_bytes: int, max_rows: int | None = None
+    ) -> Generator[tuple[RowTexts, RowLocation, RowLocation], None, None]:
         column = self._column
         row = start.row
         with closing(self._blocks(start.position, block_bytes)) as blocks:
@@ -581,27 +555,26 @@ class JsonLinesSource(Source):
                     lines = [text for line in part.data.split(b"\n") if (text := line.strip())]
                     if lines:
                         texts = RowTexts(b"\n".join(lines), len(lines), row, column)
-                        yield texts, Place(row, part.begin), Place(row + len(lines), part.end)
+                        yield texts, RowLocation(row, part.begin), RowLocation(row + len(lines), part.end)
                         row += len(lines)
 
-    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+    def _blocks(self, start: int, block_bytes: int) -> Generator[LineBlock, None, None]:
         with closing(open_text(self.path)) as text:
             yield from line_blocks(
                 text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
             )
 
-    def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: Place, end: Place) -> Chunk:
-        table = self._rows.suggest(texts, known) if schema is None else self._rows.parse(texts, schema, known)
-        return Chunk(table, begin, end)
+    def _chunk(self, texts: RowTexts, schema: pa.Schema | None, known: list[str], begin: RowLocation, end: RowLocation) -> Chunk:
+        return Chunk(self._rows.parse(texts, schema, known), begin, end)
 
     def find_misfit(self, column: str, kind: pa.DataType) -> tuple[int, str] | None:
         """The first row (from 1) and text of `column` that is not of this type. Reads the file again: errors may be slow."""
-        with closing(self._texts(Place(), FIRST_BYTES)) as blocks:
+        with closing(self._texts(RowLocation(), FIRST_BYTES)) as blocks:
             found = (self._rows.find_misfit(texts, column, kind) for texts, _, _ in blocks)
             return next((one for one in found if one is not None), None)
 
 
-def _parts(block: Block, max_lines: int | None) -> Iterator[Block]:
+def _parts(block: LineBlock, max_lines: int | None) -> Iterator[LineBlock]:
     """The block in parts of at most `max_lines` lines: short rows of a wide table take more memory than their text."""
     if max_lines is None or block.data.count(b"\n") < max_lines:
         yield block
@@ -610,7 +583,7 @@ def _parts(block: Block, max_lines: int | None) -> Iterator[Block]:
     for end in _line_ends(block.data):
         count += 1
         if count == max_lines or end == len(block.data):
-            yield Block(block.data[begin:end], block.begin + begin, block.begin + end)
+            yield LineBlock(block.data[begin:end], block.begin + begin, block.begin + end)
             begin, count = end, 0
 
 

@@ -1,8 +1,7 @@
-"""A JSON document as a stream of text: a cursor that is never given the whole of it.
+"""JSON text: `JsonText` is a cursor over a document of any size, `InferTypes` and `BuildColumns` parse rows one by one, exactly.
 
-It stands between the bytes of a file and the readers of `.json` and `meta.json`. The law: memory is bounded by what is
-asked for plus one element, and every element of an array comes out once, as the text it is in the file. Elements are cut
-by their brackets alone; whether their text is JSON is for the parser to say.
+The memory of a cursor is bounded by what is requested plus one element. Elements of an array are split by their brackets alone;
+whether their text is JSON is checked by the parser.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import codecs
 import json
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
@@ -22,7 +20,7 @@ import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import MOST, Limits
+from stoker.store.formats.base import MAX_LIMITS, ReadLimits
 from stoker.store.formats.text import MAX_LINE_BYTES, Readable
 
 PIECE_BYTES = 256 << 10
@@ -33,18 +31,18 @@ _ESCAPE = re.compile(rb"\\.", re.DOTALL)
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, where a key that comes twice is an error and not a value lost."""
+    """A JSON object; a repeated key is an error."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
     return found
 
 
 def keys_of(text: bytes, *, top_level: bool = False) -> Iterator[bytes]:
-    """The keys of all objects in some JSON, as they are written, some of them more than once; or those of the outermost objects.
+    """The keys of all objects in some JSON (or of the outermost objects), as they are written, with repetitions.
 
-    They are found by their colons alone, in linear time: a parser that makes a column of each must not be given too many.
+    They are found by their colons alone, in linear time: a parser that makes a column of each must not get too many.
     """
     plain = _ESCAPE.sub(b"xx", text) if b"\\" in text else text
     codes = np.frombuffer(plain, dtype=np.uint8)
@@ -73,17 +71,17 @@ _MARKS[ord(",")] = True
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Neighbouring elements of an array: their texts, one a line, and how many there are."""
+    """Neighbouring elements of an array: their texts, one per line, and their number."""
 
     lines: bytes
     count: int
 
 
 class JsonText:
-    """A cursor over a JSON document, from byte `start` on; `entered` says that an array begins there, to step into.
+    """A cursor over a JSON document, from byte `start` on; with `entered`, it steps into the array that begins there.
 
-    `label` names the document in messages. Of the text, about `piece_bytes` are held at a time, and more only for one value or
-    element that is larger, up to `limits`. The file is closed with the cursor.
+    `label` names the document in messages. About `piece_bytes` of the text are held at a time, and more only for a larger value or
+    element, up to `limits`. The file is closed with the cursor.
     """
 
     def __init__(
@@ -93,7 +91,7 @@ class JsonText:
         *,
         start: int = 0,
         entered: bool = False,
-        limits: Limits = MOST,
+        limits: ReadLimits = MAX_LIMITS,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         self._file = file
@@ -134,7 +132,7 @@ class JsonText:
         self.position += num_bytes
 
     def _pull(self) -> bytes:
-        """Hold one piece more, as large as what is held: that keeps a huge value linear. Nothing at the end of the document."""
+        """Hold one piece more, as large as what is held: that keeps a huge value linear in time. Nothing at the end."""
         piece = b"" if self._at_end else self._file.read(max(self._piece_bytes, len(self._held)))
         self._at_end = not piece
         self._held += piece
@@ -176,19 +174,19 @@ class JsonText:
                 if self._at_end or not isinstance(error, json.JSONDecodeError):
                     self._fail(str(error))
                 value, end = None, len(text)
-            # A number near the end of what is held may go on behind it: "1" may become "1e+5".
+            # A number near the end of what is held may continue after it: "1" may become "1e+5".
             if end + _NUMBER_TAIL < len(text) or self._at_end:
                 self._drop(len(text[:end].encode()))
                 return value
             if len(self._held) > self._max_value:
                 raise SourceTooLargeError(
                     f"{self._label} has a value of more than {readable_bytes(self._max_value)} at byte {self.position + 1:,}. "
-                    "Check the file, or give more --memory."
+                    "Check the file, or pass a larger memory=."
                 )
             self._pull()
 
     def _decoded(self) -> str:
-        """What is held as text; a character that is cut by the end of it is left out."""
+        """What is held, as a string; a character that is cut at its end is left out."""
         try:
             return codecs.getincrementaldecoder("utf-8")().decode(self._held, final=self._at_end)
         except UnicodeDecodeError as error:
@@ -212,7 +210,7 @@ class JsonText:
         self._scan = _Scan()
 
     def take(self, *, max_bytes: int, max_count: int | None = None) -> Elements | None:
-        """The next elements of the array entered, at least one; None behind the last, when the cursor is behind the array."""
+        """The next elements of the array entered, at least one; None after the last, when the cursor is behind the array."""
         scan = self._scan
         while scan.end < 0 and not (scan.commas.size and (scan.seen >= max_bytes or scan.commas.size >= (max_count or np.inf))):
             self._look_on()
@@ -235,7 +233,7 @@ class JsonText:
         return elements
 
     def _look_on(self) -> None:
-        """Scan the next piece of what is held, or of what follows."""
+        """Scan the next piece."""
         scan = self._scan
         if scan.seen == len(self._held) and not self._pull():
             total = self.position + len(self._held)
@@ -245,16 +243,16 @@ class JsonText:
         if not scan.commas.size and scan.seen > self._max_element:
             raise SourceTooLargeError(
                 f"{self._label} has an element of more than {readable_bytes(self._max_element)} at byte {self.position + 1:,}. "
-                "Check the file, or give more --memory."
+                "Check the file, or pass a larger memory=."
             )
         fault = scan.look(self._held[scan.seen : scan.seen + PIECE_BYTES])
         if fault >= 0:
             raise SourceInvalidError(
-                f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a text."
+                f"{self._label} is not valid JSON at byte {self.position + fault + 1:,}: a line break inside a string."
             )
 
     def skip(self, max_count: int | None = None) -> int:
-        """Step over some or all elements of the array entered; how many there were."""
+        """Step over some or all elements of the array entered; returns their number."""
         count = 0
         while max_count is None or count < max_count:
             elements = self.take(max_bytes=PIECE_BYTES, max_count=None if max_count is None else max_count - count)
@@ -265,7 +263,7 @@ class JsonText:
 
 
 class _Scan:
-    """What is known of the held text of an array: where its commas are, and its end."""
+    """The positions of the commas and of the end of an array in the held text."""
 
     def __init__(self) -> None:
         self.commas: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -278,7 +276,7 @@ class _Scan:
         self._escaped = False
 
     def look(self, piece: bytes) -> int:
-        """Scan the text behind what was seen; returns the place of a line break inside a string, or -1."""
+        """Scan the next piece of text; returns the position of a line break inside a string, or -1."""
         start, self.seen = self.seen, self.seen + len(piece)
         if self._escaped:
             piece = b"x" + piece[1:]
@@ -316,7 +314,7 @@ class _Scan:
 
 
 def _texts(held: bytes, cuts: npt.NDArray[np.int64]) -> Elements:
-    """The texts between cuts, one a line: line breaks inside an element are only layout."""
+    """The texts between cuts, one per line: line breaks inside an element are only layout."""
     flat = held[: int(cuts[-1])]
     if b"\n" in flat:
         flat = flat.replace(b"\n", b" ")
@@ -329,22 +327,29 @@ def _shown(text: bytes) -> str:
     return repr(text.decode("utf-8", "replace"))
 
 
-# JSON values one by one, in Python: slow and exact, for rows that Arrow's parser cannot be given, and to find faults.
+# Rows one by one, in Python: slow and exact, for rows that Arrow cannot parse, and to find errors.
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_FLOAT32_MAX = 3.4028235677973366e38  # what rounds to infinity from here on
-_WORDS: dict[type, str] = {bool: "a boolean", int: "an integer", float: "a number", str: "text", list: "a list", dict: "an object"}
+_FLOAT32_MAX = 3.4028235677973366e38  # from here on, numbers round to infinity
+_WORDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
 
 
-class Misfit(Exception):
-    """A value that its column cannot hold; `wider` says that another type could hold it and all before it."""
+class JsonTypeError(Exception):
+    """A value that its column cannot hold; `wider` says that another type could hold it and all values before it."""
 
     def __init__(self, column: str, value: Any, expected: str, *, wider: bool = False) -> None:
         text = value.text if isinstance(value, Number) else json.dumps(value, ensure_ascii=False)
         self.found = text if len(text) <= 64 else text[:60] + "…"
         super().__init__(f"{column}: {self.found}")
         self.column = column
-        self.expected = expected.replace("double", "float64").replace("string", "text")
+        self.expected = expected.replace("double", "float64").replace("string", "a string")
         self.wider = wider
 
 
@@ -363,23 +368,11 @@ class Number(float):
 
 
 def load(line: bytes, column: str | None) -> Any:
-    """One row: an object, made of the bare value where the one `column` is named."""
+    """One row as an object; a bare value becomes an object with the key `column`."""
     value = json.loads(line.decode(), object_pairs_hook=unique, parse_float=Number)
     if _SURROGATE.search(line):
-        json.dumps(value, ensure_ascii=False).encode()  # half a character is not Unicode text
+        json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is not Unicode
     return value if column is None else {column: value}
-
-
-class RowReader(ABC):
-    """Takes rows one by one."""
-
-    @abstractmethod
-    def add(self, row: Any) -> None:
-        """Take one row; raises `Misfit` or `ValueError` if it does not fit."""
-
-    @abstractmethod
-    def finish(self) -> dict[str, Any]:
-        """What came of all rows, by column."""
 
 
 def _object(row: Any) -> dict[str, Any]:
@@ -388,20 +381,22 @@ def _object(row: Any) -> dict[str, Any]:
     return row
 
 
-class Guess(RowReader):
+class InferTypes:
     """The types that hold all rows; where there is none, the type of the first."""
 
     def __init__(self) -> None:
         self._types: dict[str, pa.DataType] = {}
 
     def add(self, row: Any) -> None:
+        """Add one row."""
         self._types = merge_types(self._types, {name: _type_of(value) for name, value in _object(row).items()})
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, pa.DataType]:
+        """The types by column."""
         return dict(self._types)
 
 
-class Build(RowReader):
+class BuildColumns:
     """Arrays of given types; keys that are not known are refused."""
 
     def __init__(self, types: Mapping[str, pa.DataType], known: Collection[str] | None) -> None:
@@ -410,6 +405,7 @@ class Build(RowReader):
         self._values: dict[str, list[Any]] = {name: [] for name in types}
 
     def add(self, row: Any) -> None:
+        """Add one row; raises `JsonTypeError` or `ValueError` if it does not fit."""
         row = _object(row)
         if self._known is not None and (extra := [name for name in row if name not in self._known]):
             raise ValueError(f"it has the key {extra[0]!r}, which the first rows of the file do not have")
@@ -420,12 +416,13 @@ class Build(RowReader):
             check(name, value, kind)
             self._values[name].append(value)
 
-    def finish(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, pa.Array]:
+        """The arrays by column."""
         return {name: arrow_array(values, self._types[name]) for name, values in self._values.items()}
 
 
 def storage_type(kind: pa.DataType) -> pa.DataType:
-    """The type that Arrow's parser reads before values are cast to `kind`: times as text, so that time zones are not dropped."""
+    """The type to parse before values are cast to `kind`: times as strings, so that time zones are not dropped."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(storage_type(kind.value_type))
     if pa.types.is_temporal(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
@@ -439,14 +436,14 @@ def arrow_array(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def check(column: str, value: Any, kind: pa.DataType) -> None:
-    """Raise `Misfit` if a value cannot be held by this type without loss."""
+    """Raise `JsonTypeError` if a value cannot be held by this type without loss."""
     if value is None:
         return
     if pa.types.is_null(kind):
-        raise Misfit(column, value, "null", wider=True)
+        raise JsonTypeError(column, value, "null", wider=True)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         if not isinstance(value, list):
-            raise Misfit(column, value, "a list")
+            raise JsonTypeError(column, value, "a list")
         for one in value:
             check(column, one, kind.value_type)
     elif pa.types.is_boolean(kind):
@@ -454,7 +451,11 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
     elif pa.types.is_integer(kind):
         _check_integer(column, value, kind)
     elif pa.types.is_floating(kind):
-        _check_float(column, value, kind)
+        _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
+        if isinstance(value, int) and not _exact(value):
+            raise JsonTypeError(column, value, f"{kind}, which cannot hold all its digits")
+        if pa.types.is_float32(kind) and math.isfinite(value) and abs(value) >= _FLOAT32_MAX:
+            raise JsonTypeError(column, value, f"{kind}, for which it is too large")
     elif pa.types.is_struct(kind):
         _require(isinstance(value, dict), column, value, kind)
     else:
@@ -463,28 +464,20 @@ def check(column: str, value: Any, kind: pa.DataType) -> None:
 
 def _require(fits: bool, column: str, value: Any, kind: pa.DataType) -> None:
     if not fits:
-        raise Misfit(column, value, str(kind))
+        raise JsonTypeError(column, value, str(kind))
 
 
 def _check_integer(column: str, value: Any, kind: pa.DataType) -> None:
     _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
     if isinstance(value, float):
-        raise Misfit(column, value, str(kind), wider=kind == pa.int64())
+        raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64())
     low, high = (
         (-(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1)
         if pa.types.is_signed_integer(kind)
         else (0, (1 << kind.bit_width) - 1)
     )
     if not low <= value <= high:
-        raise Misfit(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
-
-
-def _check_float(column: str, value: Any, kind: pa.DataType) -> None:
-    _require(isinstance(value, int | float) and not isinstance(value, bool), column, value, kind)
-    if isinstance(value, int) and not _exact(value):
-        raise Misfit(column, value, f"{kind}, which cannot hold all its digits")
-    if pa.types.is_float32(kind) and math.isfinite(value) and abs(value) >= _FLOAT32_MAX:
-        raise Misfit(column, value, f"{kind}, for which it is too large")
+        raise JsonTypeError(column, value, str(kind), wider=kind == pa.int64() and _exact(value))
 
 
 def _exact(value: int) -> bool:

@@ -1,6 +1,7 @@
-"""The header of a `.npy` file, parsed strictly: plain numbers of known size, and exactly as many bytes as it declares.
+"""NumPy files: `NpySource` reads `.npy` arrays by position, `NpzSource` streams the arrays of `.npz` archives side by side.
 
-No code ever runs: object arrays are refused by their dtype, before any value is read.
+Headers are parsed strictly: plain numbers of known size, and exactly as many bytes as declared. No code ever runs: object arrays are
+refused by their dtype, before any value is read.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.lib import format as npy_format
 
+from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError, SourceTooLargeError, StokerError
-from stoker.store.formats.base import Chunk, Place, Source, Task, decoding, read_fully
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, read_fully, row_chunk
 
 MAX_HEADER_BYTES = 64 << 10
 _NUMBERS = frozenset("b1 i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8".split())
 _TIME_UNITS = frozenset({"s", "ms", "us", "ns"})
 _REFUSED = {
     "O": "Python objects, which could run code",
-    "U": "texts",
-    "S": "texts",
+    "U": "strings",
+    "S": "strings",
     "V": "records",
     "c": "complex numbers",
 }
@@ -38,7 +40,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header says: the type as it is in the file, the shape, and where values begin."""
+    """The type as it is in the file, the shape, and where values begin."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -71,7 +73,7 @@ class Header:
 
 
 def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
-    """Parse the header at the begin of `file`, which has `num_bytes` in all."""
+    """Parse the header at the start of `file`, which has `num_bytes` in total."""
     magic = file.read(npy_format.MAGIC_LEN)
     if magic[:6] != npy_format.MAGIC_PREFIX or len(magic) < npy_format.MAGIC_LEN:
         raise SourceInvalidError(f"{label} is not a .npy file: it begins with {magic[:6]!r}, expected {npy_format.MAGIC_PREFIX!r}.")
@@ -95,7 +97,7 @@ def read_header(file: BinaryIO, num_bytes: int, label: str) -> Header:
     parse: Any = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
     try:
         shape, fortran_order, dtype = parse(io.BytesIO(prefix + text), max_header_size=MAX_HEADER_BYTES)
-    except Exception as error:  # NumPy's parser lets many kinds through, SyntaxError and RecursionError among them
+    except Exception as error:  # NumPy's parser raises many kinds, SyntaxError and RecursionError among them
         raise SourceInvalidError(
             f"{label} has a damaged .npy header: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
@@ -113,7 +115,7 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
                 f"{label} holds {dtype}; times are read in s, ms, us or ns. Save it again with .astype('datetime64[ns]')."
             )
     elif dtype.str[1:] not in _NUMBERS or dtype.names is not None or dtype.subdtype is not None:
-        what = _REFUSED.get(dtype.kind, "no plain numbers")
+        what = _REFUSED.get(dtype.kind, "values that are not plain numbers")
         raise SourceInvalidError(
             f"{label} holds {what} (dtype {str(dtype)[:60]}); expected numbers. Save it again as float32, int64 or the like."
         )
@@ -121,7 +123,7 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
         raise SourceInvalidError(f"{label} has a damaged .npy header: shape {shape}.")
     expected = header.offset + header.values_bytes
     if num_bytes != expected:
-        state = "cut off" if num_bytes < expected else "longer than it says"
+        state = "cut off" if num_bytes < expected else "longer than declared"
         raise SourceInvalidError(
             f"{label} is {state}: {num_bytes:,} bytes found, {expected:,} expected for {dtype} {shape}. Fetch or make it again."
         )
@@ -133,8 +135,8 @@ def _check(header: Header, num_bytes: int, label: str) -> None:
         raise SourceEmptyError(f"{label} has the shape {shape}, so it holds no value.")
 
 
-def to_arrow(values: np.ndarray[Any, Any], label: str) -> pa.Array:
-    """One axis of values, of either byte order, as an Arrow array with the same bits; NaT becomes null."""
+def to_arrow(values: Array, label: str) -> pa.Array:
+    """A 1-D array of either byte order as an Arrow array with the same bits; NaT becomes null."""
     native = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     if native.dtype.kind == "b":
         if native.size and int(native.view(np.uint8).max()) > 1:
@@ -145,34 +147,26 @@ def to_arrow(values: np.ndarray[Any, Any], label: str) -> pa.Array:
     return pa.Array.from_buffers(pa.from_numpy_dtype(native.dtype), native.size, [None, pa.py_buffer(native)])
 
 
-def to_lists(values: np.ndarray[Any, Any], label: str) -> pa.Array:
-    """Two axes of values: one list a row."""
+def to_lists(values: Array, label: str) -> pa.Array:
+    """A 2-D array as one list per row."""
     rows, width = values.shape
     offsets = np.arange(rows + 1, dtype=np.int64) * width
     return pa.LargeListArray.from_arrays(pa.array(offsets), to_arrow(values.reshape(-1), label))
 
 
-# `.npy` arrays, read in parts by position.
-#
-# One axis is one series of steps, in the column "value". Two axes are a series a row, as lists in the column "value"; or,
-# with `wide`, a table whose columns "c0", "c1", … are the second axis. Bits come out as they are in the file.
+# `.npy`: a 1-D array is one series of steps, in the column "value". A 2-D array has one series per row, as lists in the column "value";
+# or, with `wide`, it is a table whose columns "c0", "c1", … are the second axis. Bits are kept as they are in the file.
 
 COLUMN = "value"
 MAX_COLUMNS = 1 << 20
 
 
-class NpySource(Source):
+class NpySource(FileSource):
     """One `.npy` file. A position is a number of rows."""
 
-    path: Path
-
     def __init__(self, path: Path, name: str, *, wide: bool = False) -> None:
-        self.path = path
-        self.name = name
+        super().__init__(path, name)
         self.wide = wide
-        self.num_bytes = path.stat().st_size
-        if self.num_bytes == 0:
-            raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     @cached_property
     def _header(self) -> Header:
@@ -181,13 +175,10 @@ class NpySource(Source):
 
     @property
     def num_rows(self) -> int:
-        """Rows by the file's own account."""
+        """Rows according to the header."""
         return self._header.rows
 
-    @property
-    def num_positions(self) -> int:  # type: ignore[override]
-        """Positions are rows."""
-        return self.num_rows
+    num_positions = num_rows
 
     @property
     def _is_table(self) -> bool:
@@ -204,7 +195,7 @@ class NpySource(Source):
             return pa.schema([(f"c{i}", value) for i in range(width)])
         return pa.schema([(COLUMN, value if len(self._header.shape) == 1 else pa.large_list(value))])
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         header = self._header
         wanted = [int(name[1:]) for name in schema.names] if schema is not None and self._is_table else None
         step = max(1, chunk_bytes // max(header.row_bytes, 1))
@@ -220,9 +211,9 @@ class NpySource(Source):
             else:
                 numbers = range(self._header.shape[1]) if wanted is None else wanted
                 table = pa.table({f"c{c}": to_arrow(values[:, i], self.label) for i, c in enumerate(numbers)})
-        return Chunk(table, Place(begin, begin), Place(end, end))
+        return row_chunk(table, begin)
 
-    def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> np.ndarray[Any, Any]:
+    def _read_rows(self, begin: int, end: int, wanted: list[int] | None) -> Array:
         header = self._header
         with self.path.open("rb") as file:
             if len(header.shape) == 2 and header.fortran_order:
@@ -231,8 +222,8 @@ class NpySource(Source):
         values = np.frombuffer(data, dtype=header.dtype).reshape(end - begin, *header.shape[1:])
         return values if wanted is None else values[:, wanted]
 
-    def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> np.ndarray[Any, Any]:
-        """Rows of an array whose columns lie one behind the other."""
+    def _read_by_column(self, fd: int, begin: int, end: int, columns: range | list[int]) -> Array:
+        """Rows of an array in Fortran order."""
         header = self._header
         size = header.dtype.itemsize
         values = np.empty((end - begin, len(columns)), dtype=header.dtype)
@@ -247,32 +238,19 @@ class NpySource(Source):
         return data
 
 
-# `.npz` archives: each array is a column, and all are streamed side by side.
-#
-# Arrays of one axis are steps; beside arrays of two axes, which are a series a row, they are a value a series. Archives are
-# hostile input: a member must hold exactly the bytes that its own header declares, so nothing is unpacked beyond that.
+# `.npz`: each array is a column. 1-D arrays are steps; beside 2-D arrays, which have one series per row, they have one value per series.
+# Archives may be hostile: a member must hold exactly the bytes that its own header declares, so nothing is unpacked beyond that.
 
 MAX_MEMBERS = 4096
 MAX_FORTRAN_BYTES = 256 << 20
 _END_RECORD = struct.Struct("<4s4H2LH")
 _MANY = 0xFFFF
-"""Stands for a number that does not fit."""
+"""Stands for a count that does not fit."""
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
-Array = np.ndarray[Any, Any]
 
-
-class NpzSource(Source):
+class NpzSource(FileSource):
     """One `.npz` archive. A position is a number of rows."""
-
-    path: Path
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
-        if self.num_bytes == 0:
-            raise SourceEmptyError(f"{path} is empty (0 bytes). Remove it, or leave it out of the pattern.")
 
     @contextmanager
     def _archive(self) -> Iterator[zipfile.ZipFile]:
@@ -299,7 +277,7 @@ class NpzSource(Source):
             self._check_directory(len(members))
             most = min(MAX_MEMBERS, self.limits.columns)
             if len(members) > most:
-                more = " Give more --memory." if most < MAX_MEMBERS else ""
+                more = " Pass a larger memory=." if most < MAX_MEMBERS else ""
                 raise SourceTooLargeError(f"{self.path} holds {len(members):,} arrays; at most {most:,} can be read.{more}")
             for member in members:
                 column = member.filename.removesuffix(".npy")
@@ -320,7 +298,7 @@ class NpzSource(Source):
         return headers
 
     def _check_directory(self, found: int) -> None:
-        """Compare the number of members with that in the archive's last record, so that none is lost unseen."""
+        """Compare the number of members with that in the last record of the archive, so that none is lost unnoticed."""
         with self.path.open("rb") as file:
             file.seek(max(0, self.num_bytes - _END_RECORD.size))
             record = file.read()
@@ -337,18 +315,15 @@ class NpzSource(Source):
 
     @property
     def num_rows(self) -> int:
-        """Rows by the archive's own account."""
+        """Rows according to the headers."""
         return next(iter(self._headers.values())).rows
 
-    @property
-    def num_positions(self) -> int:  # type: ignore[override]
-        """Positions are rows."""
-        return self.num_rows
+    num_positions = num_rows
 
     def schema(self) -> pa.Schema:
         return pa.schema([(name, _type(header)) for name, header in self._headers.items()])
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         headers = self._headers
         names = list(headers) if schema is None else schema.names
         step = max(1, chunk_bytes // max(1, sum(headers[name].row_bytes for name in names)))
@@ -367,8 +342,7 @@ class NpzSource(Source):
         columns = {}
         for name, values in arrays.items():
             columns[name] = (to_lists if values.ndim == 2 else to_arrow)(values, self._of(f"{name}.npy"))
-        end = row + len(next(iter(arrays.values())))
-        return Chunk(pa.table(columns), Place(row, row), Place(end, end))
+        return row_chunk(pa.table(columns), row)
 
     def _rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
         """Parts of `step` rows. With the last one the checksum of the member is compared."""
@@ -386,12 +360,12 @@ class NpzSource(Source):
                 yield np.frombuffer(data, dtype=header.dtype).reshape(count, *header.shape[1:])
 
     def _fortran_rows(self, file: Any, name: str, start: int, step: int) -> Iterator[Array]:
-        """An array whose columns lie one behind the other has no row before its last column is read: it is held whole."""
+        """An array in Fortran order has no complete row before its last column is read: it is held in memory."""
         header = self._headers[name]
         if header.values_bytes > MAX_FORTRAN_BYTES:
             raise SourceTooLargeError(
                 f"{self._of(f'{name}.npy')} is in Fortran order and has {header.values_bytes:,} bytes; "
-                f"at most {MAX_FORTRAN_BYTES:,} can be turned. Save it with np.ascontiguousarray, or as a .npy file."
+                f"at most {MAX_FORTRAN_BYTES:,} can be transposed. Save it with np.ascontiguousarray, or as a .npy file."
             )
         whole = np.frombuffer(self._take(file, name, header.values_bytes), dtype=header.dtype).reshape(header.shape, order="F")
         for row in range(start, header.rows, step):

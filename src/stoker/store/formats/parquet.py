@@ -1,17 +1,16 @@
-"""Parquet: row groups decoded page by page, page checksums verified where they are written."""
+"""Parquet: row groups are decoded page by page; page checksums are verified where they exist."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property, partial
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stoker._text import readable_bytes
 from stoker.errors import SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, Place, Source, Task, decoding
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, Task, decoding, row_chunk
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _TEXT_WIDTH = 16
@@ -19,15 +18,8 @@ _PAGE_SHARE = 2  # a page of every column is held while a row group is read, so 
 _BUFFER_BYTES = 1 << 18  # a column is read in parts of this size, not a row group at a time
 
 
-class ParquetSource(Source):
+class ParquetSource(FileSource):
     """One Parquet file. A position is a number of rows."""
-
-    path: Path
-
-    def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
 
     @cached_property
     def _metadata(self) -> pq.FileMetaData:
@@ -36,7 +28,7 @@ class ParquetSource(Source):
             return pq.read_metadata(self.path)
 
     def _refuse_footer(self) -> None:
-        """The footer describes every column of every row group, and takes many times its size when it is decoded."""
+        """Refuse a large footer: decoded, it takes many times its size."""
         with self.path.open("rb") as file:
             file.seek(max(0, self.num_bytes - 8))
             found = int.from_bytes(file.read(4), "little")
@@ -44,17 +36,15 @@ class ParquetSource(Source):
         if most < found <= self.num_bytes:
             raise SourceTooLargeError(
                 f"{self.path} has a footer of {readable_bytes(found)}; at most {readable_bytes(most)} can be read. "
-                "Give more --memory, or write the file with fewer columns or larger row groups."
+                "Pass a larger memory=, or write the file with fewer columns or larger row groups."
             )
 
     @property
     def num_rows(self) -> int:
-        """Rows by the file's own account."""
+        """Rows according to the footer."""
         return int(self._metadata.num_rows)
 
-    @property
-    def num_positions(self) -> int:  # type: ignore[override]
-        return self.num_rows
+    num_positions = num_rows
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -64,12 +54,12 @@ class ParquetSource(Source):
         with decoding(self.path, "Parquet"):
             return self._metadata.schema.to_arrow_schema()
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         names = self.schema().names if schema is None else schema.names
         if len(names) > (most := self.limits.columns // _PAGE_SHARE):
             raise SourceTooLargeError(
-                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this --memory. "
-                "Give more, or name fewer with --columns."
+                f"{self.path} has {len(names):,} columns to read; at most {most:,} can be read with this memory=. "
+                "Pass a larger one, or fewer columns=[...]."
             )
         with decoding(self.path, "Parquet"):
             # Texts come as dictionaries: they are few, repeated, and far smaller that way.
@@ -107,12 +97,12 @@ class ParquetSource(Source):
             part = batch.slice(begin - row)
             row += batch.num_rows
             if part.num_rows:
-                yield Chunk(pa.Table.from_batches([part]).select(names), Place(begin, begin), Place(row, row))
+                yield row_chunk(pa.Table.from_batches([part]).select(names), begin)
         if row != end:
             raise SourceInvalidError(f"{self.path} is damaged: row group {group + 1} ends at row {row:,}, but {end:,} is expected.")
 
     def _row_bytes(self, file: pq.ParquetFile, group: int, names: list[str]) -> int:
-        """Bytes a row takes once decoded. The size in the footer is that before RLE is undone: it says only what texts take."""
+        """Bytes of a decoded row. The size in the footer is that before RLE decoding: it is right for strings only."""
         metadata = self._metadata.row_group(group)
         num_rows = max(int(metadata.num_rows), 1)
         fields = [self._schema.field(name) for name in names]
@@ -124,7 +114,7 @@ class ParquetSource(Source):
 
     def _list_bytes(self, file: pq.ParquetFile, group: int, names: set[str]) -> int:
         """Bytes of all values in list columns, from their counts."""
-        # Asked for the counts of a damaged column, Arrow ends the process; asked for a row of it, it raises: so that first.
+        # For the counts of a damaged column Arrow ends the process; for a row of it, it raises: so read a row first.
         next(file.iter_batches(1, row_groups=[group], columns=sorted(names)), None)
         metadata, schema = self._metadata.row_group(group), self._metadata.schema
         columns = [metadata.column(i) for i in range(metadata.num_columns) if _is_part(schema.column(i).path, names)]
@@ -132,7 +122,7 @@ class ParquetSource(Source):
 
 
 def _width(kind: pa.DataType) -> int:
-    """Bytes of one value; of texts and lists, those beside their content."""
+    """Bytes of one value; of strings and lists, without their content."""
     try:
         return max(int(kind.bit_width) // 8, 1)
     except ValueError:
@@ -140,7 +130,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _is_part(path: str, names: set[str]) -> bool:
-    """Whether a column of the file is, or lies below, one of the named columns; names may have dots of their own."""
+    """Whether a column of the file is, or is nested in, one of the named columns; names may contain dots."""
     parts = path.split(".")
     return any(".".join(parts[:i]) in names for i in range(1, len(parts) + 1))
 

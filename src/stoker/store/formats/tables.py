@@ -1,4 +1,4 @@
-"""Tables in memory: pandas, polars, Arrow, NumPy, and other stores, all seen as Arrow tables."""
+"""Tables in memory as sources: dicts, lists and arrays, stores, pandas, polars, and all else that exports Arrow streams."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from stoker.errors import OptionError, SourceInvalidError, StokerError
-from stoker.store.formats.base import Chunk, Place, Source, Task
+from stoker.store.formats.base import DataSource, RowLocation, Task, row_chunk
 from stoker.store.store import Store
 
 
-class TableSource(Source):
+class TableSource(DataSource):
     """An Arrow table in memory, or one that a store's files are mapped as. A position is a number of rows."""
 
     def __init__(self, table: pa.Table, name: str, path: Path | None = None) -> None:
@@ -27,12 +27,14 @@ class TableSource(Source):
     def schema(self) -> pa.Schema:
         return self._table.schema
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         return batch_chunks(self._table.to_batches(), schema, start=start, chunk_bytes=chunk_bytes)
 
 
-def batch_chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
-    """Slices of record batches of about `chunk_bytes`, from row `start.position` on."""
+def batch_chunks(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int
+) -> Iterator[Task]:
+    """Slices of record batches of about `chunk_bytes`, starting at row `start.position`."""
     row = 0
     for batch in batches:
         rows_each = max(1, batch.num_rows * chunk_bytes // max(batch.nbytes, 1))
@@ -44,20 +46,20 @@ def batch_chunks(batches: Iterable[pa.RecordBatch], schema: pa.Schema | None, *,
             if part.num_rows:
                 table = pa.Table.from_batches([part])
                 table = table if schema is None else table.select(schema.names)
-                yield partial(Chunk, table, Place(begin, begin), Place(row, row))
+                yield partial(row_chunk, table, begin)
 
 
 def is_table(given: object) -> bool:
     """Whether `given` is data rather than a path or a list of paths."""
-    if isinstance(given, Mapping | np.ndarray | pa.Table | pa.RecordBatch | pa.RecordBatchReader | Store):
+    if isinstance(given, Mapping | np.ndarray | Store) or hasattr(given, "__arrow_c_stream__"):
         return True
     if isinstance(given, list | tuple):
         return bool(given) and np.ndim(given[0]) >= 1
-    return type(given).__module__.partition(".")[0] in ("pandas", "polars")
+    return _library(given) in ("pandas", "polars")  # also what is not a table yet: a LazyFrame, frames of older versions
 
 
-def table_source(given: Any) -> Source:
-    """See data in memory as a source; numbers are not copied."""
+def table_source(given: Any) -> DataSource:
+    """Data in memory as a source; numbers are not copied."""
     name = type(given).__name__
     try:
         return TableSource(_table(given), f"<{name}>")
@@ -69,31 +71,24 @@ def table_source(given: Any) -> Source:
 
 
 def _table(given: Any) -> pa.Table:
-    if isinstance(given, Store):
-        return given.to_arrow()
-    if isinstance(given, pa.Table):
-        return given
-    if isinstance(given, pa.RecordBatch):
-        return pa.Table.from_batches([given])
-    if isinstance(given, pa.RecordBatchReader):
-        return given.read_all()
     if isinstance(given, Mapping):
         return pa.table({str(name): _column(str(name), values) for name, values in given.items()})
     if isinstance(given, np.ndarray):
         return pa.table({"value": _column("value", given)})
     if isinstance(given, list | tuple):
         return pa.table({"value": _lists("value", list(given))})
-    module = type(given).__module__.partition(".")[0]
-    if module == "pandas":
-        return _from_pandas(given)
+    if _library(given) == "pandas":
+        given = _without_index(given)
     if type(given).__name__ == "LazyFrame":
         given = given.collect()
-    table = given.to_arrow() if hasattr(given, "to_arrow") else None
-    if isinstance(table, pa.Table):
-        return table
-    if isinstance(table, pa.Array):
-        return pa.table({given.name or "value": table})
-    raise OptionError(f"{type(given).__name__} is no data: give a path, a table, or arrays.")
+    # All that speaks the Arrow PyCapsule interface. Stores and polars have `to_arrow`: it also turns the string views of polars,
+    # which the compute functions of Arrow do not know, into strings.
+    found = given.to_arrow() if hasattr(given, "to_arrow") else pa.table(given)
+    return found if isinstance(found, pa.Table) else pa.table({given.name or "value": found})
+
+
+def _library(given: object) -> str:
+    return type(given).__module__.partition(".")[0]
 
 
 def _advice(reason: str) -> str:
@@ -104,16 +99,15 @@ def _advice(reason: str) -> str:
         return "Give numbers that fit into 64 bits, or floats."
     if "tried to convert" in reason or "xpected" in reason:
         return "Give each column one type."
-    return "Give numbers, strings, truth values, dates, or lists of these."
+    return "Give numbers, strings, booleans, dates, or lists of these."
 
 
-def _from_pandas(given: Any) -> pa.Table:
+def _without_index(given: Any) -> Any:
+    """A frame of pandas whose index has become columns, as it is data: an event id, times."""
     frame = given.to_frame(given.name if given.name is not None else "value") if type(given).__name__ == "Series" else given
-    # An index is data (an event id, times) unless it is whole numbers without a name: those are only row numbers.
-    if any(name is not None for name in frame.index.names) or frame.index.dtype.kind not in "iu":
-        frame = frame.reset_index()
-    frame = frame.rename(columns=str)
-    return pa.Table.from_pandas(frame, preserve_index=False)
+    # Integers without a name are only row numbers.
+    is_data = any(name is not None for name in frame.index.names) or frame.index.dtype.kind not in "iu"
+    return frame.reset_index(drop=not is_data).rename(columns=str)
 
 
 def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
@@ -122,14 +116,13 @@ def _column(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, list | tuple) and values and np.ndim(values[0]) >= 1:
         return _lists(name, list(values))
     if isinstance(values, list | tuple):
-        return pa.array(values)  # stricter than NumPy, which rounds integers beside floats and cuts texts at a NUL
-    module = type(values).__module__.partition(".")[0]
-    if module in ("pandas", "polars") and not isinstance(getattr(values, "dtype", np.dtype(object)), np.dtype):
-        # Types of their own; NumPy would round whole numbers beside gaps, and make objects of categories and times with a zone.
-        return values.to_arrow() if module == "polars" else pa.array(getattr(values, "array", values), from_pandas=True)
+        return pa.array(values)  # stricter than NumPy, which rounds integers beside floats and cuts strings at a NUL
+    if _library(values) in ("pandas", "polars") and not isinstance(getattr(values, "dtype", np.dtype(object)), np.dtype):
+        # NumPy would round integers beside missing values, and make objects of categories and times with a zone.
+        return values.to_arrow() if hasattr(values, "to_arrow") else pa.array(getattr(values, "array", values), from_pandas=True)
     array = np.asarray(values)
     if array.dtype.kind == "O" and not all(isinstance(value, str) or value is None for value in array.ravel()):
-        raise OptionError(f"column {name!r} is an object array; give it numbers or texts of one type.")
+        raise OptionError(f"column {name!r} is an object array; give it numbers or strings of one type.")
     if array.ndim == 2:
         return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(array).reshape(-1)), array.shape[1])
     if array.ndim != 1:

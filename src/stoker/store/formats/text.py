@@ -1,7 +1,11 @@
-"""Text files: decompressed, decoded to UTF-8, and cut into blocks of whole lines.
+"""Text files, for all formats that are text.
 
-Positions are bytes of the decoded text, so a reader can go on in the middle of a file, compressed or not. Compression
-is told by the first bytes, not by the name.
+    open_text, line_blocks          decompress, decode to UTF-8, and cut into blocks of whole lines
+    parse_numbers, number_lists     strings to float64, exactly or with an error
+    LineSource                      base of formats with one row per line that are parsed in Python
+
+Positions are bytes of the decoded text, so reading can resume in the middle of a file, compressed or not. Compression is detected from
+the first bytes, not from the name.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ import io
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,10 +30,10 @@ import pyarrow as pa
 
 from stoker._text import readable_bytes
 from stoker.errors import OptionError, SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Chunk, Place, Source, Task, Weighed
+from stoker.store.formats.base import Chunk, FileSource, RowLocation, SizedTask, Task
 
 MAX_LINE_BYTES = 128 << 20
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "xz"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\xfd7zXZ\x00": "lzma"}
 _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF8: "utf-8",
     codecs.BOM_UTF32_LE: "utf-32",
@@ -39,20 +44,20 @@ _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
 
 
 class Readable(Protocol):
-    """What is needed of an open file."""
+    """An open file."""
 
     def read(self, num_bytes: int, /) -> bytes:
-        """At most `num_bytes`, and nothing only at the end."""
+        """At most `num_bytes`; nothing only at the end."""
         ...
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Whole lines, and the positions before and behind them."""
+class LineBlock:
+    """Whole lines, and the positions before and after them."""
 
     data: bytes
     begin: int
@@ -81,36 +86,15 @@ def _decompress(path: Path, start: bytes) -> Readable:
     kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), None)
     if kind is None:
         return path.open("rb")
-    if kind == "gzip":
-        import gzip
-
-        return gzip.open(path, "rb")
-    if kind == "bz2":
-        import bz2
-
-        return bz2.open(path, "rb")
-    if kind == "xz":
-        import lzma
-
-        return lzma.open(path, "rb")
-    return _Zstd(path)
-
-
-class _Zstd:
-    """Zstandard by Arrow, which says so when the last frame is cut."""
-
-    def __init__(self, path: Path) -> None:
-        self._stream = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")
-
-    def read(self, num_bytes: int, /) -> bytes:
-        return bytes(self._stream.read(num_bytes))
-
-    def close(self) -> None:
-        self._stream.close()
+    if kind == "zstd":
+        stream: Readable = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd")  # raises an error if the last frame is cut
+    else:
+        stream = import_module(kind).open(path, "rb")
+    return stream
 
 
 class _Decoder:
-    """Bytes of a file as UTF-8: other encodings are converted, damage in the compression is named."""
+    """Bytes of a file as UTF-8: other encodings are converted, damaged compression is an error that names the file."""
 
     def __init__(self, raw: Readable, path: Path, encoding: str) -> None:
         self._raw = raw
@@ -134,19 +118,17 @@ class _Decoder:
     def _read(self, num_bytes: int) -> bytes:
         try:
             return self._raw.read(num_bytes)
-        except (OSError, EOFError, ValueError, io.UnsupportedOperation) as error:
-            raise SourceInvalidError(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
-        except Exception as error:  # zlib.error and lzma.LZMAError share no base with the others
+        except Exception as error:  # OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, ...
             raise SourceInvalidError(f"{self._path} cannot be decompressed: {error}. Fetch or make the file again.") from error
 
     def read(self, num_bytes: int, /) -> bytes:
-        # Never more than asked for: whoever skips to a position must end at it.
+        # Never more than requested: a reader that skips to a position must end there.
         data = self._rest or self._decoded(num_bytes)
         self._rest = data[num_bytes:]
         return data[:num_bytes]
 
     def _decoded(self, num_bytes: int) -> bytes:
-        """Some more bytes, at about `num_bytes`; none only at the end."""
+        """About `num_bytes` more; none only at the end."""
         while True:
             data, self._head = self._head or self._read(num_bytes), b""
             if self._decoder is None:
@@ -155,7 +137,7 @@ class _Decoder:
                 text = self._decoder.decode(data, final=not data)
             except UnicodeDecodeError as error:
                 raise SourceInvalidError(
-                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right --encoding."
+                    f"{self._path} is not {self._encoding}: {error.reason}. Pass the right encoding=."
                 ) from error
             if text or not data:
                 return text.encode()
@@ -164,7 +146,7 @@ class _Decoder:
         self._raw.close()
 
     def __del__(self) -> None:
-        # Blocks are read by generators, which may be dropped half-way: the file goes with them.
+        # Blocks are read by generators that may be dropped early: the file is closed with them.
         self.close()
 
 
@@ -177,61 +159,54 @@ def line_blocks(
     quote: bytes = b"",
     escape: bytes = b"",
     max_line_bytes: int | None = None,
-) -> Iterator[Block]:
-    """Cut a text into blocks of whole lines of about `block_bytes`, from position `start` (the begin of a line) on.
+) -> Iterator[LineBlock]:
+    """Cut a text into blocks of whole lines of about `block_bytes`, from position `start` (the start of a line) on.
 
-    A line of more than `max_line_bytes` is an error. With `quote`, a line break between two quotes is part of a value and never
-    cuts; a quote behind `escape` is none.
+    A line of more than `max_line_bytes` is an error. With `quote`, a line break between two quotes is part of a value; a quote after
+    `escape` does not count.
     """
-    _skip(file, start)
+    left = start
+    while left > 0:
+        left -= len(file.read(min(left, 1 << 20)) or b"x" * left)
     most = min(max_line_bytes or MAX_LINE_BYTES, MAX_LINE_BYTES)
     position = start
     rest = b""
     while True:
-        # Doubling keeps a huge line linear, up to the one byte that is too much.
+        # Doubling keeps a huge line linear in time, up to the first byte beyond the limit.
         data = file.read(max(block_bytes, min(len(rest), most + 1 - len(rest))))
         rest += data
         if not rest:
             return
-        cut = _last_line_end(_without_escapes(rest, escape) if escape else rest, quote) if data else len(rest)
+        unescaped = re.sub(re.escape(escape) + b".", b"..", rest, flags=re.DOTALL) if escape else rest
+        cut = _last_line_end(unescaped, quote) if data else len(rest)
         if cut == 0:
             if len(rest) > most:
                 raise SourceTooLargeError(
                     f"{path} has a line of more than {readable_bytes(most)} at byte {position:,}"
                     f"{' (or a quote that is never closed)' if quote in rest and quote else ''}. "
-                    "Check the file and its --quote, or give more --memory."
+                    "Check the file and quote=, or pass a larger memory=."
                 )
             continue
-        yield Block(rest[:cut], position, position + cut)
+        yield LineBlock(rest[:cut], position, position + cut)
         position += cut
         rest = rest[cut:]
         if not data:
             return
 
 
-def _skip(file: Readable, num_bytes: int) -> None:
-    while num_bytes > 0:
-        num_bytes -= len(file.read(min(num_bytes, 1 << 20)) or b"x" * num_bytes)
-
-
-def _without_escapes(data: bytes, escape: bytes) -> bytes:
-    """The same bytes with every escaped one, and its escape, made harmless."""
-    return re.sub(re.escape(escape) + b".", b"..", data, flags=re.DOTALL)
-
-
 def _last_line_end(data: bytes, quote: bytes) -> int:
-    """Position behind the last line break that is outside quotes; 0 if there is none."""
+    """Position after the last line break outside quotes; 0 if there is none."""
     if not quote or quote not in data:
         return data.rfind(b"\n") + 1
-    # Doubled quotes keep the count even, so a line break is outside quotes exactly if an even number precedes it. If it
-    # is odd, everything behind the last quote is inside: the search goes on before that quote.
+    # Doubled quotes keep the count even, so a line break is outside quotes if an even number precedes it. If that is odd, everything
+    # after the last quote is inside: the search continues before that quote.
     end = data.rfind(b"\n")
     while end >= 0 and data.count(quote, 0, end) % 2:
         end = data.rfind(b"\n", 0, data.rfind(quote, 0, end))
     return end + 1
 
 
-# Numbers written as text: exactly what float64 holds, or an error. Shared by the formats that are parsed in Python.
+# Numbers written as text, for the formats that are parsed in Python.
 
 EXACT_INTEGERS = 2**53
 MISSING = b"?"
@@ -243,8 +218,8 @@ _DECODER = msgspec.json.Decoder(list[float])
 Floats = npt.NDArray[np.float64]
 
 
-class BadNumber(ValueError):
-    """A field that is no number, or one that float64 cannot hold."""
+class NumberTextError(ValueError):
+    """A field that is not a number, or one that float64 cannot hold."""
 
 
 def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
@@ -253,7 +228,7 @@ def parse_numbers(text: bytes, separator: bytes = b",") -> Floats:
         return np.empty(0)
     if len(text) <= _PIECE_BYTES:
         return _parse_piece(text, separator)
-    # As objects of Python, numbers take many times what they take as an array: a long line has few of them at a time.
+    # Python objects take many times the memory of an array, so a long line is parsed in pieces.
     parts: list[Floats] = []
     start = 0
     while start <= len(text):
@@ -273,21 +248,21 @@ def _parse_piece(text: bytes, separator: bytes) -> Floats:
     for i in large.tolist():
         field = fields[i].strip()
         if np.isinf(values[i]) and b"inf" not in field.lower():
-            raise BadNumber(f"{_shown(field)} is too large a number for float64")
+            raise NumberTextError(f"{_shown(field)} is too large a number for float64")
         if _INTEGER.fullmatch(field) and int(field) != int(values[i]):
-            raise BadNumber(f"{_shown(field)} is an integer that float64 cannot hold exactly")
+            raise NumberTextError(f"{_shown(field)} is an integer that float64 cannot hold exactly")
     return values
 
 
 def _as_json(text: bytes, separator: bytes) -> Floats | None:
-    """The numbers if they are written as JSON writes them, as most are: four times faster than one by one."""
+    """The numbers, if they are valid JSON, as most are: four times faster than one by one."""
     if _MINUS_ZERO.search(text):
-        return None  # JSON takes it for the integer 0
+        return None  # JSON reads it as the integer 0
     try:
         values = np.array(_DECODER.decode(b"[%b]" % text.replace(separator, b",")), dtype=np.float64)
     except msgspec.DecodeError:
         return None
-    # Commas within fields that other separators part would make more numbers than there are fields.
+    # With another separator, commas within fields would make more numbers than there are fields.
     return values if values.size == text.count(separator) + 1 else None
 
 
@@ -300,7 +275,7 @@ def _number(field: bytes) -> float:
             raise ValueError
         return float(text.decode("ascii"))
     except ValueError:
-        raise BadNumber(f"{_shown(text)} is not a number") from None
+        raise NumberTextError(f"{_shown(text)} is not a number") from None
 
 
 def number_lists(rows: Iterable[Floats], *, nan_is_missing: bool) -> pa.Array:
@@ -317,17 +292,17 @@ def _shown(text: bytes) -> str:
     return repr(text[:40].decode("utf-8", "replace") + ("…" if len(text) > 40 else ""))
 
 
-# Sources in which a line is a row and Python parses it: what `.ts`, `.arff` and UCR's `.tsv` have in common.
-#
-# Blocks of whole lines are read in order, tasks parse them, and an error names the line.
+# Sources with one row per line that Python parses (`.ts`, `.arff`, UCR's `.tsv`). An error names the line.
 
-MAX_HEADER_BYTES = 64 << 20  # what is kept of it has limits of its own
+MAX_HEADER_BYTES = 64 << 20  # its parts have limits of their own
 _HEADER_BLOCK = 64 << 10
+_Row = TypeVar("_Row")
+_Parsed = TypeVar("_Parsed")
 _INFLATION = 16
-"""Lines and their parts are objects of Python while they are parsed: short rows take many times their text."""
+"""Lines and their parts are Python objects while they are parsed: short rows take many times the memory of their text."""
 
 
-class RowFault(Exception):
+class RowError(Exception):
     """A row that breaks a rule: its index among the rows given, and the reason."""
 
     def __init__(self, index: int, reason: str) -> None:
@@ -336,69 +311,77 @@ class RowFault(Exception):
         self.reason = reason
 
 
-class LineSource(Source):
-    """One file of rows, one a line, behind an optional header. A position is a byte of the decoded text."""
+def parse_each(rows: Iterable[_Row], parse: Callable[[_Row], _Parsed]) -> list[_Parsed]:
+    """Parse rows one by one; a `ValueError` becomes a `RowError` with the index of its row."""
+    parsed = []
+    for i, row in enumerate(rows):
+        try:
+            parsed.append(parse(row))
+        except ValueError as error:
+            raise RowError(i, str(error)) from error
+    return parsed
 
-    path: Path
+
+class LineSource(FileSource):
+    """One file with one row per line, after an optional header. A position is a byte of the decoded text."""
+
     comments: tuple[bytes, ...] = ()
-    """What lines that are not data begin with."""
+    """Prefixes of lines that are comments."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self.path = path
-        self.name = name
-        self.num_bytes = path.stat().st_size
+        super().__init__(path, name)
         self.num_positions = None if is_compressed(path) else self.num_bytes
 
     @property
     @abstractmethod
     def _data_start(self) -> int:
-        """Where the first line behind the header begins."""
+        """The position after the header."""
 
     @abstractmethod
     def _table(self, rows: list[bytes]) -> pa.Table:
-        """All columns of some rows; raises `RowFault`."""
+        """All columns of some rows; raises `RowError`."""
 
     def schema(self) -> pa.Schema:
         return self._table([]).schema
 
     @cached_property
     def _first_line(self) -> tuple[int, bytes] | None:
-        """The number and the text of the first line that is data; None where there is no row."""
+        """The number and the text of the first row; None where there is no row."""
         with closing(self._blocks(self._data_start, _HEADER_BLOCK)) as blocks:
             for block in blocks:
                 if rows := self._rows(block):
                     return self._line_number(block.begin) + rows[0][0], rows[0][1]
         return None
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Generator[Task, None, None]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Generator[Task, None, None]:
         row = start.row
         with closing(self._blocks(start.position or self._data_start, max(chunk_bytes // _INFLATION, 1))) as blocks:
             for block in blocks:
                 count = len(self._rows(block))
                 if count:
-                    yield Weighed(partial(self._chunk, block, schema, row), len(block.data))
+                    yield SizedTask(partial(self._chunk, block, schema, row), len(block.data))
                 row += count
 
-    def _chunk(self, block: Block, schema: pa.Schema | None, row: int) -> Chunk:
+    def _chunk(self, block: LineBlock, schema: pa.Schema | None, row: int) -> Chunk:
         rows = self._rows(block)
         try:
             table = self._table([line for _, line in rows])
-        except RowFault as fault:
+        except RowError as fault:
             self.refuse_line(self._line_number(block.begin) + rows[fault.index][0], fault.reason)
         table = table if schema is None else table.select(schema.names)
-        return Chunk(table, Place(row, block.begin), Place(row + len(rows), block.end))
+        return Chunk(table, RowLocation(row, block.begin), RowLocation(row + len(rows), block.end))
 
     def refuse_line(self, number: int, reason: str) -> NoReturn:
-        """Say which line is wrong; lines count from 1."""
+        """Raise an error that names a line; lines count from 1."""
         raise SourceInvalidError(f"line {number:,} of {self.path}: {reason}. Fix the line, or fetch the file again.")
 
-    def _rows(self, block: Block) -> list[tuple[int, bytes]]:
+    def _rows(self, block: LineBlock) -> list[tuple[int, bytes]]:
         """The lines of a block that are data, each with its number within the block."""
         lines = enumerate(block.data.split(b"\n"))
-        # Tabs at the ends stay: they may part fields.
+        # Tabs at the ends stay: they may separate fields.
         return [(i, line.strip(b" \r")) for i, line in lines if (text := line.strip()) and not text.startswith(self.comments)]
 
-    def _blocks(self, start: int, block_bytes: int) -> Generator[Block, None, None]:
+    def _blocks(self, start: int, block_bytes: int) -> Generator[LineBlock, None, None]:
         with closing(open_text(self.path)) as text:
             yield from line_blocks(
                 text, start=start, block_bytes=block_bytes, path=self.path, max_line_bytes=self.limits.line_bytes
@@ -415,7 +398,7 @@ class LineSource(Source):
         return count
 
     def _header_lines(self) -> Generator[tuple[int, str, int], None, None]:
-        """The lines of the header that are not comments: number, text, and the position behind the line."""
+        """The lines of the header that are not comments: number, text, and the position after the line."""
         number = position = 0
         with closing(self._blocks(0, _HEADER_BLOCK)) as blocks:
             for block in blocks:

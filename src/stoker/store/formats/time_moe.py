@@ -1,6 +1,9 @@
-"""The `meta.json` of a Time-MoE folder, apart from its sequences: read as a stream, and checked against the files.
+"""Time-MoE's binary folders: `meta.json`, and raw values in `data-1-of-2.bin`, `data-2-of-2.bin`, …
 
-It may be gigabytes, for it describes every sequence: these are left for whoever reads them, from `scales_at` on.
+    read_meta        `meta.json` without its sequences, checked against the files; it may be gigabytes, so it is read as a stream
+    TimeMoeSource    one row per sequence: a list in the column "sequence", and what else `meta.json` says of it ("id", "file")
+
+Where a mean and a standard deviation are given, values are scaled back as Time-MoE does it.
 """
 
 from __future__ import annotations
@@ -17,8 +20,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stoker._types import Array
 from stoker.errors import BadValueError, SourceEmptyError, SourceInvalidError
-from stoker.store.formats.base import MOST, Chunk, Limits, Place, Source, Task, Unfit, inside, read_fully
+from stoker.store.formats.base import (
+    MAX_LIMITS,
+    Chunk,
+    DataSource,
+    InferredTypeError,
+    ReadLimits,
+    RowLocation,
+    Task,
+    inside,
+    read_fully,
+    row_chunk,
+)
 from stoker.store.formats.json import JsonRows, RowTexts
 from stoker.store.formats.json_text import JsonText
 from stoker.store.formats.text import open_text
@@ -32,8 +47,8 @@ _DTYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One `.bin` file and the elements of the whole that it holds."""
+class BinFile:
+    """One `.bin` file, and the range of elements that it holds."""
 
     path: Path
     begin: int
@@ -41,11 +56,11 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
-    """What `meta.json` says of the values, and where it goes on to the sequences."""
+class TimeMoeMeta:
+    """The content of `meta.json` without its sequences."""
 
     dtype: np.dtype[Any]
-    parts: list[Part]
+    parts: list[BinFile]
     num_sequences: int
     scales_at: int
     """The byte where the array of sequences begins."""
@@ -57,11 +72,16 @@ class Meta:
 
 
 def is_time_moe(folder: Path) -> bool:
-    """Whether a folder is one of Time-MoE's: `meta.json` and some `.bin` file, whatever its name, as Time-MoE itself decides."""
+    """Whether a folder is a Time-MoE data set: `meta.json` and a `.bin` file of any name, as in Time-MoE itself.
+
+    Example:
+        >>> is_time_moe(Path("/"))
+        False
+    """
     return (folder / META).is_file() and any(path.is_file() for path in folder.glob("*.bin"))
 
 
-def read_meta(folder: Path, limits: Limits = MOST) -> Meta:
+def read_meta(folder: Path, limits: ReadLimits = MAX_LIMITS) -> TimeMoeMeta:
     """Read and check everything but the sequences."""
     path = folder / META
     with JsonText(open_text(path), str(path), limits=limits) as text:
@@ -73,7 +93,7 @@ def read_meta(folder: Path, limits: Limits = MOST) -> Meta:
 
 
 def _members(text: JsonText, path: Path) -> dict[str, Any]:
-    """The values of the keys, of "scales" only where it begins."""
+    """The values of the keys; of "scales" only its position."""
     found: dict[str, Any] = {}
     text.expect(b"{")
     while text.peek() != b"}":
@@ -84,7 +104,7 @@ def _members(text: JsonText, path: Path) -> dict[str, Any]:
             text.peek()
             found[key] = text.position
             if all(name in found for name in _KEYS):
-                break  # what follows is looked at when the sequences are read
+                break  # what follows is checked when the sequences are read
             text.enter()
             text.skip()
         else:
@@ -94,32 +114,32 @@ def _members(text: JsonText, path: Path) -> dict[str, Any]:
     return found
 
 
-def _checked(folder: Path, found: dict[str, Any]) -> Meta:
+def _checked(folder: Path, found: dict[str, Any]) -> TimeMoeMeta:
     path = folder / META
     number, dtype, files = found["num_sequences"], found["dtype"], found["files"]
     if not _is_count(number):
-        raise SourceInvalidError(f"{path} has num_sequences {str(number)[:40]!r}; expected a whole number.")
+        raise SourceInvalidError(f"{path} has num_sequences {str(number)[:40]!r}; expected an integer.")
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise SourceInvalidError(f"{path} has the dtype {str(dtype)[:40]!r}; expected one of {' '.join(_NAMES)}.")
     if not isinstance(files, dict):
         raise SourceInvalidError(f"{path} has no object of names and lengths under 'files'. Is it a Time-MoE data set?")
-    return Meta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
+    return TimeMoeMeta(_DTYPES[dtype], _parts(folder, files, _DTYPES[dtype].itemsize), number, found["scales"])
 
 
-def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[Part]:
+def _parts(folder: Path, files: dict[str, Any], item_bytes: int) -> list[BinFile]:
     """The files in the order of their numbers, each exactly as long as `meta.json` says."""
-    parts: list[Part] = []
+    parts: list[BinFile] = []
     begin = 0
     for name in _in_order(folder, files):
         path = inside(folder, name, named_by=META)
         length = files[name]
         if not _is_count(length):
-            raise SourceInvalidError(f"{folder / META} gives {name!r} {str(length)[:40]!r} elements; expected a whole number.")
+            raise SourceInvalidError(f"{folder / META} gives {name!r} {str(length)[:40]!r} elements; expected an integer.")
         found, expected = path.stat().st_size, length * item_bytes
         if found != expected:
             state = "cut off" if found < expected else "longer than meta.json says"
             raise SourceInvalidError(f"{path} is {state}: {found:,} bytes found, {expected:,} expected. Fetch or make it again.")
-        parts.append(Part(path, begin, begin + length))
+        parts.append(BinFile(path, begin, begin + length))
         begin += length
     return parts
 
@@ -142,21 +162,14 @@ def _is_count(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 2**60
 
 
-# Time-MoE's binary folders: `meta.json` and raw values in `data-1-of-2.bin`, `data-2-of-2.bin`, …
-#
-# Each sequence is a row: a list in the column "sequence", in the type it is stored in, and beside it what else `meta.json`
-# says of it ("id", "file"). Where a mean and a standard deviation are given, values are scaled back as Time-MoE does it.
-
 COLUMN = "sequence"
-_PLACE = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
+_POSITION = pa.schema([("offset", pa.int64()), ("length", pa.int64()), ("mean", pa.float64()), ("std", pa.float64())])
 _SCALES_BYTES = 1 << 20
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
-    """Neighbouring sequences: where their values are, how they are scaled, and what else is said of them."""
+class SequenceEntries:
+    """Neighbouring sequences: where their values are, how they are scaled, and their other keys."""
 
     offsets: Array
     lengths: Array
@@ -166,13 +179,13 @@ class Sequences:
     stds: Array
     others: pa.Table
 
-    def slice(self, begin: int, end: int) -> Sequences:
+    def slice(self, begin: int, end: int) -> SequenceEntries:
         part = slice(begin, end)
         others = self.others.slice(begin, end - begin)
-        return Sequences(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
+        return SequenceEntries(self.offsets[part], self.lengths[part], self.scaled[part], self.means[part], self.stds[part], others)
 
 
-class TimeMoeSource(Source):
+class TimeMoeSource(DataSource):
     """One folder. A position is a number of sequences."""
 
     path: Path
@@ -189,8 +202,8 @@ class TimeMoeSource(Source):
         return str(self._meta_path)
 
     @cached_property
-    def meta(self) -> Meta:
-        """What `meta.json` says beside the sequences."""
+    def meta(self) -> TimeMoeMeta:
+        """The content of `meta.json` without its sequences."""
         return read_meta(self.path, self.limits)
 
     @property
@@ -200,7 +213,7 @@ class TimeMoeSource(Source):
 
     def schema(self) -> pa.Schema:
         kind = pa.from_numpy_dtype(self.meta.dtype)
-        others = [field for field in self._described if field.name not in _PLACE.names]
+        others = [field for field in self._described if field.name not in _POSITION.names]
         return pa.schema([pa.field(COLUMN, pa.large_list(kind)), *others])
 
     @cached_property
@@ -213,7 +226,7 @@ class TimeMoeSource(Source):
         described = self._rows.types(RowTexts(elements.lines, elements.count, 0))
         for name in ("offset", "length"):
             if name not in described.names or described.field(name).type != pa.int64():
-                raise SourceInvalidError(f"{self.label} has sequences without a whole number {name!r}. Is it a Time-MoE data set?")
+                raise SourceInvalidError(f"{self.label} has sequences without an integer {name!r}. Is it a Time-MoE data set?")
         if COLUMN in described.names:
             raise SourceInvalidError(
                 f"{self.label} has sequences with a key {COLUMN!r}, which is the name of the values. Rename it."
@@ -223,18 +236,18 @@ class TimeMoeSource(Source):
     def _open_scales(self) -> JsonText:
         return JsonText(open_text(self._meta_path), self.label, start=self.meta.scales_at, entered=True, limits=self.limits)
 
-    def read(self, schema: pa.Schema | None, *, start: Place, chunk_bytes: int) -> Iterator[Task]:
+    def read(self, schema: pa.Schema | None, *, start: RowLocation, chunk_bytes: int) -> Iterator[Task]:
         wanted = self.schema() if schema is None else schema
         for row, sequences in self.sequences(wanted, row=start.row):
             for begin, end in _groups(sequences.lengths * self.meta.dtype.itemsize, chunk_bytes):
                 yield partial(self._chunk, sequences.slice(begin, end), wanted, row + begin)
 
-    def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, Sequences]]:
-        """What `meta.json` says of the sequences from `row` on, some at a time, each group with the number of its first."""
+    def sequences(self, wanted: pa.Schema, *, row: int = 0) -> Iterator[tuple[int, SequenceEntries]]:
+        """The sequences of `meta.json` from `row` on, in groups, each with the number of its first."""
         with self._open_scales() as text:
             if (found := text.skip(row)) < row:
                 raise SourceInvalidError(
-                    f"{self.label} describes {found:,} sequences, but {row:,} were read of it before. It was changed."
+                    f"{self.label} describes {found:,} sequences, but {row:,} were read before. It was changed."
                 )
             while (elements := text.take(max_bytes=_SCALES_BYTES)) is not None:
                 yield row, self._sequences(RowTexts(elements.lines, elements.count, row), wanted)
@@ -246,7 +259,7 @@ class TimeMoeSource(Source):
             )
 
     def _finish(self, text: JsonText) -> None:
-        """What stands behind the sequences is no second description."""
+        """Refuse a second description after the sequences."""
         while text.peek() == b",":
             text.expect(b",")
             if (key := text.key()) == "scales":
@@ -255,22 +268,22 @@ class TimeMoeSource(Source):
         text.expect(b"}")
         text.finish()
 
-    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> Sequences:
+    def _sequences(self, texts: RowTexts, wanted: pa.Schema) -> SequenceEntries:
         others = pa.schema([field for field in wanted if field.name != COLUMN])
-        asked = pa.schema([*_PLACE, *others])
+        asked = pa.schema([*_POSITION, *others])
         try:
             table = self._rows.parse(texts, asked, self._described.names)
-        except Unfit as unfit:
+        except InferredTypeError as unfit:
             kind = asked.field(unfit.column).type
             row, text = self._rows.find_misfit(texts, unfit.column, kind) or (texts.rows_before + 1, "another type")
             raise BadValueError(
                 f"sequence {row:,} of {self.label} has {text[:40]} under {unfit.column!r}, but those before it have {kind}. "
                 "Make the folder again."
             ) from unfit
-        places = {name: table.column(name).combine_chunks() for name in _PLACE.names}
-        given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in places.items()}
-        numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in places.items()}
-        found = Sequences(
+        columns = {name: table.column(name).combine_chunks() for name in _POSITION.names}
+        given = {name: np.asarray(array.is_valid().to_numpy(zero_copy_only=False)) for name, array in columns.items()}
+        numbers = {name: np.asarray(array.fill_null(0).to_numpy()) for name, array in columns.items()}
+        found = SequenceEntries(
             offsets=numbers["offset"],
             lengths=numbers["length"],
             scaled=given["mean"] & given["std"],
@@ -281,7 +294,7 @@ class TimeMoeSource(Source):
         self._check(found, given["offset"] & given["length"], texts.rows_before)
         return found
 
-    def _check(self, sequences: Sequences, placed: Array, rows_before: int) -> None:
+    def _check(self, sequences: SequenceEntries, placed: Array, rows_before: int) -> None:
         total = self.meta.num_elements
         offsets, lengths = sequences.offsets, sequences.lengths
         # Lengths are bounded before they are added, so that the sum cannot wrap around.
@@ -299,20 +312,16 @@ class TimeMoeSource(Source):
                 "scaled integers cannot be read. Store them as float32."
             )
 
-    def _chunk(self, sequences: Sequences, wanted: pa.Schema, row: int) -> Chunk:
+    def _chunk(self, sequences: SequenceEntries, wanted: pa.Schema, row: int) -> Chunk:
         columns = {name: sequences.others.column(name) for name in sequences.others.column_names}
         if COLUMN in wanted.names:
-            columns[COLUMN] = self._list(sequences)
-        end = row + len(sequences.lengths)
-        return Chunk(pa.table({name: columns[name] for name in wanted.names}), Place(row, row), Place(end, end))
+            bounds, values = self.values(sequences)
+            flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
+            columns[COLUMN] = pa.LargeListArray.from_arrays(pa.array(bounds), flat)
+        return row_chunk(pa.table({name: columns[name] for name in wanted.names}), row)
 
-    def _list(self, sequences: Sequences) -> pa.Array:
-        bounds, values = self.values(sequences)
-        flat = pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
-        return pa.LargeListArray.from_arrays(pa.array(bounds), flat)
-
-    def values(self, sequences: Sequences) -> tuple[Array, Array]:
-        """Where sequences begin (and the last ends), and their values end to end, read into memory and scaled back."""
+    def values(self, sequences: SequenceEntries) -> tuple[Array, Array]:
+        """The offsets of the sequences, and their values end to end, read into memory and scaled back."""
         bounds = np.zeros(len(sequences.lengths) + 1, dtype=np.int64)
         np.cumsum(sequences.lengths, out=bounds[1:])
         values = np.empty(int(bounds[-1]), dtype=self.meta.dtype)
@@ -330,8 +339,8 @@ class TimeMoeSource(Source):
                 one += float(sequences.means[i])
         return bounds, values
 
-    def _places(self, begin: int, values: Array) -> Iterator[tuple[Part, int, Array]]:
-        """Where the elements from `begin` on are: files, elements before them there, and the part of `values` they fill."""
+    def _places(self, begin: int, values: Array) -> Iterator[tuple[BinFile, int, Array]]:
+        """Where the elements from `begin` on are: the file, the elements before them in it, and the part of `values` they fill."""
         end = begin + values.size
         parts = self.meta.parts
         for part in parts[max(bisect_right(parts, begin, key=lambda part: part.begin) - 1, 0) :]:
@@ -343,7 +352,7 @@ class TimeMoeSource(Source):
 
 
 def _groups(num_bytes: Array, chunk_bytes: int) -> Iterator[tuple[int, int]]:
-    """Neighbours of about `chunk_bytes` together, at least one."""
+    """Ranges of neighbours of about `chunk_bytes` together, at least one."""
     group = (np.cumsum(num_bytes) - num_bytes) // max(chunk_bytes, 1)
     cuts = [0, *(np.flatnonzero(np.diff(group)) + 1).tolist(), len(num_bytes)]
     yield from pairwise(cuts)

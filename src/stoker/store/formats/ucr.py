@@ -1,28 +1,37 @@
-"""UCR's `.tsv`: no header, tabs, a series a line with its label first.
+"""Sets for time series classification and regression: `.ts` (UEA, aeon, sktime), `.arff` (Weka) and UCR's `.tsv`.
 
-Series shorter than the longest are padded with NaN at their end, which is taken off; NaN between values stays.
+    UcrSource    `.tsv`: no header, tabs, one series per line with its label first
+    TsSource     `.ts`: one case per line, dimensions separated by ":", the label last
+    ArffSource   `.arff`: sets of UCR (numbers and a class per line), of UEA (a relational attribute), and plain tables
+
+A set has one series per row. One dimension is the column "value", more are "dim_0", "dim_1", …; a class is the column "label", a
+regression target "target". Missing values ("?") are null.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from stoker.errors import SourceEmptyError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import MOST, Limits
-from stoker.store.formats.text import MISSING, BadNumber, Floats, LineSource, RowFault, number_lists, parse_numbers
+from stoker.store.formats.base import MAX_LIMITS, ReadLimits
+from stoker.store.formats.text import MISSING, Floats, LineSource, NumberTextError, number_lists, parse_each, parse_numbers
+
+# Why not aeon's readers: they load a whole file into memory, and their errors do not say which row is wrong.
 
 
 class UcrSource(LineSource):
-    """One `.tsv` file in UCR's form: columns "value" (a list) and "label" (text)."""
+    """One `.tsv` file in UCR's form: columns "value" (a list) and "label" (a string).
+
+    Series shorter than the longest are padded with NaN at their end, which is removed; NaN between values stays.
+    """
 
     @property
     def _data_start(self) -> int:
@@ -41,28 +50,25 @@ class UcrSource(LineSource):
 
     def _table(self, rows: list[bytes]) -> pa.Table:
         expected = self._num_fields
-        labels, series = [], []
-        for i, row in enumerate(rows):
+
+        def parse(row: bytes) -> tuple[str, Floats]:
             label, _, text = row.partition(b"\t")
             found = row.count(b"\t") + 1
             if found != expected:
-                raise RowFault(i, f"{found:,} fields found, {expected:,} expected as in the first line")
-            try:
-                values = parse_numbers(text, b"\t")
-                labels.append(label.strip().decode())
-            except (BadNumber, UnicodeDecodeError) as error:
-                raise RowFault(i, str(error)) from error
-            if not labels[-1]:
-                raise RowFault(i, "the label is empty")
+                raise ValueError(f"{found:,} fields found, {expected:,} expected as in the first line")
+            values, name = parse_numbers(text, b"\t"), label.strip().decode()
+            if not name:
+                raise ValueError("the label is empty")
             given = np.flatnonzero(~np.isnan(values))
-            series.append(values[: int(given[-1]) + 1 if given.size else 0])
-        return pa.table(
-            {"value": number_lists(series, nan_is_missing=False), "label": pa.array(labels, pa.string()).dictionary_encode()}
-        )
+            return name, values[: int(given[-1]) + 1 if given.size else 0]
+
+        parsed = parse_each(rows, parse)
+        labels = pa.array([label for label, _ in parsed], pa.string()).dictionary_encode()
+        return pa.table({"value": number_lists([values for _, values in parsed], nan_is_missing=False), "label": labels})
 
 
 def is_ucr_row(row: bytes) -> bool:
-    """Whether a line is a whole number and then at least one number, between tabs."""
+    """Whether a line is an integer and then at least one number, separated by tabs."""
     label, tab, text = row.partition(b"\t")
     try:
         return bool(tab) and float(label).is_integer() and parse_numbers(text, b"\t").size > 0
@@ -70,22 +76,18 @@ def is_ucr_row(row: bytes) -> bool:
         return False
 
 
-def is_ucr(path: Path, limits: Limits = MOST) -> bool:
+def is_ucr(path: Path, limits: ReadLimits = MAX_LIMITS) -> bool:
     """Whether the first line of a `.tsv` file is in UCR's form, and not the header or a row of a table."""
-    source = UcrSource(path, path.name)
-    source.limits = limits
     try:
+        source = UcrSource(path, path.name)
+        source.limits = limits
         first = source._first_line
     except (SourceEmptyError, SourceInvalidError, SourceTooLargeError):
         return False
     return first is not None and is_ucr_row(first[1])
 
 
-# Time series classification and regression sets in the `.ts` format of UEA, UCR, aeon and sktime.
-#
-# A line is a case: its dimensions separated by ":", each a list of numbers, and the label behind the last. One dimension is
-# the column "value", more are "dim_0", "dim_1", …; the class is the column "label", a regression target is "target". With
-# time stamps, "(t,v)" pairs, the times are the column "time". A missing value ("?" or NaN) is null.
+# The `.ts` format. With time stamps, a dimension is a list of "(time,value)" pairs, and the times are the column "time".
 
 MAX_DIMENSIONS = 4096
 MAX_CLASSES = 65_536
@@ -131,9 +133,6 @@ class TsSource(LineSource):
 
     comments = (b"#", b"%")
 
-    def __init__(self, path: Path, name: str) -> None:
-        super().__init__(path, name)
-
     @cached_property
     def _header(self) -> _Header:
         flags: dict[str, bool] = {}
@@ -151,7 +150,7 @@ class TsSource(LineSource):
                     flags[name] = self._flag(number, tag, words)
                 elif name in _COUNTS:
                     if len(words) != 1 or not words[0].isdecimal():
-                        self.refuse_line(number, f"{tag} needs a whole number, found {' '.join(words)[:40]!r}")
+                        self.refuse_line(number, f"{tag} needs an integer, found {' '.join(words)[:40]!r}")
                     counts[name] = int(words[0])
                 elif name == "classlabel":
                     if len(words) > MAX_CLASSES + 1:
@@ -214,14 +213,7 @@ class TsSource(LineSource):
         return ["value"] if single else [f"dim_{i}" for i in range(self._num_dimensions)]
 
     def _table(self, rows: list[bytes]) -> pa.Table:
-        cases: list[_Case] = []
-        for i, row in enumerate(rows):
-            try:
-                case = self._case(row)
-                self._check(case)
-            except ValueError as error:
-                raise RowFault(i, str(error)) from error
-            cases.append(case)
+        cases = parse_each(rows, lambda row: self._checked_case(self._case(row)))
         arrays: dict[str, pa.Array] = {}
         if self._header.flags.get("timestamps", False):
             arrays["time"] = self._times(cases)
@@ -244,19 +236,15 @@ class TsSource(LineSource):
         if self._header.flags.get("timestamps", False):
             most = self.limits.line_bytes // _PAIR_SHARE
             if (found := row.count(b"(")) > most:
-                raise ValueError(f"{found:,} pairs of time and value found; at most {most:,} can be read, more with more --memory")
+                raise ValueError(f"{found:,} pairs of time and value found; at most {most:,} can be read. Pass a larger memory=")
             times, dimensions = _pairs(row)
             return _Case(dimensions, times, text)
-        self._refuse_dimensions(row.count(b":") + 1)
+        declared = self._header.counts.get("dimensions", min(MAX_DIMENSIONS, self.limits.columns))
+        if (found := row.count(b":") + 1) > declared:  # checked before the line is split
+            raise ValueError(f"{found:,} dimensions found, at most {declared:,} expected")
         return _Case([parse_numbers(part) for part in row.split(b":")], [], text)
 
-    def _refuse_dimensions(self, found: int) -> None:
-        """Before a line is cut into as many parts."""
-        declared = self._header.counts.get("dimensions", min(MAX_DIMENSIONS, self.limits.columns))
-        if found > declared:
-            raise ValueError(f"{found:,} dimensions found, at most {declared:,} expected")
-
-    def _check(self, case: _Case) -> None:
+    def _checked_case(self, case: _Case) -> _Case:
         if len(case.dimensions) != self._num_dimensions:
             raise ValueError(f"{len(case.dimensions)} dimensions found, {self._num_dimensions} expected")
         lengths = [len(values) for values in case.dimensions]
@@ -272,32 +260,32 @@ class TsSource(LineSource):
         elif self._header.classes and case.label not in self._header.classes:
             shown = " ".join(sorted(self._header.classes)[:20])
             raise ValueError(f"the label {case.label[:40]!r} is not among the classes declared ({shown})")
+        return case
 
     def _times(self, cases: list[_Case]) -> pa.Array:
-        """Times as numbers if the first is one, else as moments."""
+        """Times as numbers if the first is one, else as timestamps."""
         model = self._model
-        if model is None or not model.times or _is_number(model.times[0]):
-            rows = []
-            for i, case in enumerate(cases):
-                try:
-                    rows.append(parse_numbers(",".join(case.times).encode()))
-                except BadNumber as error:
-                    raise RowFault(i, f"the time {error}, but the first time of the file is") from error
-            return number_lists(rows, nan_is_missing=False)
-        offsets = np.concatenate([[0], np.cumsum([len(case.times) for case in cases])]).astype(np.int64)
-        for i, case in enumerate(cases):
+        numeric = model is None or not model.times or _is_number(model.times[0])
+
+        def parse(case: _Case) -> Any:
             try:
-                pa.array(case.times, pa.string()).cast(_MOMENT)
+                return parse_numbers(",".join(case.times).encode()) if numeric else pa.array(case.times, pa.string()).cast(_MOMENT)
+            except NumberTextError as error:
+                raise ValueError(f"the time {error}, but the first time of the file is") from error
             except pa.ArrowInvalid as error:
-                raise RowFault(i, "a time is not ISO 8601 like '2007-01-01 00:00:00'") from error
-        flat = pa.array([time for case in cases for time in case.times], pa.string()).cast(_MOMENT)
-        return pa.LargeListArray.from_arrays(pa.array(offsets), flat)
+                raise ValueError("a time is not ISO 8601 like '2007-01-01 00:00:00'") from error
+
+        rows = parse_each(cases, parse)
+        if numeric:
+            return number_lists(rows, nan_is_missing=False)
+        offsets = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), pa.chunked_array(rows, _MOMENT).combine_chunks())
 
 
 def _target(label: str) -> float:
     values = parse_numbers(label.encode())
     if values.size != 1:
-        raise BadNumber(f"the target {label[:40]!r} is not a number")
+        raise NumberTextError(f"the target {label[:40]!r} is not a number")
     return float(values[0])
 
 
@@ -333,9 +321,9 @@ def _pairs(row: bytes) -> tuple[list[str], list[Floats]]:
     ]
 
 
-# The header of an `.arff` file: its attributes, and how a line of data is cut into fields.
+# The `.arff` format: the attributes of its header, and how a line of data is split into fields.
 
-Kind = Literal["number", "nominal", "text", "moment", "relation"]
+AttributeKind = Literal["number", "nominal", "text", "moment", "relation"]
 
 MAX_ATTRIBUTES = 1 << 18
 """Of the whole file. The longest series of the UEA archive has 236,784 steps, each an attribute."""
@@ -345,16 +333,14 @@ _NAME = r"""('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^\s{]++)"""
 _ATTRIBUTE = re.compile(rf"@attribute\s+{_NAME}\s*(.+)", re.IGNORECASE)
 _ISO_FORMATS = frozenset({"", "yyyy-MM-dd'T'HH:mm:ss", "yyyy-MM-dd HH:mm:ss", "yyyy-MM-dd"})
 _FIELD = re.compile(rb"""\s*+('(?:[^'\\]++|\\.)*+'|"(?:[^"\\]++|\\.)*+"|[^,'"]*+)\s*+(,|$)""", re.DOTALL)  # possessive: linear
+_ATTRIBUTE_KINDS: dict[str, AttributeKind] = {
+    "numeric": "number",
+    "real": "number",
+    "integer": "number",
+    "string": "text",
+    "relational": "relation",
+}
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-
-
-class HeaderFault(ValueError):
-    """A line of the header that breaks a rule, by its number."""
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(reason)
-        self.number = number
-        self.reason = reason
 
 
 @dataclass(slots=True)
@@ -362,65 +348,9 @@ class Attribute:
     """One column: nominal ones list their values, relational ones their own attributes."""
 
     name: str
-    kind: Kind
+    kind: AttributeKind
     values: frozenset[str] = frozenset()
     inner: list[Attribute] | None = None
-
-
-def parse_header(lines: Iterable[tuple[int, str, int]]) -> tuple[list[Attribute], int]:
-    """The attributes, and the position behind the line '@data'."""
-    attributes: list[Attribute] = []
-    relation: Attribute | None = None
-    num_attributes = num_values = 0
-    for number, line, end in lines:
-        tag = line.split(None, 1)[0].lower()
-        if tag == "@data":
-            if relation is not None:
-                raise HeaderFault(number, f"the relational attribute {relation.name!r} has no '@end'")
-            return attributes, end
-        if tag == "@attribute":
-            found = _attribute(number, line, MAX_VALUES - num_values)
-            (attributes if relation is None or relation.inner is None else relation.inner).append(found)
-            if found.kind == "relation":
-                if relation is not None:
-                    raise HeaderFault(number, "a relational attribute within another cannot be read")
-                relation, found.inner = found, []
-            num_attributes, num_values = num_attributes + 1, num_values + len(found.values)
-            if num_attributes > MAX_ATTRIBUTES:
-                raise HeaderFault(number, f"more than {MAX_ATTRIBUTES:,} attributes")
-        elif tag == "@end":
-            if relation is None:
-                raise HeaderFault(number, "'@end' without a relational attribute before it")
-            relation = None
-        elif tag != "@relation":
-            raise HeaderFault(number, f"expected '@relation', '@attribute' or '@data', found {line[:40]!r}")
-    raise AssertionError("the lines of a header end with an error or with @data")
-
-
-def _attribute(number: int, line: str, max_values: int) -> Attribute:
-    match = _ATTRIBUTE.fullmatch(line)
-    if match is None:
-        raise HeaderFault(number, f"expected '@attribute name type', found {line[:60]!r}")
-    name, declared = unquote(match[1]), match[2].strip()
-    word, _, rest = declared.partition(" ")
-    if declared.startswith("{"):
-        if not declared.endswith("}"):
-            raise HeaderFault(number, f"the values of {name!r} do not end with '}}'")
-        fields = split_fields(declared[1:-1].encode(), max_values)
-        if fields is None:
-            raise HeaderFault(number, f"the values of {name!r} have a quote that is not closed")
-        if len(fields) > max_values:
-            raise HeaderFault(number, f"nominal attributes up to {name!r} list more than {MAX_VALUES:,} values")
-        return Attribute(name, "nominal", frozenset(unquote(value.decode()) for value in fields))
-    if word.lower() in ("numeric", "real", "integer"):
-        return Attribute(name, "number")
-    if word.lower() == "string":
-        return Attribute(name, "text")
-    if word.lower() == "date":
-        return Attribute(name, "moment" if unquote(rest.strip()) in _ISO_FORMATS else "text")
-    if word.lower() == "relational":
-        return Attribute(name, "relation")
-    raise HeaderFault(number, f"the attribute {name!r} has the type {declared[:40]!r}, which is not known")
 
 
 def unquote(text: str) -> str:
@@ -450,10 +380,7 @@ def split_fields(line: bytes, most: int) -> list[bytes] | None:
         position = match.end()
 
 
-# Weka's `.arff`: sets of UCR (numbers and a class a line), of UEA (a relational attribute), and plain tables.
-#
-# A set of series gives the columns "value" or "dim_0", "dim_1", …, and "label" or "target". With `as_table`, lines are steps
-# and each attribute is a column. A missing value ("?") is null.
+# The source of `.arff`. With `as_table`, lines are steps and each attribute is a column.
 
 _MOMENT_ARFF = pa.timestamp("s")
 _DIMENSION_BREAK = b"\\n"
@@ -470,11 +397,7 @@ class ArffSource(LineSource):
 
     @cached_property
     def _header(self) -> tuple[list[Attribute], int]:
-        try:
-            with closing(self._header_lines()) as lines:
-                attributes, end = parse_header(lines)
-        except HeaderFault as fault:
-            self.refuse_line(fault.number, fault.reason)
+        attributes, end = self._parse_header()
         names = [attribute.name for attribute in attributes]
         if not names:
             raise SourceInvalidError(
@@ -486,12 +409,63 @@ class ArffSource(LineSource):
         self._refuse_other_forms(attributes)
         return attributes, end
 
+    def _parse_header(self) -> tuple[list[Attribute], int]:
+        """The attributes, and the position behind the line '@data'."""
+        attributes: list[Attribute] = []
+        relation: Attribute | None = None
+        num_attributes = num_values = 0
+        with closing(self._header_lines()) as lines:
+            for number, line, end in lines:
+                tag = line.split(None, 1)[0].lower()
+                if tag == "@data":
+                    if relation is not None:
+                        self.refuse_line(number, f"the relational attribute {relation.name!r} has no '@end'")
+                    return attributes, end
+                if tag == "@attribute":
+                    found = self._attribute(number, line, MAX_VALUES - num_values)
+                    (attributes if relation is None or relation.inner is None else relation.inner).append(found)
+                    if found.kind == "relation":
+                        if relation is not None:
+                            self.refuse_line(number, "a relational attribute within another cannot be read")
+                        relation, found.inner = found, []
+                    num_attributes, num_values = num_attributes + 1, num_values + len(found.values)
+                    if num_attributes > MAX_ATTRIBUTES:
+                        self.refuse_line(number, f"more than {MAX_ATTRIBUTES:,} attributes")
+                elif tag == "@end":
+                    if relation is None:
+                        self.refuse_line(number, "'@end' without a relational attribute before it")
+                    relation = None
+                elif tag != "@relation":
+                    self.refuse_line(number, f"expected '@relation', '@attribute' or '@data', found {line[:40]!r}")
+        raise AssertionError("the lines of a header end with an error or with @data")
+
+    def _attribute(self, number: int, line: str, max_values: int) -> Attribute:
+        match = _ATTRIBUTE.fullmatch(line)
+        if match is None:
+            self.refuse_line(number, f"expected '@attribute name type', found {line[:60]!r}")
+        name, declared = unquote(match[1]), match[2].strip()
+        word, _, rest = declared.partition(" ")
+        if declared.startswith("{"):
+            if not declared.endswith("}"):
+                self.refuse_line(number, f"the values of {name!r} do not end with '}}'")
+            fields = split_fields(declared[1:-1].encode(), max_values)
+            if fields is None:
+                self.refuse_line(number, f"the values of {name!r} have a quote that is not closed")
+            if len(fields) > max_values:
+                self.refuse_line(number, f"nominal attributes up to {name!r} list more than {MAX_VALUES:,} values")
+            return Attribute(name, "nominal", frozenset(unquote(value.decode()) for value in fields))
+        if word.lower() == "date":
+            return Attribute(name, "moment" if unquote(rest.strip()) in _ISO_FORMATS else "text")
+        if word.lower() not in _ATTRIBUTE_KINDS:
+            self.refuse_line(number, f"the attribute {name!r} has the type {declared[:40]!r}, which is not known")
+        return Attribute(name, _ATTRIBUTE_KINDS[word.lower()])
+
     def _refuse_other_forms(self, attributes: list[Attribute]) -> None:
         kinds = [attribute.kind for attribute in attributes]
         if self.as_table:
             if "relation" in kinds:
                 raise SourceInvalidError(
-                    f"{self.path} has a relational attribute: it holds a series a line, and is no table of steps."
+                    f"{self.path} has a relational attribute: it holds one series per line, and is not a table of steps."
                 )
             return
         univariate = len(kinds) > 1 and set(kinds[:-1]) == {"number"} and kinds[-1] == "nominal"
@@ -499,7 +473,7 @@ class ArffSource(LineSource):
         if not univariate and not multivariate:
             raise SourceInvalidError(
                 f"{self.path} is not a set of series: expected numeric attributes and then a nominal class, or one relational "
-                "attribute and a class. Pass --series or --time to read it as a table."
+                "attribute and a class. Pass series= or time= to read it as a table."
             )
         if multivariate and any(inner.kind != "number" for inner in attributes[0].inner or ()):
             raise SourceInvalidError(
@@ -514,42 +488,44 @@ class ArffSource(LineSource):
     def _data_start(self) -> int:
         return self._header[1]
 
-    def _fields(self, rows: list[bytes]) -> list[list[bytes]]:
-        """The fields of each line, as many as there are attributes; of a set of series without relation, all numbers as one."""
+    def _fields(self, row: bytes) -> list[bytes]:
+        """As many fields as there are attributes; of a set of series without relation, all numbers as one."""
         expected = len(self._attributes)
-        cut = []
-        for i, row in enumerate(rows):
-            if row.startswith(b"{"):
-                raise RowFault(i, "sparse data ('{index value, …}') cannot be read; save it in dense form")
-            plain = b"'" not in row and b'"' not in row
-            found = row.count(b",") + 1
-            if plain and found == expected and not self.as_table and self._attributes[0].kind == "number":
-                numbers, _, label = row.rpartition(b",")  # a field each would take far more memory than the line
-                cut.append([numbers, label.strip()])
-                continue
-            fields = split_fields(row, expected)
-            if fields is None:
-                raise RowFault(i, "a quote is not closed")
-            if len(fields) != expected:
-                shown = f"{len(fields):,}" if len(fields) < expected else f"{found:,}" if plain else f"more than {expected:,}"
-                raise RowFault(i, f"{shown} fields found, {expected:,} expected by '@attribute'")
-            cut.append(fields)
-        return cut
+        if row.startswith(b"{"):
+            raise ValueError("sparse data ('{index value, …}') cannot be read; save it in dense form")
+        plain = b"'" not in row and b'"' not in row
+        found = row.count(b",") + 1
+        if plain and found == expected and not self.as_table and self._attributes[0].kind == "number":
+            numbers, _, label = row.rpartition(b",")  # a field each would take far more memory than the line
+            return [numbers, label.strip()]
+        fields = split_fields(row, expected)
+        if fields is None:
+            raise ValueError("a quote is not closed")
+        if len(fields) != expected:
+            shown = f"{len(fields):,}" if len(fields) < expected else f"{found:,}" if plain else f"more than {expected:,}"
+            raise ValueError(f"{shown} fields found, {expected:,} expected by '@attribute'")
+        return fields
 
     def _table(self, rows: list[bytes]) -> pa.Table:
-        fields = self._fields(rows)
+        fields = parse_each(rows, self._fields)
         if self.as_table:
             columns = list(zip(*fields, strict=True)) if fields else [()] * len(self._attributes)
             return pa.table({a.name: _column(a, list(column)) for a, column in zip(self._attributes, columns, strict=True)})
         if self._attributes[0].kind == "relation":
-            return self._multivariate(fields)
-        series = [_numbers(i, b",".join(row[:-1])) for i, row in enumerate(fields)]
-        label = _column(self._attributes[-1], [row[-1] for row in fields])
-        return pa.table({"value": number_lists(series, nan_is_missing=True), "label": label})
+            series = parse_each([row[0] for row in fields], self._dimensions)
+            arrays = {
+                f"dim_{d}": number_lists([one[d] for one in series], nan_is_missing=True) for d in range(self._num_dimensions)
+            }
+        else:
+            numbers = parse_each(fields, lambda row: parse_numbers(b",".join(row[:-1])))
+            arrays = {"value": number_lists(numbers, nan_is_missing=True)}
+        for attribute in self._attributes[-1:] if "value" in arrays else self._attributes[1:]:
+            arrays["label" if attribute.kind == "nominal" else "target"] = _column(attribute, [row[-1] for row in fields])
+        return pa.table(arrays)
 
     @cached_property
     def _num_dimensions(self) -> int:
-        """Not declared anywhere, so the first case tells it."""
+        """Not declared anywhere, so it is taken from the first case."""
         fields = split_fields(self._first_line[1], len(self._attributes)) if self._first_line is not None else None
         found = fields[0].count(_DIMENSION_BREAK) + 1 if fields else 1
         most = min(MAX_DIMENSIONS, self.limits.columns)
@@ -557,78 +533,64 @@ class ArffSource(LineSource):
             raise SourceTooLargeError(f"{self.path} has {found:,} dimensions; at most {most:,} can be read.")
         return found
 
-    def _multivariate(self, rows: list[list[bytes]]) -> pa.Table:
+    def _dimensions(self, field: bytes) -> list[Floats]:
+        """The dimensions of a relational attribute."""
         expected, length = self._num_dimensions, len(self._attributes[0].inner or ())
-        dimensions: list[list[Floats]] = [[] for _ in range(expected)]
-        for i, row in enumerate(rows):
-            if (found := row[0].count(_DIMENSION_BREAK) + 1) != expected:
-                raise RowFault(i, f"{found:,} dimensions found, {expected:,} expected as in the first case")
-            for d, part in enumerate(_dimensions(row[0])):
-                values = _numbers(i, part)
-                if len(values) != length:
-                    raise RowFault(i, f"dimension {d} has {len(values):,} values, {length:,} expected by '@attribute'")
-                dimensions[d].append(values)
-        arrays = {f"dim_{d}": number_lists(series, nan_is_missing=True) for d, series in enumerate(dimensions)}
-        for attribute in self._attributes[1:]:
-            arrays["label" if attribute.kind == "nominal" else "target"] = _column(attribute, [row[1] for row in rows])
-        return pa.table(arrays)
-
-
-def _dimensions(field: bytes) -> list[bytes]:
-    quoted = len(field) >= 2 and field[:1] in (b"'", b'"') and field[-1:] == field[:1]
-    return (field[1:-1] if quoted else field).split(_DIMENSION_BREAK)
-
-
-def _numbers(index: int, text: bytes) -> Floats:
-    try:
-        return parse_numbers(text)
-    except BadNumber as error:
-        raise RowFault(index, str(error)) from error
+        if (found := field.count(_DIMENSION_BREAK) + 1) != expected:
+            raise ValueError(f"{found:,} dimensions found, {expected:,} expected as in the first case")
+        quoted = len(field) >= 2 and field[:1] in (b"'", b'"') and field[-1:] == field[:1]
+        dimensions = [parse_numbers(part) for part in (field[1:-1] if quoted else field).split(_DIMENSION_BREAK)]
+        for d, values in enumerate(dimensions):
+            if len(values) != length:
+                raise ValueError(f"dimension {d} has {len(values):,} values, {length:,} expected by '@attribute'")
+        return dimensions
 
 
 def _column_numbers(fields: list[bytes]) -> Floats:
-    """One number a row: all at once, and one by one only to find the row of a fault."""
+    """One number per row: all at once, and one by one only to find the row of an error."""
+
+    def parse(field: bytes) -> float:
+        found = parse_numbers(field)
+        if found.size != 1:
+            raise ValueError("a number is missing; write '?' for a missing value")
+        return float(found[0])
+
     try:
         values = parse_numbers(b",".join(fields))
         if values.size == len(fields):
             return values
-    except BadNumber:
+    except NumberTextError:
         pass
-    for i, field in enumerate(fields):
-        if _numbers(i, field).size != 1:
-            raise RowFault(i, "a number is missing; write '?' for a missing value")
-    raise AssertionError("fields that are numbers one by one are numbers together")
+    return np.array(parse_each(fields, parse))
 
 
 def _column(attribute: Attribute, fields: list[bytes]) -> pa.Array:
     """One attribute of all rows."""
-    missing = np.array([field == MISSING for field in fields], dtype=bool)
     if attribute.kind == "number":
-        values = _column_numbers(fields)
-        return pa.array(values, mask=missing)
-    texts: list[str | None] = []
-    for i, field in enumerate(fields):
+        return pa.array(_column_numbers(fields), mask=np.array([field == MISSING for field in fields], dtype=bool))
+
+    def parse(field: bytes) -> str | None:
         try:
             text = unquote(field.decode())
         except UnicodeDecodeError as error:
-            raise RowFault(i, f"the value of {attribute.name!r} is not UTF-8") from error
-        if attribute.kind == "nominal" and not missing[i] and text not in attribute.values:
+            raise ValueError(f"the value of {attribute.name!r} is not UTF-8") from error
+        if attribute.kind == "nominal" and field != MISSING and text not in attribute.values:
             shown = ", ".join(sorted(attribute.values)[:20])
-            raise RowFault(i, f"{text[:40]!r} is not among the values declared for {attribute.name!r} ({shown})")
-        texts.append(None if missing[i] else text)
-    if attribute.kind == "moment":
-        return _moments(attribute, texts)
+            raise ValueError(f"{text[:40]!r} is not among the values declared for {attribute.name!r} ({shown})")
+        return None if field == MISSING else text
+
+    def check_date(text: str | None) -> None:
+        try:
+            pa.array([text], pa.string()).cast(_MOMENT_ARFF)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{str(text)[:40]!r} is not a date like those declared for {attribute.name!r}") from error
+
+    texts = parse_each(fields, parse)
     values = pa.array(texts, pa.string())
-    return values.dictionary_encode() if attribute.kind == "nominal" else values
-
-
-def _moments(attribute: Attribute, texts: list[str | None]) -> pa.Array:
+    if attribute.kind != "moment":
+        return values.dictionary_encode() if attribute.kind == "nominal" else values
     try:
-        return pa.array(texts, pa.string()).cast(_MOMENT_ARFF)
+        return values.cast(_MOMENT_ARFF)
     except pa.ArrowInvalid:
-        for i, text in enumerate(texts):
-            try:
-                pa.array([text], pa.string()).cast(_MOMENT_ARFF)
-            except pa.ArrowInvalid as error:
-                raise RowFault(i, f"{str(text)[:40]!r} is not a date like those declared for {attribute.name!r}") from error
+        parse_each(texts, check_date)
         raise

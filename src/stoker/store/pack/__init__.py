@@ -1,1 +1,24 @@
-"""From raw rows to a store: plan, read, sort, merge, seal, commit."""
+"""Packing: raw rows become a store. `pack` is the entry point; `packer.Packer` shows its steps.
+
+Modules in the order of the data: api, options -> plan -> values, blocks -> runs -> merge -> seal. `packer` runs them, `journal`
+lets a killed pack resume, `threads` reads ahead and writes behind.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+if TYPE_CHECKING:
+    from stoker.store.pack.api import pack as pack
+    from stoker.store.pack.options import PackOptions as PackOptions
+    from stoker.store.pack.packer import Packer as Packer
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "PackOptions": "stoker.store.pack.options:PackOptions",
+            "Packer": "stoker.store.pack.packer:Packer",
+            "pack": "stoker.store.pack.api:pack",
+        },
+    )

@@ -1,40 +1,25 @@
-"""Packing: the way from raw files to a store, all or nothing.
-
-    plan      look at all sources, settle columns and types
-    read      chunks -> blocks -> runs, sorted by key
-    merge     several runs -> one
-    seal      the run's files get their final names
-    commit    the manifest is replaced: from here on the store is the new one
-
-Until the commit an existing store stays as it was. A pack that is killed goes on from its journal.
-"""
+"""`pack`: raw files become a store, all or nothing. `packer.Packer` does the work."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from stoker._disk import check_path
 from stoker.errors import SourceTooLargeError
 from stoker.store.formats.csv import Dialect
-from stoker.store.formats.discover import find_sources
-from stoker.store.pack.options import DEFAULT_MEMORY, Missing, Options, parse_bytes, parse_dtypes, parse_names, parse_threads
-from stoker.store.pack.packer import Packing, Progress, quiet
-from stoker.store.pack.plan import make_plan
+from stoker.store.pack.options import DEFAULT_MEMORY, Missing, PackOptions, parse_bytes, parse_dtypes, parse_names, parse_threads
+from stoker.store.pack.packer import Packer, Progress, quiet
 from stoker.store.store import Store, open_store
-from stoker.store.writer import replace_store
 
 __all__ = ["pack"]
 
 
 def pack(
-    source: Any,
+    source: object,
     path: str | os.PathLike[str],
     *,
     series: str | None = None,
@@ -59,20 +44,56 @@ def pack(
     replace: bool = False,
     progress: Progress = quiet,
 ) -> Store:
-    """Pack files, a pattern, a folder or a table in memory into a store at `path`, and open it.
+    """Pack raw data into a store at `path`, and open it. A pack that was killed resumes when it is called again.
 
-    `series` names the column whose values group rows into series; without it each file is one series, or, where
-    columns hold lists, each row. `time` names the column that must rise within a series; `sort` sorts by it instead.
-    `wide` makes each numeric column of each file a series of its own. `segment` cuts series into pieces of at most
-    that many steps. `missing` says what becomes of missing values: `keep` them as NaN, stop with an `error`, fill
-    forward (`ffill`), or `drop` their rows. The options from `delimiter` to `time_format` are for tables in text.
+    Args:
+        source: a file, a pattern like "data/*.csv", a folder, a list of these, or a table in memory: a mapping of arrays, an array, a
+            list of arrays, a store, a DataFrame, or anything that exports an Arrow stream.
+        path: the folder of the new store.
+        series: the column whose values group rows into series. Without it each file is one series, or each row where columns hold
+            lists.
+        time: the column that must increase within a series.
+        sort: sort each series by `time` instead of refusing unsorted or equal times.
+        wide: make each numeric column of each file a series of its own.
+        columns: the columns to pack, as a list or "a,b,c" (default: all).
+        dtype: the type of all numeric columns, or of some: "float32", "close=float32,volume=int64", or a mapping.
+        segment: cut series into segments of at most this many steps.
+        missing: what to do with missing values: "keep" them as NaN, raise an "error", fill forward ("ffill"), or "drop" their rows.
+        delimiter: the field delimiter of text tables (default: auto-detected).
+        quote: the quote character of text tables.
+        escape: the escape character of text tables.
+        header: whether the first line holds the column names (default: auto-detected).
+        skip: the number of lines to skip before the header.
+        null: further strings that mean a missing value.
+        decimal: the decimal point of text tables.
+        encoding: the encoding of text files.
+        time_format: the strptime format of times that are not ISO 8601.
+        memory: how much memory the pack may use, like "256MB".
+        threads: the number of threads (default: one per core).
+        replace: replace a store at `path`, in one step at the end.
+        progress: called with the phase, the share of it that is done (0 to 1), and the rows so far.
 
-    With `replace`, a store that is there already is replaced in one step, at the very end; without it, that is an error. A pack
-    that was killed resumes when it is called again.
+    Returns:
+        The store, opened.
+
+    Raises:
+        OptionError: an argument is invalid.
+        SourceError: the input cannot be read, or does not fit the options. The message names file and row.
+        StoreExistsError: there is a store at `path`, and `replace` is False.
+        StoreLockedError: another process is packing to `path`.
+        DiskError: the disk refused an operation. `path` is as before.
+
+    Example:
+        >>> import tempfile
+        >>> table = {"symbol": ["B", "A", "A"], "close": [2.5, 1.0, 1.5]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = pack(table, folder + "/prices.stoker", series="symbol")
+        ...     [(one["symbol"], one["close"].tolist()) for one in store]
+        [('A', [1.0, 1.5]), ('B', [2.5])]
     """
     folder = check_path(path)
     default_dtype, dtypes = parse_dtypes(dtype)
-    options = Options(
+    options = PackOptions(
         series=series,
         time=time,
         sort=sort,
@@ -97,41 +118,27 @@ def pack(
         threads=parse_threads(threads),
     )
     with _enough_memory(options):
-        return _pack(source, folder, options, progress, replace=replace)
-
-
-def _pack(source: Any, folder: Path, options: Options, progress: Progress, *, replace: bool) -> Store:
-    table = options.series is not None or options.time is not None
-    left_out: list[Path] = []
-    found = find_sources(source, dialect=options.dialect, table=table, wide=options.wide, left_out=left_out, limits=options.limits)
-    plan = dataclasses.replace(make_plan(found, options), left_out=_names(left_out))
-    paths = [source.path if isinstance(source, Store) else None, *(one.path for one in plan.sources)]
-    with _frugal_arrow(options):
-        packing = Packing(plan, folder, progress)
-        replace_store(folder, paths, packing.run, replace=replace or packing.was_begun)
+        packer = Packer(source, folder, options, progress)
+        with _frugal_arrow(options):
+            packer.run(replace=replace)
     return open_store(folder)
 
 
-def _names(left_out: list[Path]) -> tuple[str, ...]:
-    """Names of what was left out, as Unicode: a manifest holds nothing else."""
-    return tuple(path.name.encode("utf-8", "backslashreplace").decode() for path in left_out)
-
-
 @contextlib.contextmanager
-def _enough_memory(options: Options) -> Iterator[None]:
-    """Say in a sentence that memory ran out where no reader could say over what."""
+def _enough_memory(options: PackOptions) -> Iterator[None]:
+    """Turn a `MemoryError` without a file into one sentence."""
     try:
         yield
     except MemoryError as error:
         raise SourceTooLargeError(
-            f"the pack was given {options.memory_bytes >> 20:,} MB by --memory, but the system refused to give it that much. "
-            "Lower --memory, use --threads 1, or leave large columns out with --columns."
+            f"the pack may use {options.memory_bytes >> 20:,} MB (memory=), but the system did not provide that much. "
+            "Pass a smaller memory=, threads=1, or leave large columns out with columns=[...]."
         ) from error
 
 
 @contextlib.contextmanager
-def _frugal_arrow(options: Options) -> Iterator[None]:
-    """Where memory is scarce, have Arrow give freed memory back at once: its own pools keep tens of megabytes."""
+def _frugal_arrow(options: PackOptions) -> Iterator[None]:
+    """Where memory is scarce, let Arrow return freed memory at once: its own pools keep tens of megabytes."""
     if options.memory_bytes >= parse_bytes(DEFAULT_MEMORY):
         yield
         return

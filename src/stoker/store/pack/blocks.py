@@ -1,4 +1,9 @@
-"""Blocks: rows on their way to the disk, cut into segments of one series each."""
+"""Blocks: rows in memory, grouped into segments of one series each.
+
+RowBlock       segments end to end; `sort_block`, `concatenate`, `join_segments`
+key_stretches  rows with the same key
+Shaper         chunks of a source become blocks, as the plan says
+"""
 
 from __future__ import annotations
 
@@ -13,28 +18,28 @@ import pyarrow.compute as pc
 
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceInvalidError, TimeOrderError
-from stoker.store.formats.base import Chunk, Source
+from stoker.store.formats.base import Chunk, DataSource
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.plan import Field, Plan, is_list, make_field, plain_type
+from stoker.store.pack.plan import ColumnPlan, PackPlan, is_list, make_field, plain_type
 from stoker.store.pack.values import Categories, Locate, missing_mask, one_array, to_numbers
 
 _KEY_BYTES, _TEXT_KEY_BYTES = 48, 128
 
 PerSeries = Any
-"""One value a segment: a NumPy array of numbers, or an Arrow array of texts."""
+"""One value per segment: a NumPy array of numbers, or an Arrow array of strings."""
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Segments end to end. The steps of segment i are rows `counts[:i].sum()` and the `counts[i]` behind it."""
+class RowBlock:
+    """Segments end to end. The steps of segment i are the `counts[i]` rows from `counts[:i].sum()` on."""
 
     keys: pa.Array
-    """One a segment: int64, uint64 or large_string."""
+    """One per segment: int64, uint64 or large_string."""
     counts: Array
     step: Sequence[Array]
-    """One array a column, all steps end to end."""
+    """One array per column, all steps end to end."""
     series: Sequence[PerSeries]
-    """One array a column, one value a segment."""
+    """One array per column, one value per segment."""
 
     @property
     def num_bytes(self) -> int:
@@ -43,11 +48,11 @@ class Block:
 
     @property
     def sorting_bytes(self) -> int:
-        """Memory that sorting this block takes beside its result: the block, and numbers for each segment."""
+        """Memory that sorting this block needs besides its result: the block, and indices for each segment."""
         return self.num_bytes + len(self.keys) * (_TEXT_KEY_BYTES if pa.types.is_large_string(self.keys.type) else _KEY_BYTES)
 
     def rises(self, time_index: int | None = None) -> bool:
-        """Whether keys rise strictly, and with a time, whether times do not fall within a segment."""
+        """Whether keys increase strictly and, with a time, times do not decrease within a segment."""
         if len(self.keys) > 1 and not pc.all(pc.less(self.keys[:-1], self.keys[1:])).as_py():
             return False
         if time_index is None:
@@ -64,11 +69,11 @@ def take(values: PerSeries, order: Array) -> PerSeries:
     return values[order] if isinstance(values, np.ndarray) else values.take(from_numpy(order))
 
 
-def concatenate(blocks: Sequence[Block]) -> Block:
+def concatenate(blocks: Sequence[RowBlock]) -> RowBlock:
     """Blocks end to end."""
     if len(blocks) == 1:
         return blocks[0]
-    return Block(
+    return RowBlock(
         keys=pa.concat_arrays([block.keys for block in blocks]),
         counts=np.concatenate([block.counts for block in blocks]),
         step=[np.concatenate(columns) for columns in zip(*(block.step for block in blocks), strict=True)],
@@ -80,11 +85,8 @@ def _join(parts: Sequence[PerSeries]) -> PerSeries:
     return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts)
 
 
-def sort_block(block: Block, time_index: int | None) -> Block:
-    """Bring segments into the order of their keys; equal keys keep their order, or, with a time, rows follow the time.
-
-    Segments of one key are not joined here: whoever writes them does that.
-    """
+def sort_block(block: RowBlock, time_index: int | None) -> RowBlock:
+    """Sort segments by key; equal keys keep their order or, with a time, rows are sorted by it. Segments of one key are not joined."""
     codes = _codes(block.keys)
     order = stable_order(codes)
     counts = block.counts[order]
@@ -95,7 +97,7 @@ def sort_block(block: Block, time_index: int | None) -> Block:
     else:
         by_time = stable_order(block.step[time_index])
         rows = by_time[stable_order(np.repeat(codes, block.counts)[by_time])]
-    return Block(
+    return RowBlock(
         keys=block.keys.take(from_numpy(order)),
         counts=counts,
         step=[values[rows] for values in block.step],
@@ -104,7 +106,7 @@ def sort_block(block: Block, time_index: int | None) -> Block:
 
 
 def _codes(keys: pa.Array) -> Array:
-    """Numbers in the order of the keys."""
+    """Integers in the order of the keys."""
     if not pa.types.is_large_string(keys.type):
         return to_numpy(keys)
     encoded = keys.dictionary_encode()
@@ -114,12 +116,12 @@ def _codes(keys: pa.Array) -> Array:
 
 
 def stable_order(values: Array) -> Array:
-    """What `np.argsort(values, kind="stable")` gives. NumPy sorts 16-bit numbers in linear time, so wider integers are
-    sorted by their 16-bit digits, the least first: several times faster (benchmarks/bench_sort.py)."""
+    """The result of `np.argsort(values, kind="stable")`. NumPy sorts 16-bit integers in linear time, so wider ones are sorted by their
+    16-bit digits, the lowest first: several times faster (benchmarks/bench_sort.py)."""
     if values.dtype.kind not in "iu" or len(values) < 2:
         return np.argsort(values, kind="stable")
     low, high = int(values.min()), int(values.max())
-    # Wraps around where the span exceeds int64, and comes out right all the same: differences fit into uint64.
+    # Wraps around where the span exceeds int64, and is still right: differences fit into uint64.
     rest = values.astype(np.uint64) - np.uint64(low % 2**64)
     order: Array = np.argsort((rest & np.uint64(0xFFFF)).astype(np.uint16), kind="stable")
     for shift in range(16, (high - low).bit_length(), 16):
@@ -128,8 +130,8 @@ def stable_order(values: Array) -> Array:
     return order
 
 
-def join_segments(block: Block) -> Block:
-    """Join neighbouring segments of the same key. Only for rows that are steps: it drops nothing but repeated keys."""
+def join_segments(block: RowBlock) -> RowBlock:
+    """Join neighbouring segments of the same key. Only for rows that are steps: it removes nothing but repeated keys."""
     if len(block.keys) < 2:
         return block
     fresh = np.ones(len(block.keys), dtype=bool)
@@ -137,7 +139,7 @@ def join_segments(block: Block) -> Block:
     if fresh.all():
         return block
     firsts = np.flatnonzero(fresh)
-    return Block(
+    return RowBlock(
         keys=block.keys.take(from_numpy(firsts)),
         counts=np.add.reduceat(block.counts, firsts),
         step=block.step,
@@ -145,22 +147,22 @@ def join_segments(block: Block) -> Block:
     )
 
 
-# Keys: the values of the column that names the series, and the stretches of rows that share one.
+# Keys: the values of the column that names the series.
 
 
-def key_values(column: pa.Array, field: Field, locate: Locate) -> pa.Array:
-    """One key a row, as int64, uint64 or large_string; a missing one is an error."""
+def key_values(column: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
+    """One key per row, as int64, uint64 or large_string; a missing one is an error."""
     _refuse_missing(column, field, locate)
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return _plain(column, field, locate)
 
 
-def key_stretches(column: pa.Array, field: Field, locate: Locate) -> tuple[pa.Array, Array]:
-    """Stretches of rows with one key: the key and the number of rows of each. Looks at each row once."""
+def key_stretches(column: pa.Array, field: ColumnPlan, locate: Locate) -> tuple[pa.Array, Array]:
+    """Stretches of rows with one key: the key and the number of rows of each."""
     _refuse_missing(column, field, locate)
     if pa.types.is_dictionary(column.type):
-        # Codes are compared instead of texts. Two codes of one text make two stretches, which the run joins again.
+        # Codes are compared instead of strings. Two codes of one string make two stretches, which the run joins again.
         starts = _starts(to_numpy(column.indices))
         keys = _plain(column.dictionary.take(column.indices.take(from_numpy(starts))), field, lambda i: locate(int(starts[i])))
     elif field.kind == "text":
@@ -179,7 +181,7 @@ def _starts(values: Array) -> Array:
     return np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]])) if len(values) else np.empty(0, dtype=np.int64)
 
 
-def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
+def _plain(keys: pa.Array, field: ColumnPlan, locate: Locate) -> pa.Array:
     if field.kind == "text":
         empty = pc.equal(pc.binary_length(keys), 0)
         if pc.any(empty).as_py():
@@ -190,34 +192,34 @@ def _plain(keys: pa.Array, field: Field, locate: Locate) -> pa.Array:
     return keys.cast(pa.uint64() if field.dtype == np.uint64 else pa.int64())
 
 
-def _refuse_missing(column: pa.Array, field: Field, locate: Locate) -> None:
+def _refuse_missing(column: pa.Array, field: ColumnPlan, locate: Locate) -> None:
     if column.null_count:
         raise _missing(field, locate(int(to_numpy(pc.is_null(column)).argmax())))
 
 
-def _missing(field: Field, where: str) -> BadValueError:
+def _missing(field: ColumnPlan, where: str) -> BadValueError:
     return BadValueError(f"the key {field.name!r} is missing in {where}. Every row needs a key.")
 
 
-# Shaping: chunks of a source become blocks of segments, as the plan says. Here rows get their keys, missing values
-# meet the policy, and list columns are laid flat.
+# Shaping: rows get their keys, missing values are handled, and list columns are flattened.
 
 
 class Shaper:
-    """Turns chunks into blocks. Holds what must be remembered between them: categories, and counts of missing values."""
+    """Turns chunks into blocks. Keeps what lasts between them: categories, and counts of missing values."""
 
-    def __init__(self, plan: Plan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
+    def __init__(self, plan: PackPlan, categories: dict[str, Categories], new_texts: Callable[[str, list[str]], None]) -> None:
         self.plan = plan
         self.missing: dict[str, int] = {field.name: 0 for field in (*plan.step, *plan.series)}
         self.categories = categories
         self._new_texts = new_texts
-        self._firsts = np.cumsum([0, *(_num_series(plan, schema) for schema in plan.schemas)]) if plan.grouping == "wide" else None
-        """With --wide: the number of the first series of each source, and behind the last."""
+        counts = [len(schema) - (plan.options.time is not None) for schema in plan.schemas]
+        self._firsts = np.cumsum([0, *counts]) if plan.grouping == "wide" else None
+        """With `wide=True`: the number of the first series of each source, and the total."""
         self.wide_time: tuple[int, int | float] | None = None
-        """With --wide and a time: the source it was last seen in, and its value there."""
+        """With `wide=True` and a time: the source it was last seen in, and its value there."""
 
-    def block(self, chunk: Chunk, source: Source, number: int, series_before: int) -> Block:
-        """Shape one chunk. `number` is the source's place among all, `series_before` counts the rows of earlier chunks."""
+    def block(self, chunk: Chunk, source: DataSource, number: int, series_before: int) -> RowBlock:
+        """Shape one chunk. `number` is the index of the source, `series_before` the number of rows of earlier chunks."""
         table = chunk.table
         rows = range(chunk.begin.row, chunk.begin.row + table.num_rows)
         if self.plan.rows_are_series:
@@ -232,22 +234,25 @@ class Shaper:
 
         if self.plan.grouping == "wide":
             return self._wide(table, number, locate)
-        keys, counts = self._segments(table, number, locate)
+        if self.plan.key is None:
+            keys, counts = self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
+        else:
+            keys, counts = key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
         step = [self._values(one_array(table.column(f.name)), f, locate) for f in self.plan.step]
-        return Block(keys, counts, step, [])
+        return RowBlock(keys, counts, step, [])
 
-    def empty(self, number: int) -> Block:
-        """What a source without rows gives: one series of no steps a file (and column), so that each file is there."""
+    def empty(self, number: int) -> RowBlock:
+        """The block of a source without rows: one series without steps per file (and column), so that each file is in the store."""
         keys = self._keys_of(number)
-        return Block(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
+        return RowBlock(keys, np.zeros(len(keys), dtype=np.int64), [np.empty(0, dtype=f.dtype) for f in self.plan.step], [])
 
     def _keys_of(self, number: int) -> pa.Array:
-        """The series of a source where no column names them: one, or with --wide one a column."""
+        """The series of a source where no column names them: one, or with `wide=True` one per column."""
         first, end = (number, number + 1) if self._firsts is None else self._firsts[number : number + 2].tolist()
         return from_numpy(np.arange(first, end, dtype=np.int64))
 
-    def _without_missing(self, table: pa.Table, rows: range, source: Source) -> tuple[pa.Table, range | Array]:
-        """Apply the policies `drop` and `error`, which look at rows of the source."""
+    def _without_missing(self, table: pa.Table, rows: range, source: DataSource) -> tuple[pa.Table, range | Array]:
+        """Apply the policies "drop" and "error" to the rows of the source."""
         policy = self.plan.options.missing
         if policy not in ("drop", "error"):
             return table, rows
@@ -264,14 +269,8 @@ class Shaper:
             return table, rows
         return table.filter(from_numpy(~gone)), np.flatnonzero(~gone) + rows.start
 
-    def _segments(self, table: pa.Table, number: int, locate: Locate) -> tuple[pa.Array, Array]:
-        """Stretches of rows with one key."""
-        if self.plan.key is None:
-            return self._keys_of(number), np.array([table.num_rows], dtype=np.int64)
-        return key_stretches(one_array(table.column(self.plan.key.name)), self.plan.key, locate)
-
-    def _values(self, values: pa.Array, field: Field, locate: Locate) -> Array:
-        """The numbers of one column, missing ones in-band and counted."""
+    def _values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
+        """The numbers of one column; missing values are counted."""
         gaps = values.null_count
         if gaps or (pa.types.is_floating(values.type) and field.name == self.plan.options.time):
             self._refuse_missing_time(values, field, locate)
@@ -279,20 +278,20 @@ class Shaper:
             self.missing[field.name] += gaps
         if field.kind == "category":
             texts = values if pa.types.is_dictionary(values.type) else values.cast(pa.string())
-            codes, new = self.categories[field.name].encode(texts, locate(0) if len(values) else "its begin")
+            codes, new = self.categories[field.name].encode(texts, locate(0) if len(values) else "its first row")
             if new:
                 self._new_texts(field.name, new)
             return codes
         return to_numbers(values, field, locate)
 
-    def _refuse_missing_time(self, values: pa.Array, field: Field, locate: Locate) -> None:
+    def _refuse_missing_time(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> None:
         if field.name == self.plan.options.time:
             mask = missing_mask(values)
             if mask.any():
                 raise BadValueError(f"the time {field.name!r} is missing in {locate(int(mask.argmax()))}. Every row needs a time.")
 
-    def _wide(self, table: pa.Table, number: int, locate: Locate) -> Block:
-        """Each column a segment: never two columns in one series."""
+    def _wide(self, table: pa.Table, number: int, locate: Locate) -> RowBlock:
+        """One segment per column."""
         if self.plan.options.time is not None:
             self._check_wide_time(table, number, locate)
             table = table.drop_columns([self.plan.options.time])
@@ -307,33 +306,33 @@ class Shaper:
                 locate_here = partial(_locate_kept, np.flatnonzero(~mask), locate)
             parts.append(to_numbers(values, replace(self.plan.step[0], name=name), locate_here))
         counts = np.array([len(part) for part in parts], dtype=np.int64)
-        return Block(self._keys_of(number), counts, [np.concatenate(parts)], [])
+        return RowBlock(self._keys_of(number), counts, [np.concatenate(parts)], [])
 
     def _check_wide_time(self, table: pa.Table, number: int, locate: Locate) -> None:
-        """The times of a wide table are checked and not stored: they belong to all its series."""
+        """Check the times of a wide table, which are not stored: they belong to all its series."""
         name = self.plan.options.time or ""
         field = make_field(name, table.column(name).type, level="step", asked=None, where="the table")
         if field.kind not in ("number", "timestamp", "duration"):
             raise BadValueError(
-                f"the time {name!r} of {locate(0)} is text that is not ISO 8601. Pass --time-format, like '%d/%m/%Y %H:%M'."
+                f"the time {name!r} of {locate(0)} is a string that is not ISO 8601. Pass time_format=, like '%d/%m/%Y %H:%M'."
             )
         values = one_array(table.column(name))
         self._refuse_missing_time(values, field, locate)
         times = to_numbers(values, field, locate)
-        goes_on = self.wide_time is not None and self.wide_time[0] == number
+        continues = self.wide_time is not None and self.wide_time[0] == number
         if not len(times):
             return
-        first = np.array([self.wide_time[1] if goes_on and self.wide_time else times[0]], dtype=times.dtype)
+        first = np.array([self.wide_time[1] if continues and self.wide_time else times[0]], dtype=times.dtype)
         before = np.concatenate([first, times[:-1]])
         falls = ~(before < times)
-        falls[0] &= goes_on
+        falls[0] &= continues
         if falls.any():
             row = int(falls.argmax())
-            raise TimeOrderError(f"the time {name!r} in {locate(row)} does not rise over the row before it. Sort the file by time.")
+            raise TimeOrderError(f"the time {name!r} in {locate(row)} is not after the row before it. Sort the file by time.")
         self.wide_time = (number, times[-1].item())
 
-    def _lists(self, table: pa.Table, source: Source, first_row: int, series_before: int) -> Block:
-        """Rows that are whole series: list columns laid flat, the others one value a series."""
+    def _lists(self, table: pa.Table, source: DataSource, first_row: int, series_before: int) -> RowBlock:
+        """Rows that are whole series: list columns are flattened, the others have one value per series."""
         names = [field.name for field in self.plan.step]
         flats, counts = self._flatten(table, names, source, first_row)
 
@@ -353,11 +352,11 @@ class Shaper:
         series = [self._series_values(one_array(table.column(f.name)), f, locate_row) for f in self.plan.series]
         if self.plan.key is not None:
             keys = key_values(one_array(table.column(self.plan.key.name)), self.plan.key, locate_row)
-            return Block(keys, counts, step, series)
-        keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
-        return Block(keys, counts, step, series)
+        else:
+            keys = from_numpy(np.arange(series_before, series_before + table.num_rows, dtype=np.int64))
+        return RowBlock(keys, counts, step, series)
 
-    def _flatten(self, table: pa.Table, names: list[str], source: Source, first_row: int) -> tuple[dict[str, pa.Array], Array]:
+    def _flatten(self, table: pa.Table, names: list[str], source: DataSource, first_row: int) -> tuple[dict[str, pa.Array], Array]:
         flats: dict[str, pa.Array] = {}
         counts: Array | None = None
         for name in names:
@@ -368,13 +367,13 @@ class Shaper:
                 raise SourceInvalidError(
                     f"row {first_row + row + 1:,} of {source.label} has {lengths[row]:,} values in {name!r} "
                     f"but {counts[row]:,} in {names[0]!r}; "
-                    "the lists of one series must be equally long."
+                    "the lists of one series must have the same length."
                 )
             counts = lengths
             flat = column.flatten()
             if is_list(plain_type(flat.type)):
                 raise SourceInvalidError(
-                    f"column {name!r} of {source.label} holds lists of lists; give each dimension a column of its own."
+                    f"column {name!r} of {source.label} holds lists of lists. Give each dimension a column of its own."
                 )
             flats[name] = flat
         return flats, counts if counts is not None else np.empty(0, dtype=np.int64)
@@ -395,7 +394,7 @@ class Shaper:
         keep = from_numpy(~gone)
         return {n: flat.filter(keep) for n, flat in flats.items()}, np.bincount(rows[~gone], minlength=len(counts)).astype(np.int64)
 
-    def _series_values(self, values: pa.Array, field: Field, locate: Locate) -> PerSeries:
+    def _series_values(self, values: pa.Array, field: ColumnPlan, locate: Locate) -> PerSeries:
         if field.kind == "text":
             if pa.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
@@ -404,13 +403,9 @@ class Shaper:
         return self._values(values, field, locate)
 
 
-def _num_series(plan: Plan, schema: pa.Schema) -> int:
-    return len(schema) - (1 if plan.options.time is not None else 0)
-
-
 def _locate_kept(kept: Array, locate: Locate, i: int) -> str:
     return locate(int(kept[i]))
 
 
 def _missing_error(name: str, where: str) -> BadValueError:
-    return BadValueError(f"column {name!r} is missing in {where}. Fix the file, or choose --missing keep, ffill or drop.")
+    return BadValueError(f"column {name!r} is missing in {where}. Fix the file, or pass missing='keep', 'ffill' or 'drop'.")

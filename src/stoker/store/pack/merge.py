@@ -1,7 +1,7 @@
-"""Merging runs: several sorted runs become one, with a bounded part of each in memory.
+"""Merging: several sorted runs become one, with a bounded part of each in memory.
 
-Where keys are equal, rows of the earlier run come first; with a time, rows follow the time and the earlier run wins
-ties. So the result does not depend on where one run ended and the next began.
+Where keys are equal, rows of the earlier run come first; with a time, rows are ordered by time and the earlier run wins ties. So the
+result does not depend on where one run ended and the next began.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker.errors import TimeOrderError
-from stoker.store.formats.base import Place
+from stoker.store.formats.base import RowLocation
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.blocks import Block, concatenate, join_segments, sort_block
-from stoker.store.pack.plan import Field, Plan
-from stoker.store.pack.runs import Disorder, Key, RepeatedKey, Run
+from stoker.store.pack.blocks import RowBlock, concatenate, join_segments, sort_block
+from stoker.store.pack.plan import ColumnPlan, PackPlan
+from stoker.store.pack.runs import Key, RepeatedKeyError, SortedRun, UnsortedTimesError
 from stoker.store.pack.values import one_array, to_numbers
 
 Bound = tuple[Any, ...]
@@ -31,53 +31,52 @@ FAN_IN = 256
 
 
 class CursorMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a run has been merged: whole series, rows of the next one, and rows in all."""
+    """How much of a run has been merged: whole series, rows of the next one, and rows in total."""
 
     series: int
     in_series: int
     rows: int
 
 
-class Cursor:
-    """A place in a run, and the rows behind it that are in memory."""
+class RunCursor:
+    """A position in a run, and the rows after it that are in memory."""
 
-    def __init__(self, run: Run, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
+    def __init__(self, run: SortedRun, block_bytes: int, time_index: int | None, mark: CursorMark | None) -> None:
         self._run = run
         self._time_index = time_index
-        # Each row may be a segment of its own, with a key and numbers that the sort needs.
+        # Each row may be a segment of its own, with a key and counts that the sort needs.
         row_bytes = sum(file.dtype.itemsize for file in run.step) + (32 if run.layout.key is not None else 128)
         self._block_rows = max(block_bytes // row_bytes, 16)
         taken = mark or CursorMark(series=0, in_series=0, rows=0)
         self._taken = taken
         # The next series to read, how many of its rows are read, and rows read in all.
         self._series, self._in_series, self._rows = taken.series, taken.in_series, taken.rows
-        self._block: Block | None = None
+        self._block: RowBlock | None = None
 
     def mark(self) -> CursorMark:
-        """What was taken so far."""
+        """What has been taken so far."""
         return self._taken
 
     def load(self) -> bool:
-        """Have rows in memory if any are left; False at the end. Half a block is topped up, so that all cursors of a
-        merge move on together."""
+        """Have rows in memory if any are left; False at the end. Half a block is refilled, so that all cursors advance together."""
         while self.has_more and (self._block is None or len(self._block.step[0]) < self._block_rows // 2):
             more = self._read()
             self._block = more if self._block is None else join_segments(concatenate([self._block, more]))
         return self._block is not None
 
-    def _read(self) -> Block:
+    def _read(self) -> RowBlock:
         run, first, limit = self._run, self._series, self._block_rows
         stop = min(first + limit, run.num_series)
         counts = run.counts.read(first, stop)
         counts[0] -= self._in_series
         ends = np.cumsum(counts)
         over = 0
-        if ends[-1] > limit:  # the series that does not fit is cut, and goes on with the next read
+        if ends[-1] > limit:  # the series that does not fit is cut, and continues with the next read
             counts = counts[: int(np.searchsorted(ends, limit, side="left")) + 1]
             over = int(ends[len(counts) - 1]) - limit
             counts[-1] -= over
         num_rows = int(counts.sum())
-        block = Block(
+        block = RowBlock(
             keys=run.read_keys(first, first + len(counts)),
             counts=counts,
             step=[file.read(self._rows, self._rows + num_rows) for file in run.step],
@@ -109,12 +108,12 @@ class Cursor:
             return (key,)
         return (key, block.step[self._time_index][index].item() if block.counts[index] else float("-inf"))
 
-    def _loaded(self) -> Block:
+    def _loaded(self) -> RowBlock:
         if self._block is None:
             raise RuntimeError("no rows are loaded")
         return self._block
 
-    def take(self, bound: Bound | None, *, equal: bool) -> Block | None:
+    def take(self, bound: Bound | None, *, equal: bool) -> RowBlock | None:
         """Remove and return the rows before `bound` (or, with `equal`, those at it); all rows without a bound."""
         block = self._loaded()
         if bound is None:
@@ -130,7 +129,7 @@ class Cursor:
             return self._cut(block, before + 1, 0)
         return self._cut(block, before, int(np.searchsorted(times, bound[1], side="right" if equal else "left")))
 
-    def _cut(self, block: Block, whole: int, extra: int) -> Block | None:
+    def _cut(self, block: RowBlock, whole: int, extra: int) -> RowBlock | None:
         """Split behind `whole` series and `extra` rows of the next; keep the second part."""
         if extra and extra == block.counts[whole]:
             whole, extra = whole + 1, 0
@@ -142,8 +141,8 @@ class Cursor:
         if extra:
             counts[-1] = extra
             left[0] -= extra
-        taken = Block(block.keys[:segments], counts, [v[:rows] for v in block.step], [v[:segments] for v in block.series])
-        rest = Block(block.keys[whole:], left, [v[rows:] for v in block.step], [v[whole:] for v in block.series])
+        taken = RowBlock(block.keys[:segments], counts, [v[:rows] for v in block.step], [v[:segments] for v in block.series])
+        rest = RowBlock(block.keys[whole:], left, [v[rows:] for v in block.step], [v[whole:] for v in block.series])
         self._block = rest if len(rest.keys) else None
         self._taken = self._behind(whole, extra, rows)
         return taken
@@ -158,8 +157,8 @@ class Cursor:
 
 
 def merge_runs(
-    runs: Sequence[Run],
-    out: Run,
+    runs: Sequence[SortedRun],
+    out: SortedRun,
     *,
     time_index: int | None,
     unique_keys: bool,
@@ -167,14 +166,14 @@ def merge_runs(
     marks: Sequence[CursorMark] | None,
     progress: Callable[[Sequence[CursorMark], int], None],
 ) -> None:
-    """Merge `runs` into `out`, from `marks` on. `progress` gets what has been merged, and the bytes since its last call.
+    """Merge `runs` into `out`, from `marks` on. `progress` gets the cursors, and the bytes merged since its last call.
 
-    With `unique_keys` a key that two runs hold raises `RepeatedKey`.
+    With `unique_keys` a key that two runs hold raises `RepeatedKeyError`.
     """
-    # Blocks follow the size of their run, so that all cover about the same keys and the cursors move on together.
+    # Blocks are proportional to their run, so that all cover about the same keys and the cursors advance together.
     total = sum(run.num_steps for run in runs) or 1
     sizes = [memory_bytes * run.num_steps // total for run in runs]
-    cursors = [Cursor(run, sizes[i], time_index, marks[i] if marks else None) for i, run in enumerate(runs)]
+    cursors = [RunCursor(run, sizes[i], time_index, marks[i] if marks else None) for i, run in enumerate(runs)]
     while True:
         live = [cursor for cursor in cursors if cursor.load()]
         if not live:
@@ -185,21 +184,21 @@ def merge_runs(
             block = sort_block(concatenate(parts), time_index)
             if unique_keys and len(join_segments(block).keys) < len(block.keys):
                 keys = block.keys.to_pylist()
-                raise RepeatedKey(next(a for a, b in itertools.pairwise(keys) if a == b))
+                raise RepeatedKeyError(next(a for a, b in itertools.pairwise(keys) if a == b))
             out.add(block)
             progress([cursor.mark() for cursor in cursors], block.num_bytes)
         else:
             holders = [cursor for cursor in live if cursor.first() == bound]
             if unique_keys and len(holders) > 1:
-                raise RepeatedKey(holders[0].first()[0])
+                raise RepeatedKeyError(holders[0].first()[0])
             for block in _equal_blocks(holders, bound, memory_bytes // 4):
                 out.add(block)
                 progress([cursor.mark() for cursor in cursors], block.num_bytes)
 
 
-def _equal_blocks(holders: Sequence[Cursor], bound: Bound | None, block_bytes: int) -> Iterator[Block]:
-    """The rows of one key (and time) that fills whole blocks, run by run."""
-    parts: list[Block] = []
+def _equal_blocks(holders: Sequence[RunCursor], bound: Bound | None, block_bytes: int) -> Iterator[RowBlock]:
+    """The rows of one key (and time) that fill whole blocks, run by run."""
+    parts: list[RowBlock] = []
     for cursor in holders:
         while cursor.load() and cursor.first() == bound:
             part = cursor.take(bound, equal=True)
@@ -213,11 +212,8 @@ def _equal_blocks(holders: Sequence[Cursor], bound: Bound | None, block_bytes: i
         yield concatenate(parts)
 
 
-# Where times do not rise: reads the sources again to name both rows. Errors may be slow; packs may not.
-
-
-def explain_disorder(plan: Plan, found: Disorder) -> TimeOrderError:
-    """The first two rows of the series whose times do not rise, by file and row."""
+def explain_disorder(plan: PackPlan, found: UnsortedTimesError) -> TimeOrderError:
+    """Find the first two rows of the series whose times do not increase, by reading the sources again: errors may be slow."""
     index = plan.time_index
     field = plan.step[index if index is not None else 0]
     last: tuple[str, Any, str] | None = None
@@ -226,7 +222,7 @@ def explain_disorder(plan: Plan, found: Disorder) -> TimeOrderError:
         if plan.grouping == "file" and number != found.key:
             continue
         rows_here = 0
-        for task in source.read(plan.schema, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             chunk = task()
             rows_here = chunk.end.row
             column = one_array(chunk.table.column(field.name))
@@ -239,11 +235,11 @@ def explain_disorder(plan: Plan, found: Disorder) -> TimeOrderError:
                     last = (place, time, str(shown))
         rows_before += rows_here
     return TimeOrderError(
-        f"the times of series {found.key!r} do not rise: {found.before} is followed by {found.behind}. Pass --sort."
+        f"the times of series {found.key!r} do not increase: {found.before} is followed by {found.behind}. Pass sort=True."
     )
 
 
-def _rows_of(plan: Plan, table: pa.Table, found: Disorder, rows_before: int) -> list[int]:
+def _rows_of(plan: PackPlan, table: pa.Table, found: UnsortedTimesError, rows_before: int) -> list[int]:
     """Rows of a chunk that belong to the series."""
     if plan.key is not None:
         keys = one_array(table.column(plan.key.name))
@@ -259,16 +255,18 @@ def _rows_of(plan: Plan, table: pa.Table, found: Disorder, rows_before: int) -> 
     return list(range(table.num_rows))
 
 
-def _error(plan: Plan, found: Disorder, name: str, before: tuple[str, Any, str], behind: tuple[str, Any, str]) -> TimeOrderError:
+def _error(
+    plan: PackPlan, found: UnsortedTimesError, name: str, before: tuple[str, Any, str], behind: tuple[str, Any, str]
+) -> TimeOrderError:
     series = f" of {plan.key.name} {_shown_key(plan.key, found.key)}" if plan.key is not None else ""
     relation = "equals" if before[1] == behind[1] else "is before"
     return TimeOrderError(
-        f"the time {name!r}{series} does not rise: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
-        "Fix the rows, or pass --sort."
+        f"the time {name!r}{series} does not increase: {behind[2]} in {behind[0]} {relation} {before[2]} in {before[0]}. "
+        "Fix the rows, or pass sort=True."
     )
 
 
-def _shown_key(field: Field, key: Key) -> str:
+def _shown_key(field: ColumnPlan, key: Key) -> str:
     if field.kind != "timestamp":
         return repr(key)
     return str(np.array([key], dtype=np.int64).view(f"datetime64[{(field.unit or 's').partition(',')[0]}]")[0])

@@ -1,4 +1,4 @@
-"""The options of a pack: what the user said, checked once and for all."""
+"""`PackOptions`: the arguments of `pack`, parsed and checked, and the sizes that follow from its memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from stoker.errors import OptionError
-from stoker.store.formats.base import Limits
+from stoker.store.formats.base import ReadLimits
 from stoker.store.formats.csv import Dialect
 
 Missing = Literal["keep", "error", "ffill", "drop"]
@@ -20,18 +20,18 @@ DTYPE_NAMES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bf
 MIN_MEMORY_BYTES = 192 << 20
 DEFAULT_MEMORY = "1GB"
 MAX_THREADS = 1024
-# What Python, NumPy and Arrow take before the first row is read; the rest of the memory is for rows.
+# What Python, NumPy and Arrow use before the first row is read; the rest of the memory is for rows.
 _BASE_BYTES = 144 << 20
 _MIN_CHUNK_BYTES = 256 << 10
 LINE_SHARE = 24
-"""A line may take this part of the memory for rows: as bytes, as text, decoded and shaped it is there about ten times."""
+"""A line may use this part of the memory for rows: as bytes, text, decoded and shaped, it exists about ten times."""
 COLUMN_BYTES = 32 << 10
-"""What a column of text takes in decoders, builders and files, measured with 4,000 of them."""
+"""What a column of strings uses in decoders, builders and files, measured with 4,000 of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """All that shapes the content of a store, and what the pack may use while it makes it."""
+class PackOptions:
+    """What determines the content of a store, and the memory and threads of the pack."""
 
     series: str | None = None
     time: str | None = None
@@ -39,7 +39,7 @@ class Options:
     wide: bool = False
     columns: tuple[str, ...] | None = None
     dtype: str | None = None
-    """For all number columns that are not named in `dtypes`."""
+    """For all numeric columns that are not named in `dtypes`."""
     dtypes: Mapping[str, str] = field(default_factory=dict)
     segment: int | None = None
     missing: Missing = "keep"
@@ -49,49 +49,49 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.wide and self.series is not None:
-            raise OptionError("--wide makes each column a series, so it cannot be combined with --series. Use one of them.")
+            raise OptionError("wide=True makes each column a series, so it cannot be combined with series=. Use one of them.")
         if self.sort and self.time is None:
-            raise OptionError("--sort orders rows by time, so it needs --time COLUMN.")
+            raise OptionError("sort=True orders rows by time, so it needs time=.")
         if self.segment is not None and not 1 <= self.segment < 2**63:
             size = "at least 1 step" if self.segment < 1 else "less than 2^63 steps"
-            raise OptionError(f"--segment is {self.segment}, but a segment has {size}.")
+            raise OptionError(f"segment={self.segment} is invalid; a segment has {size}.")
         if self.missing not in get_args(Missing):
-            raise OptionError(f"--missing is {self.missing!r}; expected one of {', '.join(get_args(Missing))}.")
+            raise OptionError(f"missing={self.missing!r} is invalid; expected one of {', '.join(get_args(Missing))}.")
         if self.columns is not None and not self.columns:
-            raise OptionError("--columns names no column.")
+            raise OptionError("columns=[] names no column.")
         if self.memory_bytes < MIN_MEMORY_BYTES:
-            raise OptionError(f"--memory is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
+            raise OptionError(f"memory= is {self.memory_bytes >> 20} MB, but a pack needs at least {MIN_MEMORY_BYTES >> 20} MB.")
         parse_threads(self.threads)
 
     @property
     def working_bytes(self) -> int:
-        """Memory for rows: what was given, less what the process takes anyway."""
+        """Memory for rows: `memory_bytes` less what the process uses anyway."""
         return self.memory_bytes - _BASE_BYTES
 
     @property
     def num_readers(self) -> int:
-        """Threads that decode: as many as asked for, unless their chunks would become too small to be worth a task."""
+        """Threads that decode: `threads`, unless their chunks would become too small to be worth a task."""
         return max(1, min(self.threads, self.working_bytes // (12 * _MIN_CHUNK_BYTES) - 1))
 
     @property
     def chunk_bytes(self) -> int:
-        """Size of one chunk of input. A few are in flight at a time: being read, shaped, and written."""
+        """Size of one chunk of input. A few are in flight at a time: being read, shaped and written."""
         return min(self.working_bytes // (12 + 12 * self.num_readers), 8 << 20)
 
     @property
-    def limits(self) -> Limits:
-        """How large a line and how wide a table may be, so that decoding it stays within the memory."""
+    def limits(self) -> ReadLimits:
+        """How long a line and how wide a table may be, so that decoding it stays within the memory."""
         share = self.working_bytes // LINE_SHARE
-        return Limits(line_bytes=min(share, 128 << 20), columns=min(self.working_bytes // COLUMN_BYTES, 65_536))
+        return ReadLimits(line_bytes=min(share, 128 << 20), columns=min(self.working_bytes // COLUMN_BYTES, 65_536))
 
     @property
     def run_bytes(self) -> int:
-        """What rows that are sorted in memory may take; their sorted copy and its writing come on top."""
+        """Memory of the rows that are sorted at a time, without their sorted copy and its writing."""
         return self.working_bytes // 8
 
 
 def parse_bytes(given: str | int) -> int:
-    """Read a size like 256MB, 2G or a number of bytes."""
+    """Parse a size like "256MB", "2G" or a number of bytes."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(given), re.IGNORECASE)
     if not found:
         raise OptionError(f"{given!r} is not a size; write it like 256MB or 2GB.")
@@ -99,7 +99,7 @@ def parse_bytes(given: str | int) -> int:
 
 
 def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | None) -> tuple[str | None, dict[str, str]]:
-    """Read "float32", "close=float32,volume=int64", both together, or a mapping. Returns the default and the named."""
+    """Parse "float32", "close=float32,volume=int64", both together, or a mapping. Returns the default and the named types."""
     if given is None:
         return None, {}
     if isinstance(given, Mapping):
@@ -115,36 +115,36 @@ def parse_dtypes(given: str | Mapping[str, str] | np.dtype[np.generic] | type | 
         elif default is None:
             default = _dtype_name(part)
         else:
-            raise OptionError(f"--dtype {given!r} names two types for all columns; write column=type for one of them.")
+            raise OptionError(f"dtype={given!r} names two types for all columns; write column=type for one of them.")
     if default in ("category", "text"):
-        raise OptionError(f"--dtype {default} for all columns makes no sense; write column={default}.")
+        raise OptionError(f"dtype={default!r} cannot apply to all columns; write 'column={default}'.")
     return default, named
 
 
 def _dtype_name(given: str | np.dtype[np.generic] | type) -> str:
     name = given.strip() if isinstance(given, str) else np.dtype(given).name
     if name not in DTYPE_NAMES:
-        raise OptionError(f"{name!r} is not a type of a column; expected one of {' '.join(DTYPE_NAMES)}.")
+        raise OptionError(f"{name!r} is not a column type; expected one of {' '.join(DTYPE_NAMES)}.")
     return name
 
 
 def parse_names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """Read "a,b,c" or a list of names."""
+    """Parse "a,b,c" or a list of names.
+
+    Example:
+        >>> parse_names("a, b")
+        ('a', 'b')
+    """
     if given is None:
         return None
     return tuple(name.strip() for name in given.split(",")) if isinstance(given, str) else tuple(given)
 
 
 def parse_threads(given: int | None) -> int:
-    """A number of threads: as many as this process may use cores where none is given."""
-    threads = default_threads() if given is None else given
+    """Check a number of threads; None means one per core that this process may use."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = min(cores, MAX_THREADS) if given is None else given
     if not 1 <= threads <= MAX_THREADS:
         expected = "at least 1 is needed" if threads < 1 else f"at most {MAX_THREADS:,} can be used"
         raise OptionError(f"threads is {threads:,}, but {expected}.")
     return threads
-
-
-def default_threads() -> int:
-    """As many threads as this process may use cores."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MAX_THREADS)

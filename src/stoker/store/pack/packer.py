@@ -1,7 +1,12 @@
-"""The journal of a pack: how far it is, so that a pack that was killed goes on where it stopped.
+"""One pack: `Packer.run` plans, reads, merges, seals and commits, and resumes what a killed pack left in its folder.
 
-It is written without waiting for the disk. That is safe because nothing in it is believed: the journal carries its own
-hash, and the files it names are hashed anew before they are taken up.
+    plan      inspect all sources, choose columns and types
+    read      chunks -> blocks -> runs, sorted by key
+    merge     several runs -> one
+    seal      the files of that run get their final names
+    commit    the manifest is replaced: from here on the store is the new one
+
+Between two blocks the whole state of a pack is a `PackState`. A journal of it is written every `JOURNAL_BYTES`.
 """
 
 from __future__ import annotations
@@ -9,535 +14,379 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import xxhash
 
 from stoker import _disk
-from stoker._disk import write_file
-from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError, StokerError
-from stoker.store.formats.base import Place, Source, Unfit
+from stoker.errors import BadValueError, DiskFullError, SourceChangedError, SourceEmptyError
+from stoker.store.formats.base import InferredTypeError, RowLocation
+from stoker.store.formats.discover import find_sources
 from stoker.store.interop import from_texts
 from stoker.store.manifest import Manifest, SourceEntry
 from stoker.store.pack.blocks import Shaper
+from stoker.store.pack.journal import Journal, MergeMark, fingerprint, hash_source, load_journal, save_journal, stat_source
 from stoker.store.pack.merge import FAN_IN, CursorMark, explain_disorder, merge_runs
-from stoker.store.pack.plan import Field, Plan, fingerprint, hash_source, settle_plan, stat_source
-from stoker.store.pack.runs import Disorder, Layout, RepeatedKey, Run, RunMark, Sorter, Writer
+from stoker.store.pack.options import PackOptions
+from stoker.store.pack.plan import ColumnPlan, PackPlan, make_plan, settle_plan
+from stoker.store.pack.runs import RepeatedKeyError, RunLayout, SortedRun, Sorter, UnsortedTimesError
 from stoker.store.pack.seal import seal_run
-from stoker.store.pack.values import Categories, Gaps
-from stoker.store.shards import Mark, TextFile
-from stoker.store.store import WORK_NAME
-from stoker.store.writer import make_work, remove_debris
-
-NAME = "journal"
-
-
-class MergeMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A merge under way: which runs, into what, and how far."""
-
-    first: int
-    """Index of the first run that is merged."""
-    count: int
-    out: RunMark
-    cursors: list[CursorMark]
-
-
-class Journal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The state of a pack between two blocks."""
-
-    fingerprint: str
-    settled: bool
-    """Whether the types were found by reading everything."""
-    source: int
-    row: int
-    position: int
-    source_rows: list[int]
-    """Rows of the sources that were read to their end."""
-    read: bool
-    """Whether all sources are read."""
-    missing: dict[str, int]
-    wide_time: tuple[int, int | float] | None
-    categories: dict[str, list[Mark]]
-    runs: list[RunMark]
-    merged: int
-    """How many of the runs are results of the current round of merges."""
-    merge: MergeMark | None
-
-
-def save(folder: Path, journal: Journal) -> None:
-    """Replace the journal."""
-    body = msgspec.json.encode(journal)
-    write_file(folder / NAME, xxhash.xxh3_128_hexdigest(body).encode() + b"\n" + body, durable=False)
-
-
-def load(folder: Path, fingerprint: str) -> Journal | None:
-    """The journal of an earlier process, if it is whole and of the same pack."""
-    try:
-        data = (folder / NAME).read_bytes()
-    except OSError:
-        return None
-    digest, _, body = data.partition(b"\n")
-    if digest.decode("ascii", "replace") != xxhash.xxh3_128_hexdigest(body):
-        return None
-    try:
-        journal = msgspec.json.decode(body, type=Journal)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return journal if journal.fingerprint == fingerprint else None
-
-
-# Reading ahead: chunks are decoded on threads while earlier ones are shaped and written, and arrive in order.
-
-T = TypeVar("T")
-
-
-def read_ahead(
-    tasks: Iterable[Callable[[], T]], pool: ThreadPoolExecutor, *, depth: int, max_bytes: int | None = None
-) -> Generator[T, None, None]:
-    """Run tasks on the pool, at most `depth` ahead of the consumer, and yield their results in the order of the tasks.
-
-    Tasks that say what they hold (`num_bytes`) are begun only while those ahead of the consumer hold at most `max_bytes` together,
-    or alone: a file of long lines must not have one in memory for each thread. Close the generator when it is left early, or
-    such tasks wait on.
-
-    Getting the next task may itself be slow (Parquet decodes there), so that happens on the pool as well, one at a
-    time. An error comes in the place of the result it belongs to.
-    """
-    iterator = iter(tasks)
-    lock = threading.Lock()
-    taken = 0
-    held: dict[int, int] = {}  # bytes of the tasks that are begun and not yet consumed, by their number
-    change = threading.Condition()
-    ended = False
-
-    def wait_for_room(number: int, num_bytes: int) -> None:
-        """Later tasks wait for earlier ones, which the consumer always reaches."""
-        with change:
-            change.wait_for(lambda: ended or not any(held.values()) or sum(held.values()) + num_bytes <= (max_bytes or 0))
-            held[number] = num_bytes
-
-    def work() -> tuple[int, Callable[[], T]]:
-        """The number of a task, and a function that gives its result, raises its error, or says that there is none."""
-        nonlocal taken
-        with lock:
-            number, taken = taken, taken + 1
-            try:
-                task = next(iterator)
-            except BaseException as error:  # StopIteration too: it ends the loop below in its place
-                return number, _raising(error)
-            if max_bytes is not None:
-                wait_for_room(number, getattr(task, "num_bytes", 0))
-        try:
-            result = task()
-        except BaseException as error:
-            return number, _raising(error)
-        return number, lambda: result
-
-    running: set[Future[tuple[int, Callable[[], T]]]] = set()
-    arrived: dict[int, Callable[[], T]] = {}
-    wanted = 0
-    try:
-        while True:
-            while len(running) + len(arrived) < depth:
-                running.add(pool.submit(work))
-            while wanted not in arrived:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                arrived.update(future.result() for future in done)
-            try:
-                result = arrived.pop(wanted)()
-            except StopIteration:
-                return
-            yield result
-            del result
-            with change:
-                held.pop(wanted, None)
-                change.notify_all()
-            wanted += 1
-    finally:
-        with change:
-            ended = True
-            change.notify_all()
-        for future in running:
-            future.cancel()
-
-
-def _raising(error: BaseException) -> Callable[[], NoReturn]:
-    def raise_it() -> NoReturn:
-        raise error
-
-    return raise_it
-
-
-# The state of a packing: what it holds between two blocks, and what its journal records so that another process can
-# take it up.
+from stoker.store.pack.threads import BackgroundWriter, read_ahead
+from stoker.store.pack.values import Categories, MissingIntegersError
+from stoker.store.shards import TextFile
+from stoker.store.store import WORK_NAME, Store
+from stoker.store.writer import make_work, new_store, remove_debris
 
 JOURNAL_BYTES = 256 << 20
-"""How much may have to be done again after a kill."""
+"""At most about this much is done again after a kill."""
+_SHOWN_NAMES, _SHOWN_LETTERS = 8, 80  # of files that were left out
 
 Progress = Callable[[str, float, int], None]
 """Gets the phase, the share of it that is done (0 to 1), and rows so far."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is to be packed, and where."""
-
-    plan: Plan
-    folder: Path
-    progress: Progress
-    fingerprint: str | None
-    """What a journal must carry to be of this pack; None where no journal is possible, as sources are in memory."""
-    settled: bool = False
-    """Whether the types were found by reading everything."""
-
-    @property
-    def work(self) -> Path:
-        """The folder of everything that is not yet final."""
-        return self.folder / WORK_NAME
+def quiet(phase: str, share: float, rows: int) -> None:
+    """The default progress: report nothing."""
 
 
-class State:
-    """What a packing holds between two blocks, and what its journal records."""
+@dataclass(kw_only=True)
+class PackState:
+    """What a pack holds between two blocks, and what its journal records."""
 
-    def __init__(self, job: Job, writer: Writer) -> None:
-        self._job = job
-        self._plan = job.plan
-        self._writer = writer
-        self._source = 0
-        self._place = Place()
-        self._all_read = False
-        self._merged = 0
-        self._merge: MergeMark | None = None
-        self._since_journal = 0
-        self._since_release = 0
-        self._copied = False
-        self.source_rows: list[int] = []
-        self.category_files: dict[str, TextFile] = {}
-        self.layout = _layout(self._plan)
-        self.shaper = Shaper(self._plan, {}, self._new_texts)
-        self.sorter = self._make_sorter([])
-        for field in _category_fields(self._plan):
-            self.category_files[field.name] = TextFile.create(job.work / f"categories{len(self.category_files)}")
-            self.shaper.categories[field.name] = Categories(field.name)
+    writer: BackgroundWriter
+    shaper: Shaper
+    sorter: Sorter
+    category_files: dict[str, TextFile]
+    source: int = 0
+    """Index of the source that is being read, and the location in it."""
+    location: RowLocation = field(default_factory=RowLocation)
+    source_rows: list[int] = field(default_factory=list)
+    """Rows of the sources that were read to their end."""
+    all_read: bool = False
+    merged: int = 0
+    """How many of the runs are results of the current round of merges."""
+    merge: MergeMark | None = None
+    """The merge that the journal was written in, until it resumes."""
+    is_copied: bool = False
+    """Whether the last merge has filled missing values in sorted rows."""
+    since_journal: int = 0
+    since_release: int = 0
 
-    def _make_sorter(self, runs: list[Run]) -> Sorter:
+
+class Packer:
+    """Packs one source into one folder."""
+
+    def __init__(self, source: object, folder: Path, options: PackOptions, progress: Progress) -> None:
+        left_out: list[Path] = []
+        is_table = options.series is not None or options.time is not None
+        found = find_sources(
+            source, dialect=options.dialect, table=is_table, wide=options.wide, left_out=left_out, limits=options.limits
+        )
+        self._plan = replace(make_plan(found, options), left_out=_unicode_names(left_out))
+        self._folder = folder
+        self._work = folder / WORK_NAME
+        self._progress = progress
+        self._is_settled = False
+        self._paths = [source.path if isinstance(source, Store) else None, *(one.path for one in self._plan.sources)]
+        self._stats = {one: stat_source(one) for one in self._plan.sources}
+        on_disk = all(one.path is not None for one in self._plan.sources)
+        self._fingerprint = fingerprint(self._plan, list(self._stats.values())) if on_disk else None
+
+    def run(self, *, replace: bool) -> None:
+        """Plan, read, merge, seal, commit; again with wider types where those inferred from the first rows do not fit.
+
+        Without `replace`, a store in the folder is an error, unless this very pack was killed there and resumes.
+        """
+        with new_store(self._folder, self._paths, replace=replace or self._load_journal() is not None) as commit:
+            journal = self._resume_plan()
+            while True:
+                try:
+                    with self._open_state(journal) as (state, readers, hashes):
+                        self._read(state, readers)
+                        run = self._merge(state)
+                        manifest = self._seal(state, run, hashes)
+                    return commit(manifest)
+                except (InferredTypeError, MissingIntegersError) as error:
+                    self._widen_plan(error)
+                    journal = None  # its rows have other types
+                except UnsortedTimesError as error:
+                    raise explain_disorder(self._plan, error) from None
+                except RepeatedKeyError as error:
+                    name = self._plan.key.name if self._plan.key else "row"
+                    raise BadValueError(
+                        f"{name} {error.key!r} occurs twice, but each row is a whole series. Make the key unique."
+                    ) from None
+
+    # Plan
+
+    def _load_journal(self) -> Journal | None:
+        """The journal of this very pack, if it was killed in this folder before. Sources in memory have none."""
+        return load_journal(self._work, self._fingerprint) if self._fingerprint is not None else None
+
+    def _resume_plan(self) -> Journal | None:
+        """Refuse what cannot fit on the disk; load the journal, and take over the types it was written with."""
+        _refuse_too_large(self._plan, self._folder)
+        journal = self._load_journal()
+        if journal is not None and journal.settled:
+            self._settle_types()
+        return journal
+
+    def _widen_plan(self, error: Exception) -> None:
+        """Choose types that hold all values; raises where they were chosen so already."""
+        if not self._is_settled:
+            self._settle_types()
+        elif isinstance(error, MissingIntegersError):
+            raise BadValueError(str(error)) from None
+        else:
+            raise SourceChangedError(
+                f"{error}: its values differ between two reads. Do not change sources during a pack."
+            ) from None
+
+    def _settle_types(self) -> None:
+        self._plan = settle_plan(self._plan, lambda rows: self._progress("settling types", 0.0, rows))
+        self._is_settled = True
+
+    # State
+
+    @contextlib.contextmanager
+    def _open_state(self, journal: Journal | None) -> Iterator[tuple[PackState, ThreadPoolExecutor, list[Future[str | None]]]]:
+        """The state of the journal, or an empty one; the threads that read; and the hashes of the sources, under way."""
         options = self._plan.options
-        return Sorter(self._job.work, self.layout, self._writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs)
+        readers = ThreadPoolExecutor(options.num_readers + 1, thread_name_prefix="stoker-reader")
+        hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
+        stopping = threading.Event()
+        try:
+            with _brisk_threads(), BackgroundWriter(options.working_bytes // 24) as writer:
+                state = self._restored_state(journal, writer) if journal is not None else None
+                if state is None:
+                    remove_debris(self._folder)
+                    make_work(self._folder)
+                    names = [column.name for column in self._category_columns()]
+                    files = {name: TextFile.create(self._work / f"categories{i}") for i, name in enumerate(names)}
+                    state = self._make_state(writer, files, runs=[])
+                yield state, readers, [hasher.submit(hash_source, source, stopping) for source in self._plan.sources]
+        finally:
+            stopping.set()  # after Ctrl-C nothing waits for the hash of a huge file
+            hasher.shutdown(wait=True, cancel_futures=True)
+            readers.shutdown(wait=True, cancel_futures=True)
 
-    def _new_texts(self, name: str, texts: list[str]) -> None:
-        self._writer.submit(partial(self.category_files[name].append, from_texts(texts)))
-
-    def read(self, pool: ThreadPoolExecutor) -> None:
-        """Read what is left of the sources."""
-        options, sources = self._plan.options, self._plan.sources
-        if self._all_read:
-            return
-        total = sum(source.num_bytes for source in sources) or 1
-        done = sum(source.num_bytes for source in sources[: self._source])
-        for number in range(self._source, len(sources)):
-            source = sources[number]
-            tasks = source.read(self._plan.schemas[number], start=self._place, chunk_bytes=options.chunk_bytes)
-            rows_before = sum(self.source_rows)
-            ahead = read_ahead(tasks, pool, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
-            with closing(ahead) as chunks:
-                for chunk in chunks:
-                    block = self.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
-                    self.sorter.add(block)
-                    self._place = chunk.end
-                    self._since_journal += block.num_bytes
-                    self._release(block.num_bytes)
-                    if self._since_journal >= JOURNAL_BYTES:
-                        self._journal_reading()
-                    share = done + source.num_bytes * _share(source, chunk.end)
-                    self._job.progress("reading", share / total, rows_before + chunk.end.row)
-            if self._place.row == 0 and self._plan.grouping in ("file", "wide"):
-                self.sorter.add(self.shaper.empty(number))
-            self.source_rows.append(self._place.row)
-            done += source.num_bytes
-            self._source, self._place = number + 1, Place()
-        self.sorter.finish()
-        self._all_read = True
-        self._journal()
-
-    def _release(self, num_bytes: int) -> None:
-        """Have allocators give back what they keep for later: with several threads that comes to more than the rows themselves."""
-        self._since_release += num_bytes
-        if self._since_release >= self._plan.options.run_bytes:
-            self._since_release = 0
-            pa.default_memory_pool().release_unused()
-
-    def _journal_reading(self) -> None:
-        """A journal between two chunks: rows that wait to be sorted are written out as a run first."""
-        self.sorter.flush()
-        self._journal()
-
-    def merge(self) -> Run | None:
-        """Merge runs until one is left."""
-        runs, options = self.sorter.runs, self._plan.options
-        if not runs:
-            return None
-        while len(runs) > 1 or self._must_copy():
-            first = self._first_to_merge()
-            group = runs[first : first + FAN_IN]
-            last = len(group) == len(runs)
-            out = self._merge_out(last)
-            rows = sum(run.num_steps for run in group)
-            merge_runs(
-                group,
-                out,
-                time_index=self.layout.time_index if options.sort else None,
-                unique_keys=self._plan.rows_are_series,
-                memory_bytes=options.working_bytes // 10,
-                marks=self._merge.cursors if self._merge is not None else None,
-                progress=partial(self._merging, first, len(group), out, rows),
-            )
-            out.finish()
-            runs[first : first + len(group)] = [out]
-            if len(runs) > 1:
-                out.close()
-            self._merge, self._merged = None, first + 1
-            self._copied = last
-            self._journal()
-            self._writer.submit(partial(_remove_runs, group))
-        return runs[0]
-
-    def _first_to_merge(self) -> int:
-        """Which run the next group begins with. Groups are neighbours, so that earlier rows stay in front."""
-        if self._merge is not None:
-            return self._merge.first
-        last_round, end_of_round = len(self.sorter.runs) <= FAN_IN, self._merged >= len(self.sorter.runs) - 1
-        return 0 if last_round or end_of_round else self._merged
-
-    def _must_copy(self) -> bool:
-        """Whether a single run still has to be copied: gaps can be filled only once the rows are in order."""
-        options = self._plan.options
-        return options.sort and options.missing == "ffill" and not self._copied
-
-    def _merge_out(self, last: bool) -> Run:
-        layout = _layout(self._plan, merged=True, fill=last or not self._plan.options.sort)
-        if self._merge is not None:
-            out = Run.reopen(self._job.work, self._merge.out, layout, self._writer)
-            if out is not None:
-                return out
-            self._merge = None
-        number = max(run.number for run in self.sorter.runs) + 1
-        for path in self._job.work.glob(f"run{number}.*"):
-            _disk.remove_file(path)
-        return Run.create(self._job.work, number, layout, self._writer)
-
-    def _merging(self, first: int, count: int, out: Run, rows: int, cursors: list[CursorMark], num_bytes: int) -> None:
-        self._since_journal += num_bytes
-        if self._since_journal >= JOURNAL_BYTES:
-            mark = out.mark()
-            self._journal(lambda: MergeMark(first=first, count=count, out=mark(), cursors=cursors))
-        self._job.progress("merging", out.num_steps / max(rows, 1), out.num_steps)
-
-    def _journal(self, merge: Callable[[], MergeMark] | None = None) -> None:
-        """Queue a journal behind all writes so far; it is made up on the writer's thread, when they are done."""
-        self._since_journal = 0
-        if not self._job.fingerprint:
-            return
-        marks = [run.mark() for run in self.sorter.runs]
-        missing, source_rows = dict(self.shaper.missing), list(self.source_rows)
-        job, source, place = self._job, self._source, self._place
-        all_read, merged, wide_time = self._all_read, self._merged, self.shaper.wide_time
-
-        def write() -> None:
-            journal = Journal(
-                fingerprint=job.fingerprint or "",
-                settled=job.settled,
-                source=source,
-                row=place.row,
-                position=place.position,
-                source_rows=source_rows,
-                read=all_read,
-                missing=missing,
-                wide_time=wide_time,
-                categories={name: file.mark() for name, file in self.category_files.items()},
-                runs=[mark() for mark in marks],
-                merged=merged,
-                merge=merge() if merge is not None else None,
-            )
-            save(job.work, journal)
-
-        self._writer.submit(write)
-
-    @classmethod
-    def restore(cls, journal: Journal, job: Job, writer: Writer) -> State | None:
+    def _restored_state(self, journal: Journal, writer: BackgroundWriter) -> PackState | None:
         """The state that a journal describes; None if the files on disk are not as it says."""
-        state = cls.__new__(cls)
-        plan, work = job.plan, job.work
-        state._job, state._plan, state._writer = job, plan, writer
-        state._source, state._place = journal.source, Place(journal.row, journal.position)
-        state._all_read, state._merged, state._merge = journal.read, journal.merged, journal.merge
-        state._since_journal = 0
-        state._since_release = 0
-        state._copied = journal.read and journal.merged == 1 and len(journal.runs) == 1
-        state.source_rows = list(journal.source_rows)
-        state.layout = _layout(plan)
-        state.category_files = {}
-        state.shaper = Shaper(plan, {}, state._new_texts)
-        state.shaper.missing.update(journal.missing)
-        state.shaper.wide_time = journal.wide_time
-        for i, field in enumerate(_category_fields(plan)):
-            file = TextFile.reopen(work / f"categories{i}", journal.categories[field.name])
+        files: dict[str, TextFile] = {}
+        for i, column in enumerate(self._category_columns()):
+            file = TextFile.reopen(self._work / f"categories{i}", journal.categories[column.name])
             if file is None:
                 return None
-            state.category_files[field.name] = file
-            state.shaper.categories[field.name] = Categories(field.name, file.read(0, file.rows).to_pylist())
-        _remove_strays(work, journal)
-        layout = _layout(plan, merged=True) if journal.read else state.layout
-        runs = []
+            files[column.name] = file
+        _remove_strays(self._work, journal)
+        layout = _run_layout(self._plan, merged=journal.read)
+        runs: list[SortedRun] = []
         for mark in journal.runs:
-            run = Run.reopen(work, mark, layout, writer)
+            run = SortedRun.reopen(self._work, mark, layout, writer)
             if run is None:
                 return None
             if mark is not journal.runs[-1]:
                 run.close()  # only read from now on
             runs.append(run)
-        state.sorter = state._make_sorter(runs)
+        state = self._make_state(writer, files, runs)
+        state.shaper.missing.update(journal.missing)
+        state.shaper.wide_time = journal.wide_time
+        state.source, state.location = journal.source, RowLocation(journal.row, journal.position)
+        state.source_rows = list(journal.source_rows)
+        state.all_read, state.merged, state.merge = journal.read, journal.merged, journal.merge
+        state.is_copied = journal.read and journal.merged == 1 and len(journal.runs) == 1
         return state
 
+    def _make_state(self, writer: BackgroundWriter, files: dict[str, TextFile], runs: list[SortedRun]) -> PackState:
+        def append_texts(name: str, texts: list[str]) -> None:
+            writer.submit(partial(files[name].append, from_texts(texts)))
 
-def _layout(plan: Plan, *, merged: bool = False, fill: bool | None = None) -> Layout:
-    options = plan.options
-    key = plan.key
-    filling = options.missing == "ffill" and (fill if fill is not None else not options.sort)
-    return Layout(
-        key=np.dtype("<i8") if key is None else None if key.kind == "text" else key.dtype,
-        step=[field.dtype for field in plan.step],
-        series=[None if field.kind == "text" else field.dtype for field in plan.series],
-        time_index=plan.time_index,
-        strict_time=not options.sort,
-        unique_keys=plan.rows_are_series and not merged,
-        fill=frozenset(i for i, field in enumerate(plan.step) if filling and _has_missing_number(field)),
-        bfloat16=frozenset(i for i, field in enumerate(plan.step) if field.kind == "bfloat16"),
-    )
-
-
-def _has_missing_number(field: Field) -> bool:
-    return field.kind in ("timestamp", "duration", "category", "bfloat16") or field.dtype.kind == "f"
-
-
-def _category_fields(plan: Plan) -> list[Field]:
-    return [field for field in (*plan.step, *plan.series) if field.kind == "category"]
-
-
-def _remove_strays(work: Path, journal: Journal) -> None:
-    """Remove runs that were begun after the journal was written: they would be in the way of those that follow it."""
-    marks = [*journal.runs, *([journal.merge.out] if journal.merge is not None else [])]
-    kept = {f"run{mark.number}" for mark in marks}
-    for path in sorted(work.iterdir()):
-        if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
-            _disk.remove_file(path)
-
-
-def _remove_runs(runs: list[Run]) -> None:
-    for run in runs:
-        run.close()
-        for path in run.paths():
-            _disk.remove_file(path)
-
-
-def _share(source: Source, place: Place) -> float:
-    return min(place.position / source.num_positions, 1.0) if source.num_positions else 0.0
-
-
-# One packing under way: reading, merging and sealing, with a journal that lets a killed one go on.
-
-_SHOWN_NAMES, _SHOWN_LETTERS = 8, 80
-"""Of what was left out."""
-
-
-def quiet(phase: str, share: float, rows: int) -> None:
-    """Report nothing."""
-
-
-class Packing:
-    """Makes the shards of one store in `folder` and returns its manifest; does not commit."""
-
-    def __init__(self, plan: Plan, folder: Path, progress: Progress) -> None:
-        self._stats = {source: stat_source(source) for source in plan.sources}
-        on_disk = all(source.path is not None for source in plan.sources)
-        self._job = Job(
-            plan=plan,
-            folder=folder,
-            progress=progress,
-            fingerprint=fingerprint(plan, list(self._stats.values())) if on_disk else None,
+        options = self._plan.options
+        texts = {name: file.read(0, file.rows).to_pylist() if file.rows else [] for name, file in files.items()}
+        categories = {name: Categories(name, known) for name, known in texts.items()}
+        return PackState(
+            writer=writer,
+            shaper=Shaper(self._plan, categories, append_texts),
+            sorter=Sorter(
+                self._work, _run_layout(self._plan), writer, sort_time=options.sort, run_bytes=options.run_bytes, runs=runs
+            ),
+            category_files=files,
         )
 
-    @property
-    def was_begun(self) -> bool:
-        """Whether this very pack was killed in this folder before, and would resume."""
-        return self._job.fingerprint is not None and load(self._job.work, self._job.fingerprint) is not None
+    def _category_columns(self) -> list[ColumnPlan]:
+        return [column for column in (*self._plan.step, *self._plan.series) if column.kind == "category"]
 
-    def run(self) -> Manifest:
-        """Read, merge and seal. Types that turn out too narrow are settled by reading everything, once."""
-        job = self._job
-        _refuse_too_large(job.plan, job.folder)
-        journal = load(job.work, job.fingerprint) if job.fingerprint is not None else None
-        if journal is not None and journal.settled:
-            job = _settle(job)
-        while True:
-            try:
-                return self._attempt(job, journal)
-            except (Unfit, Gaps) as error:
-                if job.settled:
-                    raise _after_settling(error) from None
-                job, journal = _settle(job), None
-            except Disorder as error:
-                raise explain_disorder(job.plan, error) from None
-            except RepeatedKey as error:
-                name = job.plan.key.name if job.plan.key else "row"
-                raise BadValueError(
-                    f"{name} {error.key!r} comes twice, but each row is a whole series. Make the key unique."
-                ) from None
+    def _save_journal(self, state: PackState, merge: Callable[[], MergeMark] | None = None) -> None:
+        """Queue a journal behind all writes so far; it is made on the writer's thread, when they are done."""
+        state.since_journal = 0
+        if not self._fingerprint:
+            return
+        marks = [run.mark() for run in state.sorter.runs]
+        journal = Journal(
+            fingerprint=self._fingerprint,
+            settled=self._is_settled,
+            source=state.source,
+            row=state.location.row,
+            position=state.location.position,
+            source_rows=list(state.source_rows),
+            read=state.all_read,
+            missing=dict(state.shaper.missing),
+            wide_time=state.shaper.wide_time,
+            categories={},
+            runs=[],
+            merged=state.merged,
+            merge=None,
+        )
 
-    def _attempt(self, job: Job, journal: Journal | None) -> Manifest:
-        pool = ThreadPoolExecutor(job.plan.options.num_readers + 1, thread_name_prefix="stoker-reader")
-        hasher = ThreadPoolExecutor(1, thread_name_prefix="stoker-hasher")
-        stopping = threading.Event()
-        try:
-            with _brisk_threads(), Writer(job.plan.options.working_bytes // 24) as writer:
-                state = State.restore(journal, job, writer) if journal is not None else None
-                if state is None:
-                    remove_debris(job.folder)
-                    make_work(job.folder)
-                    state = State(job, writer)
-                hashes = [hasher.submit(hash_source, source, stopping) for source in job.plan.sources]
-                state.read(pool)
-                run = state.merge()
-                writer.drain()
-            return _seal(job, run, state, self._entries(job.plan, hashes, state.source_rows))
-        finally:
-            stopping.set()  # nobody waits for the hash of a huge file after Ctrl-C
-            hasher.shutdown(wait=True, cancel_futures=True)
-            pool.shutdown(wait=True, cancel_futures=True)
+        def write() -> None:
+            categories = {name: file.mark() for name, file in state.category_files.items()}
+            runs = [mark() for mark in marks]
+            merged = merge() if merge is not None else None
+            save_journal(self._work, msgspec.structs.replace(journal, categories=categories, runs=runs, merge=merged))
 
-    def _entries(self, plan: Plan, hashes: list[Future[str | None]], source_rows: list[int]) -> list[SourceEntry]:
-        entries = [
+        state.writer.submit(write)
+
+    # Read
+
+    def _read(self, state: PackState, readers: ThreadPoolExecutor) -> None:
+        """Read what is left of the sources into sorted runs."""
+        if state.all_read:
+            return
+        options, sources = self._plan.options, self._plan.sources
+        total = sum(source.num_bytes for source in sources) or 1
+        done = sum(source.num_bytes for source in sources[: state.source])
+        for number in range(state.source, len(sources)):
+            source = sources[number]
+            tasks = source.read(self._plan.schemas[number], start=state.location, chunk_bytes=options.chunk_bytes)
+            rows_before = sum(state.source_rows)
+            ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
+            with closing(ahead) as chunks:
+                for chunk in chunks:
+                    block = state.shaper.block(chunk, source, number, rows_before + chunk.begin.row)
+                    state.sorter.add(block)
+                    state.location = chunk.end
+                    self._after_block(state, block.num_bytes)
+                    share = min(chunk.end.position / source.num_positions, 1.0) if source.num_positions else 0.0
+                    self._progress("reading", (done + source.num_bytes * share) / total, rows_before + chunk.end.row)
+            if state.location.row == 0 and self._plan.grouping in ("file", "wide"):
+                state.sorter.add(state.shaper.empty(number))
+            state.source_rows.append(state.location.row)
+            done += source.num_bytes
+            state.source, state.location = number + 1, RowLocation()
+        state.sorter.finish()
+        state.all_read = True
+        self._save_journal(state)
+
+    def _after_block(self, state: PackState, num_bytes: int) -> None:
+        state.since_journal += num_bytes
+        state.since_release += num_bytes
+        if state.since_release >= self._plan.options.run_bytes:
+            # Allocators keep freed memory for later: with several threads that is more than the rows themselves.
+            state.since_release = 0
+            pa.default_memory_pool().release_unused()
+        if state.since_journal >= JOURNAL_BYTES:
+            state.sorter.flush()  # rows that wait to be sorted are written as a run first
+            self._save_journal(state)
+
+    # Merge
+
+    def _merge(self, state: PackState) -> SortedRun | None:
+        """Merge runs until one is left."""
+        runs, options = state.sorter.runs, self._plan.options
+        fills_sorted_rows = options.sort and options.missing == "ffill"  # so even a single run is copied
+        while len(runs) > 1 or (runs and fills_sorted_rows and not state.is_copied):
+            first = _first_to_merge(state)
+            group = runs[first : first + FAN_IN]
+            is_last = len(group) == len(runs)
+            out = self._merge_target(state, is_last)
+            rows = sum(run.num_steps for run in group)
+            merge_runs(
+                group,
+                out,
+                time_index=self._plan.time_index if options.sort else None,
+                unique_keys=self._plan.rows_are_series,
+                memory_bytes=options.working_bytes // 10,
+                marks=state.merge.cursors if state.merge is not None else None,
+                progress=partial(self._after_merged_block, state, first, len(group), out, rows),
+            )
+            out.finish()
+            runs[first : first + len(group)] = [out]
+            if len(runs) > 1:
+                out.close()
+            state.merge, state.merged, state.is_copied = None, first + 1, is_last
+            self._save_journal(state)
+            state.writer.submit(partial(_remove_runs, group))
+        state.writer.drain()
+        return runs[0] if runs else None
+
+    def _merge_target(self, state: PackState, is_last: bool) -> SortedRun:
+        """The run to merge into: that of the journal, or a new one."""
+        layout = _run_layout(self._plan, merged=True, fill=is_last or not self._plan.options.sort)
+        if state.merge is not None:
+            out = SortedRun.reopen(self._work, state.merge.out, layout, state.writer)
+            if out is not None:
+                return out
+            state.merge = None
+        number = max(run.number for run in state.sorter.runs) + 1
+        for path in self._work.glob(f"run{number}.*"):
+            _disk.remove_file(path)
+        return SortedRun.create(self._work, number, layout, state.writer)
+
+    def _after_merged_block(
+        self, state: PackState, first: int, count: int, out: SortedRun, rows: int, cursors: list[CursorMark], num_bytes: int
+    ) -> None:
+        state.since_journal += num_bytes
+        if state.since_journal >= JOURNAL_BYTES:
+            mark = out.mark()
+            self._save_journal(state, lambda: MergeMark(first=first, count=count, out=mark(), cursors=cursors))
+        self._progress("merging", out.num_steps / max(rows, 1), out.num_steps)
+
+    # Seal
+
+    def _seal(self, state: PackState, run: SortedRun | None, hashes: list[Future[str | None]]) -> Manifest:
+        plan = self._plan
+        sources = [
             SourceEntry(name=source.name, num_bytes=source.num_bytes, num_rows=rows, xxh3=future.result())
-            for source, rows, future in zip(plan.sources, source_rows, hashes, strict=True)
+            for source, rows, future in zip(plan.sources, state.source_rows, hashes, strict=True)
         ]
         # Last, so that no change slips in between: what was read and what was hashed are the same bytes.
         for source in plan.sources:
             if stat_source(source) != self._stats[source]:
                 raise SourceChangedError(f"{source.label} changed while it was packed. Pack again when nothing writes to it.")
-        return entries
+        if run is None or run.num_steps == 0:
+            names = ", ".join(source.label for source in plan.sources[:3])
+            raise SourceEmptyError(f"{names} {'hold' if len(plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
+        self._progress("sealing", 0.0, run.num_steps)
+        manifest = seal_run(
+            run,
+            plan,
+            work=self._work,
+            folder=self._folder,
+            categories=state.category_files,
+            missing=state.shaper.missing,
+            sources=sources,
+            notes=[*plan.notes, *_notes(run, sources, plan.left_out)],
+        )
+        run.close()
+        self._progress("sealing", 1.0, run.num_steps)
+        return manifest
+
+
+def _unicode_names(paths: list[Path]) -> tuple[str, ...]:
+    """Names as Unicode: a manifest holds nothing else."""
+    return tuple(path.name.encode("utf-8", "backslashreplace").decode() for path in paths)
 
 
 @contextlib.contextmanager
 def _brisk_threads() -> Iterator[None]:
-    """Let threads wait less for the interpreter: each works in C most of the time, and comes back for microseconds.
+    """Let threads wait less for the interpreter: each works in C most of the time, and needs it for microseconds.
 
     5 % of a pack of Parquet on two cores (docs/journal.md).
     """
@@ -549,53 +398,62 @@ def _brisk_threads() -> Iterator[None]:
         sys.setswitchinterval(interval)
 
 
-def _settle(job: Job) -> Job:
-    """The same job with types that hold all values."""
-    return replace(job, plan=settle_plan(job.plan, lambda rows: job.progress("settling types", 0.0, rows)), settled=True)
-
-
-def _after_settling(error: Exception) -> StokerError:
-    if isinstance(error, Gaps):
-        return BadValueError(str(error))
-    return SourceChangedError(f"{error}: its values differ between two looks. Do not change sources during a pack.")
-
-
-def _seal(job: Job, run: Run | None, state: State, entries: list[SourceEntry]) -> Manifest:
-    if run is None or run.num_steps == 0:
-        names = ", ".join(source.label for source in job.plan.sources[:3])
-        raise SourceEmptyError(f"{names} {'hold' if len(job.plan.sources) > 1 else 'holds'} no rows, so there is nothing to pack.")
-    job.progress("sealing", 0.0, run.num_steps)
-    manifest = seal_run(
-        run,
-        job.plan,
-        work=job.work,
-        folder=job.folder,
-        categories=state.category_files,
-        missing=state.shaper.missing,
-        sources=entries,
-        notes=[*job.plan.notes, *_notes(run, entries, job.plan.left_out)],
-    )
-    run.close()
-    job.progress("sealing", 1.0, run.num_steps)
-    return manifest
-
-
-def _refuse_too_large(plan: Plan, folder: Path) -> None:
-    """Where the sources tell their rows, a store that cannot fit on the disk is refused before it is begun."""
+def _refuse_too_large(plan: PackPlan, folder: Path) -> None:
+    """Where sources know their number of rows, refuse a store that cannot fit on the disk before anything is read."""
     rows = [getattr(source, "num_rows", None) for source in plan.sources]
     if plan.rows_are_series or any(count is None for count in rows):
         return
-    width = sum(field.dtype.itemsize for field in plan.step)
+    width = sum(column.dtype.itemsize for column in plan.step)
     columns = [len(schema) if plan.grouping == "wide" else 1 for schema in plan.schemas]
     needed = sum((count or 0) * width * many for count, many in zip(rows, columns, strict=True))
     free = _disk.free_bytes(folder)
     if needed > free:
         raise DiskFullError(
-            28, f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer --columns."
+            28,
+            f"{folder} needs {needed:,} bytes, but the disk has {free:,} free. Free some space, or pack fewer with columns=[...].",
         )
 
 
-def _notes(run: Run, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
+def _run_layout(plan: PackPlan, *, merged: bool = False, fill: bool | None = None) -> RunLayout:
+    options, key = plan.options, plan.key
+    fills = options.missing == "ffill" and (fill if fill is not None else not options.sort)
+    return RunLayout(
+        key=np.dtype("<i8") if key is None else None if key.kind == "text" else key.dtype,
+        step=[column.dtype for column in plan.step],
+        series=[None if column.kind == "text" else column.dtype for column in plan.series],
+        time_index=plan.time_index,
+        strict_time=not options.sort,
+        unique_keys=plan.rows_are_series and not merged,
+        fill=frozenset(i for i, column in enumerate(plan.step) if fills and column.can_be_missing),
+        bfloat16=frozenset(i for i, column in enumerate(plan.step) if column.kind == "bfloat16"),
+    )
+
+
+def _first_to_merge(state: PackState) -> int:
+    """Which run the next group begins with. Groups are neighbours, so that earlier rows stay in front."""
+    if state.merge is not None:
+        return state.merge.first
+    num_runs = len(state.sorter.runs)
+    return 0 if num_runs <= FAN_IN or state.merged >= num_runs - 1 else state.merged
+
+
+def _remove_strays(work: Path, journal: Journal) -> None:
+    """Remove runs that were begun after the journal was written: their names are needed again."""
+    marks = [*journal.runs, *([journal.merge.out] if journal.merge is not None else [])]
+    kept = {f"run{mark.number}" for mark in marks}
+    for path in sorted(work.iterdir()):
+        if path.name.startswith("run") and path.name.partition(".")[0] not in kept:
+            _disk.remove_file(path)
+
+
+def _remove_runs(runs: list[SortedRun]) -> None:
+    for run in runs:
+        run.close()
+        for path in run.paths():
+            _disk.remove_file(path)
+
+
+def _notes(run: SortedRun, sources: list[SourceEntry], left_out: tuple[str, ...]) -> list[str]:
     notes = []
     if run.equal_times:
         notes.append(f"{run.equal_times:,} steps have the same time as the step before them")

@@ -1,50 +1,58 @@
-"""Fields: what becomes of one input column, decided before the first row is read."""
+"""The plan of a pack: which columns, with which types, grouped how.
+
+make_plan      from the schemas of all sources, before any row is packed: files that disagree are found before anything is written
+settle_plan    again, after reading all rows once, where inferred types turned out too narrow
+widen          for `wide=True`, where each column of each file is a series
+make_field     how values of an Arrow type are stored
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal, NoReturn
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import xxhash
 
-import stoker
-from stoker.errors import BadValueError, OptionError, SchemaError, SourceChangedError, SourceInvalidError, SourceTooLargeError
-from stoker.store.formats.base import Place, Source
-from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS, VERSION
-from stoker.store.pack.options import Options
+from stoker.errors import BadValueError, OptionError, SchemaError, SourceInvalidError, SourceTooLargeError
+from stoker.store.formats.base import DataSource, RowLocation
+from stoker.store.manifest import MAX_BYTES, MAX_COLUMNS
+from stoker.store.pack.options import PackOptions
 from stoker.store.shards import Kind, Level
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field:
-    """One column on its way: the Arrow type it is read as, and the numbers it is stored as."""
+class ColumnPlan:
+    """One column: the Arrow type it is read as, and the dtype it is stored as."""
 
     name: str
     arrow: pa.DataType
-    """Type of one value, as asked of sources in text and as found in others."""
+    """Type of one value, as requested from text sources and as found in others."""
     level: Level
     kind: Kind
     dtype: np.dtype[Any]
-    """Of the stored numbers; of codes for categories; unused for text."""
+    """Of the stored numbers; of codes for categories; unused for strings."""
     unit: str | None = None
     is_shared: bool = False
-    """Whether it is the one column that all series of --wide share: its type is then not chosen for a single input column."""
+    """Whether it is the one column that all series of `wide=True` share: its type is then not that of a single input column."""
 
-
-_TIME_UNITS = {"s", "ms", "us", "ns"}
+    @property
+    def can_be_missing(self) -> bool:
+        """Whether the stored type has a value that means missing."""
+        return self.kind in ("timestamp", "duration", "category", "bfloat16") or self.dtype.kind == "f"
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The same type without ways of storing it: dictionaries, views, large and fixed-size lists, extensions."""
+    """The logical type, without dictionaries, views, large and fixed-size lists, and extensions.
+
+    Example:
+        >>> plain_type(pa.dictionary(pa.int8(), pa.large_string()))
+        DataType(string)
+    """
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
@@ -57,50 +65,51 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether a value of this type is a whole series."""
+    """Whether a value of this type is a list, and so a whole series."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a value of this type is a number, or no value at all."""
+    """Whether a value of this type is a number, or always null."""
     value = plain_type(kind)
     return bool(pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value) or pa.types.is_null(value))
 
 
 def asked_type(kind: pa.DataType, asked: str | None) -> pa.DataType:
-    """What to ask of text for a type the user named, so that nothing is guessed."""
+    """The Arrow type to request from text for a type that the user named, so that nothing is inferred."""
     if asked is None or is_list(kind) or pa.types.is_dictionary(kind):
         return kind
     if asked in ("text", "category"):
         return pa.string()
-    # Narrower floats are asked for as what they are: an integer must not be rounded on its way.
+    # Narrower floats are not requested: an integer must not be rounded while it is parsed.
     return pa.float64() if asked == "float64" and pa.types.is_integer(kind) else kind
 
 
-def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> Field:
-    """Decide how values of an Arrow type are stored; `asked` is the type the user wants."""
+def make_field(name: str, kind: pa.DataType, *, level: Level, asked: str | None, where: str) -> ColumnPlan:
+    """How values of an Arrow type are stored; `asked` is the type that the user named."""
     dictionary = pa.types.is_dictionary(kind) or (is_list(kind) and pa.types.is_dictionary(kind.value_type))
     value = plain_type(kind)
     value = value.value_type if is_list(value) else value
     if asked in ("category", "text") and not pa.types.is_string(value):
         value = pa.string()
+    column = partial(ColumnPlan, name=name, arrow=value, level=level)
     if pa.types.is_string(value):
         if asked not in (None, "category", "text"):
-            raise BadValueError(f"column {name!r} of {where} is text, so it cannot become {asked}. Leave it out with --columns.")
+            raise BadValueError(
+                f"column {name!r} of {where} is a string, so it cannot become {asked}. Leave it out with columns=[...]."
+            )
         text = level == "series" and not dictionary and asked != "category"
-        return Field(name=name, arrow=value, level=level, kind="text" if text else "category", dtype=np.dtype("<i4"))
+        return column(kind="text" if text else "category", dtype=np.dtype("<i4"))
     if pa.types.is_timestamp(value):
-        unit = value.unit + (f", {value.tz}" if value.tz else "")
-        return Field(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+        return column(kind="timestamp", dtype=np.dtype("<i8"), unit=value.unit + (f", {value.tz}" if value.tz else ""))
     if pa.types.is_date(value):
-        unit = "s" if pa.types.is_date32(value) else "ms"
-        return Field(name=name, arrow=value, level=level, kind="timestamp", dtype=np.dtype("<i8"), unit=unit)
+        return column(kind="timestamp", dtype=np.dtype("<i8"), unit="s" if pa.types.is_date32(value) else "ms")
     if pa.types.is_time(value) or pa.types.is_duration(value):
-        return Field(name=name, arrow=value, level=level, kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
+        return column(kind="duration", dtype=np.dtype("<i8"), unit=value.unit)
     natural = _number_type(name, value, where)
     if asked == "bfloat16":
-        return Field(name=name, arrow=value, level=level, kind="bfloat16", dtype=np.dtype("<u2"))
-    return Field(name=name, arrow=value, level=level, kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural)
+        return column(kind="bfloat16", dtype=np.dtype("<u2"))
+    return column(kind="number", dtype=np.dtype(asked).newbyteorder("<") if asked else natural)
 
 
 def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
@@ -111,11 +120,16 @@ def _number_type(name: str, value: pa.DataType, where: str) -> np.dtype[Any]:
     if pa.types.is_integer(value) or pa.types.is_floating(value):
         kind: np.dtype[Any] = np.dtype(value.to_pandas_dtype())
         return kind.newbyteorder("<")
-    raise SourceInvalidError(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with --columns.")
+    raise SourceInvalidError(f"column {name!r} of {where} is {value}, which a store cannot hold. Leave it out with columns=[...].")
 
 
 def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.DataType | None:
-    """The type that holds both, or None. Declared types must agree; inferred ones may widen."""
+    """The type that holds both, or None. Declared types must agree; inferred ones may widen.
+
+    Example:
+        >>> unify_types(pa.int64(), pa.float64(), inferred=True)
+        DataType(double)
+    """
     a, b = plain_type(one), plain_type(other)
     if a == b:
         return one
@@ -136,29 +150,26 @@ def unify_types(one: pa.DataType, other: pa.DataType, *, inferred: bool) -> pa.D
     return None
 
 
-# Wide tables: which columns of each file are series, and the one type that holds the numbers of all.
-#
-# Stands beside the plan, which asks it with `--wide`. The law: files need not have the same columns. Each gives its own, in its
-# own
-# types; only what no file has, and a time that a file lacks, are refused.
+# Wide tables: each column of each file is a series. Files need not have the same columns or types; only a column that no file has, and
+# a time that a file lacks, are errors.
 
 _SHOWN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wide:
-    """The sources that give series, with the columns of each, and the column that all series share."""
+class WidePlan:
+    """The sources that have series, the columns of each, and the column that all series share."""
 
-    sources: Sequence[Source]
+    sources: Sequence[DataSource]
     schemas: Sequence[pa.Schema]
-    value: Field
+    value: ColumnPlan
     notes: tuple[str, ...]
 
 
-def select_columns(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> list[pa.Schema]:
-    """What is wanted of each source: the named columns that it has, or all, and the time.
+def select_columns(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> list[pa.Schema]:
+    """The columns to read of each source: the named ones that it has, or all, and the time.
 
-    A column without a value takes the type that it has in other files, so that a file without rows fits beside them.
+    A column without a value takes the type that it has in other files, so that a file without rows fits.
     """
     _refuse_unknown(sources, schemas, options)
     known: dict[str, pa.DataType] = {}
@@ -167,7 +178,7 @@ def select_columns(sources: Sequence[Source], schemas: Sequence[pa.Schema], opti
             found = known.get(name)
             if not pa.types.is_null(kind) and (found is None or (is_number(kind) and not is_number(found))):
                 known[name] = kind
-    shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different ones
+    shared: dict[pa.Schema, pa.Schema] = {}  # thousands of files have few different schemas
     selected = []
     for schema in schemas:
         names = [name for name in dict.fromkeys(options.columns or schema.names) if name in schema.names]
@@ -180,37 +191,43 @@ def select_columns(sources: Sequence[Source], schemas: Sequence[pa.Schema], opti
     return selected
 
 
-def _refuse_unknown(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> None:
+def _refuse_unknown(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> None:
     there = {name for schema in schemas for name in schema.names}
-    asked = [*(("--columns", name) for name in options.columns or ()), *(("--dtype", name) for name in options.dtypes)]
+    asked = [*(("columns=", name) for name in options.columns or ()), *(("dtype=", name) for name in options.dtypes)]
     for role, name in asked:
         if name not in there:
             many = f"none of the {len(sources):,} files has it: " if len(sources) > 1 else ""
-            raise OptionError(
-                f"{role} names {name!r}, but {many}{sources[0].label} has the columns {', '.join(schemas[0].names[:20])}."
-            )
+            raise OptionError(f"{role} names {name!r}, but {many}{_columns_of(sources[0], schemas[0])}.")
     for source, schema in zip(sources, schemas, strict=True):
         if options.time is not None and options.time not in schema.names:
             raise OptionError(
-                f"--time names {options.time!r}, but {source.label} has the columns {', '.join(schema.names[:20])}. "
-                "Pack files with and without this time apart, or leave --time out."
+                f"time= names {options.time!r}, but {_columns_of(source, schema)}. "
+                "Pack files with and without this time separately, or leave time= out."
             )
 
 
-def widen(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> Wide:
-    """Leave out what is no number, with notes, and find the type of the column that all series share."""
-    kept = {schema: _numbers(schema, options) for schema in dict.fromkeys(schemas)}
+def widen(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> WidePlan:
+    """Leave out what is not numeric, with notes, and find the type of the column that all series share."""
+    kept = {
+        schema: pa.schema([field for field in schema if field.name == options.time or is_number(field.type)])
+        for schema in dict.fromkeys(schemas)
+    }
     for source, schema in zip(sources, schemas, strict=True):
         if any(is_list(kind) for kind in schema.types):
-            raise OptionError(f"--wide is for tables with a number a cell, but {source.label} holds lists.")
+            raise OptionError(f"wide=True needs tables with one number per cell, but {source.label} holds lists.")
     least = 0 if options.time is None else 1
     giving = [i for i, schema in enumerate(schemas) if len(kept[schema]) > least]
     if not giving:
         several = f" and {len(sources) - 1:,} more" if len(sources) > 1 else ""
         found = ", ".join(schemas[0].names[:20]) or "other columns"
-        raise OptionError(f"--wide found no numeric column in {sources[0].label}{several}, only {found}.")
-    fields = [field for schema in kept.values() for field in _fields(schema, options, sources[0].label)]
-    return Wide(
+        raise OptionError(f"wide=True found no numeric column in {sources[0].label}{several}, only {found}.")
+    fields = [
+        make_field(one.name, one.type, level="step", asked=options.dtypes.get(one.name, options.dtype), where=sources[0].label)
+        for schema in kept.values()
+        for one in schema
+        if one.name != options.time
+    ]
+    return WidePlan(
         sources=[sources[i] for i in giving],
         schemas=[kept[schemas[i]] for i in giving],
         value=_shared(fields),
@@ -218,18 +235,8 @@ def widen(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Opti
     )
 
 
-def _numbers(schema: pa.Schema, options: Options) -> pa.Schema:
-    """The columns that are series, and the time."""
-    return pa.schema([(n, t) for n, t in zip(schema.names, schema.types, strict=True) if n == options.time or is_number(t)])
-
-
-def _fields(schema: pa.Schema, options: Options, where: str) -> list[Field]:
-    pairs = [(name, kind) for name, kind in zip(schema.names, schema.types, strict=True) if name != options.time]
-    return [make_field(n, t, level="step", asked=options.dtypes.get(n, options.dtype), where=where) for n, t in pairs]
-
-
-def _shared(fields: Sequence[Field]) -> Field:
-    """The column `value`, in the type that holds those of all columns; what it would round is refused later."""
+def _shared(fields: Sequence[ColumnPlan]) -> ColumnPlan:
+    """The column `value`, in the type that holds all columns; a number that it would round is refused later."""
     halves = all(field.kind == "bfloat16" for field in fields)
     dtypes = [np.dtype("<f4") if field.kind == "bfloat16" and not halves else field.dtype for field in fields]
     common = np.result_type(*dict.fromkeys(dtypes))
@@ -237,7 +244,7 @@ def _shared(fields: Sequence[Field]) -> Field:
     return replace(fields[0], name="value", kind=kind, dtype=common.newbyteorder("<"), arrow=pa.float64(), is_shared=True)
 
 
-def _left_out(sources: Sequence[Source], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
+def _left_out(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], kept: dict[pa.Schema, pa.Schema]) -> list[str]:
     """A note for each name that is not numeric: in all files that have it, or in some."""
     without: dict[str, list[str]] = {}
     numeric: dict[str, str] = {}
@@ -256,10 +263,14 @@ def _left_out(sources: Sequence[Source], schemas: Sequence[pa.Schema], kept: dic
     return notes
 
 
-def _without_series(sources: Sequence[Source], giving: set[int], options: Options) -> list[str]:
+def _without_series(sources: Sequence[DataSource], giving: set[int], options: PackOptions) -> list[str]:
     names = [source.name for i, source in enumerate(sources) if i not in giving]
     of_those = " of those that --columns names" if options.columns is not None else ""
     return [f"no numeric column{of_those} in {_some(names)}: left out by --wide"] if names else []
+
+
+def _columns_of(source: DataSource, schema: pa.Schema) -> str:
+    return f"{source.label} has the columns {', '.join(schema.names[:20])}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -267,33 +278,32 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-# The plan of a pack: which columns, with which types, grouped how. Made from all sources before any row is packed,
-# so that files that disagree are found before anything is written.
+# The plan
 
 Grouping = Literal["key", "file", "row", "wide"]
 
-_ENTRY_BYTES = 100  # what a source or a column takes in a manifest beside its name, at least
+_ENTRY_BYTES = 100  # of a source or a column in a manifest, at least, without its name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is read and what becomes of it."""
+class PackPlan:
+    """What is read, and how it is stored."""
 
-    sources: Sequence[Source]
-    options: Options
+    sources: Sequence[DataSource]
+    options: PackOptions
     grouping: Grouping
     schemas: Sequence[pa.Schema]
-    """What is asked of each source: the selected columns, with the key and the time among them. All alike, but with --wide."""
-    key: Field | None
-    step: tuple[Field, ...]
-    series: tuple[Field, ...]
+    """What is read of each source: the selected columns, with key and time. All the same, except with `wide=True`."""
+    key: ColumnPlan | None
+    step: tuple[ColumnPlan, ...]
+    series: tuple[ColumnPlan, ...]
     notes: tuple[str, ...]
     left_out: tuple[str, ...] = ()
-    """Names of files and folders that lie among the sources, and that no reader takes."""
+    """Names of files and folders among the sources that no reader knows."""
 
     @property
     def schema(self) -> pa.Schema:
-        """What is asked of the first source, and of all others where series have more than one column."""
+        """What is read of the first source, and of all others except with `wide=True`."""
         return self.schemas[0]
 
     @property
@@ -304,12 +314,17 @@ class Plan:
     @property
     def time_index(self) -> int | None:
         """Which of the step fields is the time."""
-        names = [field.name for field in self.step] if self.grouping != "wide" else []  # there it is checked, and not stored
+        names = [field.name for field in self.step] if self.grouping != "wide" else []  # there it is checked, but not stored
         return names.index(self.options.time) if self.options.time in names else None
 
 
-def make_plan(sources: Sequence[Source], options: Options) -> Plan:
-    """Look at the schema of every source and decide; raises `SchemaError` with all differences at once."""
+def make_plan(sources: Sequence[DataSource], options: PackOptions) -> PackPlan:
+    """Plan a pack from the schema of every source.
+
+    Raises:
+        SchemaError: sources differ; the message lists all differences.
+        OptionError: the options name a column that is missing.
+    """
     schemas = [source.schema() for source in sources]
     for source, schema in zip(sources, schemas, strict=True):
         _refuse_doubles(source, schema)
@@ -318,9 +333,9 @@ def make_plan(sources: Sequence[Source], options: Options) -> Plan:
     return _plan(sources, options, _unified(sources, schemas, options))
 
 
-def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
-    """Read everything once to find the types that hold all values: for text that was guessed wrongly from its first
-    block, and for integers that turn out to have gaps. With --wide each source has types of its own."""
+def settle_plan(plan: PackPlan, report: Callable[[int], None]) -> PackPlan:
+    """Read all rows once to find the types that hold all values: of text whose types were inferred wrongly from the first block, and of
+    integers that turn out to have missing values. `report` gets the rows so far."""
     settled = _Settled(plan.schema, plan.options)
     schemas: list[pa.Schema] = []
     shared: dict[pa.Schema, pa.Schema] = {}
@@ -328,7 +343,7 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
     for source, schema in zip(plan.sources, plan.schemas, strict=True):
         if plan.grouping == "wide":
             settled = _Settled(schema, plan.options)
-        for task in source.read(schema if source.typed else None, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(schema if source.typed else None, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             table = task().table
             settled.look(source, table)
             rows += table.num_rows
@@ -343,15 +358,15 @@ def settle_plan(plan: Plan, report: Callable[[int], None]) -> Plan:
 
 
 class _Settled:
-    """Types that hold all values looked at so far."""
+    """Types that hold all values read so far."""
 
-    def __init__(self, schema: pa.Schema, options: Options) -> None:
+    def __init__(self, schema: pa.Schema, options: PackOptions) -> None:
         self._types = dict(zip(schema.names, schema.types, strict=True))
         self._options = options
         self._gaps: set[str] = set()
 
-    def look(self, source: Source, table: pa.Table) -> None:
-        """Take in some more values."""
+    def look(self, source: DataSource, table: pa.Table) -> None:
+        """Add the values of a chunk."""
         for name, kind in self._types.items():
             column = table.column(name)
             found = asked_type(column.type, self._options.dtypes.get(name))
@@ -364,7 +379,7 @@ class _Settled:
                 self._gaps.add(name)
 
     def schema(self) -> pa.Schema:
-        """The types so far, with room for what is missing."""
+        """The types so far; columns with missing values can hold them."""
         gaps = self._gaps - {self._options.series}
         return pa.schema([(name, _nullable(kind) if name in gaps else kind) for name, kind in self._types.items()])
 
@@ -376,25 +391,25 @@ def _has_gaps(column: pa.ChunkedArray) -> bool:
 
 
 def _nullable(kind: pa.DataType) -> pa.DataType:
-    """Integers and booleans with gaps become float64 with NaN; values that float64 cannot hold are refused later."""
+    """Integers and booleans with missing values become float64; values that it cannot hold are refused later."""
     if is_list(kind):
         return pa.large_list(_nullable(kind.value_type))
     value = plain_type(kind)
     return pa.float64() if pa.types.is_integer(value) or pa.types.is_boolean(value) else kind
 
 
-def _refuse_misfit(source: Source, name: str, kind: pa.DataType) -> NoReturn:
+def _refuse_misfit(source: DataSource, name: str, kind: pa.DataType) -> NoReturn:
     find = getattr(source, "find_misfit", None)
     found = find(name, kind) if find is not None else None
     place = f" (first in row {found[0]:,}: {found[1][:60]!r})" if found else ""
     text = found[1][:20] if found else ""
     raise BadValueError(
         f"column {name!r} of {source.label} holds values that are not {kind} like those before them{place}. "
-        f"Fix the file, pass --null {text!r} if it means missing, or --dtype {name}=text."
+        f"Fix the file, pass null={text!r} if it means missing, or dtype={{{name!r}: 'text'}}."
     )
 
 
-def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: Options) -> pa.Schema:
+def _unified(sources: Sequence[DataSource], schemas: Sequence[pa.Schema], options: PackOptions) -> pa.Schema:
     """One schema for all sources, or an error that lists every way in which they differ."""
     first, differences = schemas[0], []
     names = _selected(first, sources[0], options)
@@ -406,7 +421,7 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
         missing = [name for name in names if name not in schema.names]
         extra = [] if by_name else [name for name in schema.names if name not in first.names]
         differences.extend(f"{source.label} has no column {name!r}" for name in missing)
-        differences.extend(f"{source.label} has a column {name!r} more" for name in extra)
+        differences.extend(f"{source.label} has an extra column {name!r}" for name in extra)
         for name in names:
             if name in missing:
                 continue
@@ -423,17 +438,17 @@ def _unified(sources: Sequence[Source], schemas: Sequence[pa.Schema], options: O
         shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8:,} more" if len(differences) > 8 else "")
         raise SchemaError(
             f"{len(differences):,} difference{'s' if len(differences) > 1 else ''} from {sources[0].label}: {shown}. "
-            "Fix the files, or name common columns with --columns."
+            "Fix the files, or name common columns with columns=[...]."
         )
     return pa.schema([(name, types[name]) for name in names])
 
 
 def _word(kind: pa.DataType) -> str:
     plain = plain_type(kind)
-    return "text" if pa.types.is_string(plain) else str(plain)
+    return "string" if pa.types.is_string(plain) else str(plain)
 
 
-def _refuse_doubles(source: Source, schema: pa.Schema) -> None:
+def _refuse_doubles(source: DataSource, schema: pa.Schema) -> None:
     seen: dict[str, str] = {}
     for name in schema.names:
         normal = unicodedata.normalize("NFC", name)
@@ -442,19 +457,17 @@ def _refuse_doubles(source: Source, schema: pa.Schema) -> None:
         seen[normal] = name
 
 
-def _selected(schema: pa.Schema, source: Source, options: Options) -> list[str]:
-    for role, name in (("--series", options.series), ("--time", options.time), *(("--columns", n) for n in options.columns or ())):
+def _selected(schema: pa.Schema, source: DataSource, options: PackOptions) -> list[str]:
+    named = [("series=", options.series), ("time=", options.time), *(("columns=", name) for name in options.columns or ())]
+    for role, name in (*named, *(("dtype=", name) for name in options.dtypes)):
         if name is not None and name not in schema.names:
-            raise OptionError(f"{role} names {name!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
-    unknown = [name for name in options.dtypes if name not in schema.names]
-    if unknown:
-        raise OptionError(f"--dtype names {unknown[0]!r}, but {source.label} has the columns {', '.join(schema.names[:20])}.")
+            raise OptionError(f"{role} names {name!r}, but {_columns_of(source, schema)}.")
     wanted = schema.names if options.columns is None else list(options.columns)
     roles = [name for name in (options.series, options.time) if name is not None and name not in wanted]
     return [*dict.fromkeys(wanted), *dict.fromkeys(roles)]
 
 
-def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Plan:
+def _plan(sources: Sequence[DataSource], options: PackOptions, schema: pa.Schema) -> PackPlan:
     if options.dtypes:
         schema = pa.schema([(n, asked_type(t, options.dtypes.get(n))) for n, t in zip(schema.names, schema.types, strict=True)])
     lists = any(is_list(kind) for kind in schema.types)
@@ -467,12 +480,12 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
             series.append(make_field(name, kind, level="series", asked=options.dtypes.get(name), where=where))
         else:
             step.append(make_field(name, kind, level="step", asked=_asked(name, kind, options), where=where))
-    # The names of the series are a column too: those of the key, or of the files.
+    # The names of the series are a column too: the key, or the names of the files.
     total = len(step) + len(series) + (key is not None or not (lists or any(source.path is None for source in sources)))
     if total > MAX_COLUMNS:
         raise SourceTooLargeError(
             f"{where} has {len(schema):,} columns, which make {total:,} with the names of the series, but a store has at most "
-            f"{MAX_COLUMNS:,}. Use --columns, or --wide for a series each."
+            f"{MAX_COLUMNS:,}. Pass columns=[...], or wide=True for one series per column."
         )
     _refuse_large_manifest(sources, schema)
     if not step:
@@ -481,14 +494,14 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
     for field in step:
         if field.name == options.time and field.kind not in ("timestamp", "duration", "number"):
             raise BadValueError(
-                f"the time column {field.name!r} of {where} is text that is not ISO 8601. "
-                "Pass --time-format, like '%d/%m/%Y %H:%M'."
+                f"the time column {field.name!r} of {where} is a string that is not ISO 8601. "
+                "Pass time_format=, like '%d/%m/%Y %H:%M'."
             )
     if options.time is not None and all(field.name != options.time for field in step):
-        raise OptionError(f"--time names {options.time!r}, which has one value a series in {where}; times are needed a step.")
+        raise OptionError(f"time= names {options.time!r}, which has one value per series in {where}; expected one per step.")
     notes = [f"column {f.name!r} was decimal and is stored as float64" for f in (*step, *series) if pa.types.is_decimal(f.arrow)]
     grouping: Grouping = "key" if key is not None else "row" if lists else "file"
-    return Plan(
+    return PackPlan(
         sources=sources,
         options=options,
         grouping=grouping,
@@ -500,8 +513,8 @@ def _plan(sources: Sequence[Source], options: Options, schema: pa.Schema) -> Pla
     )
 
 
-def _refuse_large_manifest(sources: Sequence[Source], schema: pa.Schema) -> None:
-    """Before anything is read: a manifest has a line for every source and column (the commit checks the whole of it again)."""
+def _refuse_large_manifest(sources: Sequence[DataSource], schema: pa.Schema) -> None:
+    """Before anything is read: a manifest has an entry for every source and column. (The commit checks its size again.)"""
     sources_bytes = sum(len(msgspec.json.encode(source.name)) + _ENTRY_BYTES for source in sources)
     columns_bytes = sum(len(msgspec.json.encode(name)) + _ENTRY_BYTES for name in schema.names)
     if sources_bytes + columns_bytes > MAX_BYTES:
@@ -512,31 +525,33 @@ def _refuse_large_manifest(sources: Sequence[Source], schema: pa.Schema) -> None
         )
 
 
-def _asked(name: str, kind: pa.DataType, options: Options) -> str | None:
-    """The type the user wants for a column: named, or the default where it is a number and not the time."""
+def _asked(name: str, kind: pa.DataType, options: PackOptions) -> str | None:
+    """The type that the user named for a column, or the default where it is numeric and not the time."""
     if name in options.dtypes or name == options.time:
         return options.dtypes.get(name)
     value = plain_type(kind)
     return options.dtype if is_number(value.value_type if is_list(value) else value) else None
 
 
-def _key_field(name: str, kind: pa.DataType, where: str) -> Field:
+def _key_field(name: str, kind: pa.DataType, where: str) -> ColumnPlan:
     value = plain_type(kind)
     if pa.types.is_string(value):
-        return Field(name=name, arrow=value, level="series", kind="text", dtype=np.dtype("|u1"))
+        return ColumnPlan(name=name, arrow=value, level="series", kind="text", dtype=np.dtype("|u1"))
     if pa.types.is_integer(value) or pa.types.is_timestamp(value) or pa.types.is_date(value):
         field = make_field(name, value, level="series", asked=None, where=where)
         return replace(field, dtype=np.dtype("<u8") if pa.types.is_uint64(value) else np.dtype("<i8"))
     raise BadValueError(
-        f"--series {name!r} is {_word(kind)} in {where}; a key is text, a whole number, or a date (and never missing)."
+        f"series={name!r} is {_word(kind)} in {where}; expected a string, an integer or a date (and no missing values)."
     )
 
 
-def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()) -> Plan:
+def _wide_plan(
+    sources: Sequence[DataSource], options: PackOptions, schemas: Sequence[pa.Schema], notes: tuple[str, ...] = ()
+) -> PackPlan:
     """Each numeric column of each source is a series of one column named value."""
     wide = widen(sources, schemas, options)
     _refuse_large_manifest(wide.sources, pa.schema([]))
-    return Plan(
+    return PackPlan(
         sources=wide.sources,
         options=options,
         grouping="wide",
@@ -546,52 +561,3 @@ def _wide_plan(sources: Sequence[Source], options: Options, schemas: Sequence[pa
         series=(),
         notes=(*notes, *wide.notes),
     )
-
-
-# Identity: whether sources and options are those of an earlier look, told by sizes, times and hashes.
-
-
-def stat_source(source: Source) -> tuple[int, int] | None:
-    """Size and latest change of a source, to notice if it is written to; None in memory."""
-    if source.path is None:
-        return None
-    with _still_there(source):
-        stats = [path.stat() for path in _files_of(source.path)]
-    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
-
-
-@contextlib.contextmanager
-def _still_there(source: Source) -> Iterator[None]:
-    """It was there when the plan was made, so whatever the system refuses now is a change."""
-    try:
-        yield
-    except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise SourceChangedError(f"{source.label} cannot be read any more: {reason}. Pack again when it is back.") from error
-
-
-def _files_of(path: Path) -> list[Path]:
-    # The lock of a store holds the number of a process, which is not data.
-    return sorted(one for one in path.rglob("*") if one.is_file() and one.name != ".lock") if path.is_dir() else [path]
-
-
-def hash_source(source: Source, stopping: threading.Event) -> str | None:
-    """Hash all bytes of a source, for the manifest; ends early, with a hash of nothing, once the pack is `stopping`."""
-    if source.path is None:
-        return None
-    hasher = xxhash.xxh3_128()
-    buffer = bytearray(1 << 20)
-    with _still_there(source):
-        for path in _files_of(source.path):
-            with path.open("rb", buffering=0) as file:
-                while (count := file.readinto(buffer)) and not stopping.is_set():
-                    hasher.update(memoryview(buffer)[:count])
-    return hasher.hexdigest()
-
-
-def fingerprint(plan: Plan, stats: list[tuple[int, int] | None]) -> str:
-    """What must be equal for a journal to be of this pack: all that shapes the result, and nothing else."""
-    options = {name: value for name, value in vars(plan.options).items() if name not in ("memory_bytes", "threads", "dialect")}
-    sources = [(source.name, ascii(source.path), stat) for source, stat in zip(plan.sources, stats, strict=True)]
-    parts = [VERSION, stoker.__version__, options, vars(plan.options.dialect), sources]
-    return xxhash.xxh3_128_hexdigest(msgspec.json.encode(parts, enc_hook=str))

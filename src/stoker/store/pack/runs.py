@@ -1,20 +1,17 @@
-"""Runs: series sorted by key, on disk as column files. A pack that meets its rows in order writes one run, and that
-run is the store; otherwise it writes several and merges them.
+"""Sorted runs: series sorted by key, on disk as column files; and the `Sorter` that writes them.
 
-The law: within a run keys rise strictly, and within a series times rise (strictly, unless the pack sorts).
+A pack whose rows are in order writes one run, and that run becomes the store; otherwise it writes several and merges them. Within a
+run keys increase strictly, and within a series times increase (strictly, unless the pack sorts).
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,16 +19,17 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.blocks import Block, PerSeries, concatenate, join_segments, sort_block
+from stoker.store.pack.blocks import PerSeries, RowBlock, concatenate, join_segments, sort_block
+from stoker.store.pack.threads import BackgroundWriter
 from stoker.store.pack.values import fill_forward, from_bfloat16
-from stoker.store.shards import ColumnFile, Mark, Tally, TextFile
+from stoker.store.shards import ColumnFile, Mark, NonFiniteCount, TextFile
 
 Key = int | str
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """What the files of a run hold. None stands for text."""
+class RunLayout:
+    """What the files of a run hold. None stands for strings."""
 
     key: np.dtype[Any] | None
     step: Sequence[np.dtype[Any]]
@@ -40,15 +38,15 @@ class Layout:
     strict_time: bool = True
     """Whether equal times within a series are an error too."""
     unique_keys: bool = False
-    """Whether a key that comes again is an error: rows that are whole series cannot be joined."""
+    """Whether a repeated key is an error: rows that are whole series cannot be joined."""
     fill: frozenset[int] = field(default_factory=frozenset)
-    """Step columns whose missing values take the value before them."""
+    """Step columns whose missing values are filled with the value before them."""
     bfloat16: frozenset[int] = field(default_factory=frozenset)
     """Step columns whose numbers are upper halves of float32."""
 
 
 class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How far a run is."""
+    """The end of a run, enough to resume it."""
 
     number: int
     files: list[list[Mark]]
@@ -60,8 +58,8 @@ class RunMark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     equal_times: int
 
 
-class Disorder(Exception):
-    """Times of a series do not rise. Whoever catches it finds out where."""
+class UnsortedTimesError(Exception):
+    """Times of a series do not increase; `explain_disorder` finds the rows."""
 
     def __init__(self, key: Key, before: Any, behind: Any) -> None:
         super().__init__(key, before, behind)
@@ -70,7 +68,7 @@ class Disorder(Exception):
         self.behind = behind
 
 
-class RepeatedKey(Exception):
+class RepeatedKeyError(Exception):
     """Two rows that are whole series have the same key."""
 
     def __init__(self, key: Key) -> None:
@@ -78,10 +76,10 @@ class RepeatedKey(Exception):
         self.key = key
 
 
-class Run:
-    """One run, growing at its end through a background writer."""
+class SortedRun:
+    """One run, appended to through a background writer."""
 
-    def __init__(self, folder: Path, number: int, layout: Layout, writer: Writer) -> None:
+    def __init__(self, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> None:
         self.number = number
         self.layout = layout
         self.num_series = 0
@@ -93,7 +91,7 @@ class Run:
         self.shortest = -1
         self.longest = 0
         self.equal_times = 0
-        self.tallies = [Tally() for _ in layout.step]
+        self.tallies = [NonFiniteCount() for _ in layout.step]
         self._folder = folder
         self.keys: ColumnFile | TextFile
         self.counts: ColumnFile
@@ -101,7 +99,7 @@ class Run:
         self.series: list[ColumnFile | TextFile]
 
     @classmethod
-    def create(cls, folder: Path, number: int, layout: Layout, writer: Writer) -> Run:
+    def create(cls, folder: Path, number: int, layout: RunLayout, writer: BackgroundWriter) -> SortedRun:
         """Start an empty run in the work folder."""
         run = cls(folder, number, layout, writer)
         path = run._path
@@ -116,7 +114,7 @@ class Run:
 
     @property
     def end(self) -> tuple[Any, ...]:
-        """Key (and time) of the last row: what may follow is not before it."""
+        """Key (and time) of the last row; what follows is not before it."""
         index = self.layout.time_index
         return (self.last_key,) if index is None or not self._last_row else (self.last_key, self._last_row[index].item())
 
@@ -125,8 +123,8 @@ class Run:
         """All files of the run, always in the same order."""
         return [self.keys, self.counts, *self.step, *self.series]
 
-    def add(self, block: Block) -> None:
-        """Append a block whose keys rise and are not below the last key. The block's arrays must not change any more."""
+    def add(self, block: RowBlock) -> None:
+        """Append a block whose keys increase and are not below the last key. Its arrays must not change any more."""
         block = block if self.layout.unique_keys else join_segments(block)
         if not len(block.keys):
             return
@@ -152,15 +150,15 @@ class Run:
         write = partial(self._write, keys, done, step, series, first_step)
         self._writer.submit(write, block.num_bytes)
 
-    def _refuse_repeats(self, block: Block) -> None:
+    def _refuse_repeats(self, block: RowBlock) -> None:
         if not self.layout.unique_keys:
             return
         keys = block.keys
         if self.num_series and keys[0].as_py() == self.last_key:
-            raise RepeatedKey(keys[0].as_py())
+            raise RepeatedKeyError(keys[0].as_py())
         if not block.rises():
             texts = keys.to_pylist()
-            raise RepeatedKey(next(a for a, b in itertools.pairwise(texts) if a >= b))
+            raise RepeatedKeyError(next(a for a, b in itertools.pairwise(texts) if a >= b))
 
     def _count(self, counts: Array) -> None:
         if len(counts):
@@ -168,7 +166,7 @@ class Run:
             self.shortest = low if self.shortest < 0 else min(self.shortest, low)
             self.longest = max(self.longest, high)
 
-    def _checked(self, block: Block, *, continues: bool) -> list[Array]:
+    def _checked(self, block: RowBlock, *, continues: bool) -> list[Array]:
         """The step columns with times checked and gaps filled."""
         step = [np.ascontiguousarray(values) for values in block.step]
         starts = np.cumsum(block.counts) - block.counts
@@ -181,8 +179,8 @@ class Run:
             step[i] = fill_forward(step[i], starts, self._last_row[i] if continues and self._last_row else None)
         return step
 
-    def _check_times(self, times: Array, starts: Array, block: Block, continues: bool) -> None:
-        """Times rise within each series; `starts` are the rows where a new series begins."""
+    def _check_times(self, times: Array, starts: Array, block: RowBlock, continues: bool) -> None:
+        """Check that times increase within each series; `starts` are the rows where a new series begins."""
         if not len(times):
             return
         index = self.layout.time_index or 0
@@ -199,7 +197,7 @@ class Run:
         if bad.any():
             row = int(bad.argmax())
             segment = int(np.searchsorted(np.cumsum(block.counts), row, side="right"))
-            raise Disorder(block.keys[segment].as_py(), pairs[row].item(), times[row].item())
+            raise UnsortedTimesError(block.keys[segment].as_py(), pairs[row].item(), times[row].item())
 
     def _write(self, keys: pa.Array, counts: Array, step: Sequence[Array], series: Sequence[PerSeries], first_step: int) -> None:
         """On the writer's thread: hash and append everything."""
@@ -212,7 +210,7 @@ class Run:
             _append(column, part)
 
     def finish(self) -> None:
-        """Write the count of the last series. Nothing can be added behind it."""
+        """Write the count of the last series. Nothing can be added after that."""
         if self.num_series:
             last = np.array([self._pending], dtype="<i8")
             self._count(last)
@@ -220,7 +218,7 @@ class Run:
             self._writer.drain()
 
     def mark(self) -> Callable[[], RunMark]:
-        """Where the run is once all writes given so far are done; call the result on the writer's thread."""
+        """The end of the run once all writes so far are done; call the result on the writer's thread."""
         pending, shortest, longest, equal_times = self._pending, self.shortest, self.longest, self.equal_times
 
         def finish() -> RunMark:
@@ -237,8 +235,8 @@ class Run:
         return finish
 
     @classmethod
-    def reopen(cls, folder: Path, mark: RunMark, layout: Layout, writer: Writer) -> Run | None:
-        """Take up a run of an earlier process; None if its files are not as they were."""
+    def reopen(cls, folder: Path, mark: RunMark, layout: RunLayout, writer: BackgroundWriter) -> SortedRun | None:
+        """Resume a run of an earlier process; None if its files have changed."""
         run = cls(folder, mark.number, layout, writer)
         path, marks = run._path, iter(mark.files)
         keys = _reopen(path("k"), layout.key, next(marks))
@@ -254,7 +252,7 @@ class Run:
         run.keys, run.counts, run.step, run.series = keys, counts, step, series  # type: ignore[assignment]
         run._pending, run.shortest, run.longest = mark.pending, mark.shortest, mark.longest
         run.equal_times = mark.equal_times
-        run.tallies = [Tally(nan=nan or 0, inf=inf or 0, first_step=first) for nan, inf, first in mark.tallies]
+        run.tallies = [NonFiniteCount(nan=nan or 0, inf=inf or 0, first_step=first) for nan, inf, first in mark.tallies]
         run.num_series = run.keys.rows
         run.num_steps = run.step[0].rows
         if run.num_series:
@@ -272,7 +270,7 @@ class Run:
         return [file.read(start, stop) for file in self.series]
 
     def close(self) -> None:
-        """Give the descriptors back; the files stay."""
+        """Close the descriptors; the files stay."""
         for file in self.files:
             file.close()
 
@@ -303,15 +301,21 @@ def _read(file: ColumnFile | TextFile, start: int, stop: int) -> pa.Array:
     return from_numpy(values) if isinstance(values, np.ndarray) else values
 
 
-# The sorter: blocks in any order become runs. Blocks that come in order go straight to the disk; others are gathered,
-# sorted in memory, and written as runs of bounded size.
-
-
 class Sorter:
-    """Takes blocks, writes runs. `runs` are the ones so far; only the last still grows."""
+    """Writes blocks in any order to runs. Blocks in order are written at once; others are collected and sorted in memory first.
+
+    `runs` are the runs so far; only the last still grows.
+    """
 
     def __init__(
-        self, folder: Path, layout: Layout, writer: Writer, *, sort_time: bool, run_bytes: int, runs: list[Run] | None = None
+        self,
+        folder: Path,
+        layout: RunLayout,
+        writer: BackgroundWriter,
+        *,
+        sort_time: bool,
+        run_bytes: int,
+        runs: list[SortedRun] | None = None,
     ) -> None:
         self.runs = runs or []
         self._gathered_bytes = 0
@@ -320,10 +324,10 @@ class Sorter:
         self._writer = writer
         self._sort_time = layout.time_index if sort_time else None
         self._run_bytes = run_bytes
-        self._gathered: list[Block] = []
+        self._gathered: list[RowBlock] = []
 
-    def add(self, block: Block) -> None:
-        """Take a block. Its arrays must not change any more."""
+    def add(self, block: RowBlock) -> None:
+        """Add a block. Its arrays must not change any more."""
         if not self._gathered and block.rises(self._sort_time) and self._follows(block):
             self._last().add(block)
             return
@@ -333,113 +337,40 @@ class Sorter:
             self.flush()
 
     def flush(self) -> None:
-        """Sort what was gathered and write it, behind the last run if it fits there."""
+        """Sort the collected blocks and write them, to the last run if they follow it."""
         if not self._gathered:
             return
         whole = concatenate(self._gathered)
-        self._gathered, self._gathered_bytes = [], 0  # given up before the sort makes its copy
+        self._gathered, self._gathered_bytes = [], 0  # released before the sort makes its copy
         block = sort_block(whole, self._sort_time)
         del whole
         if not self._follows(block):
             self.runs[-1].finish()
-            self.runs[-1].close()  # it is only read from now on; a thousand runs must not hold a thousand descriptors
-            self.runs.append(Run.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
+            self.runs[-1].close()  # only read from now on; a thousand runs must not hold a thousand descriptors
+            self.runs.append(SortedRun.create(self._folder, self.runs[-1].number + 1, self._layout, self._writer))
         self._last().add(block)
-        # Arrow keeps what it freed for later; a pack with little memory needs it back now (benchmarks/bench_memory.py).
+        # Arrow keeps freed memory for later; a pack with little memory needs it now (benchmarks/bench_memory.py).
         pa.default_memory_pool().release_unused()
 
-    def _follows(self, block: Block) -> bool:
-        """Whether a sorted block can be written behind all that is in the last run."""
+    def _follows(self, block: RowBlock) -> bool:
+        """Whether a sorted block can be appended to the last run."""
         if not self.runs or not self.runs[-1].num_series or not len(block.keys):
             return True
         first = block.keys[0].as_py()
         filled = block.counts.nonzero()[0]  # a series may begin with segments that have no rows
         if self._sort_time is None or not len(filled) or block.keys[int(filled[0])].as_py() != first:
             return bool(first >= self.runs[-1].last_key)
-        # With a time to sort by, a series that goes on must not have to go in between.
+        # With a time to sort by, a series that continues must not belong between rows of the last run.
         return (first, block.step[self._sort_time][0].item()) >= self.runs[-1].end
 
-    def _last(self) -> Run:
+    def _last(self) -> SortedRun:
         if not self.runs:
-            self.runs.append(Run.create(self._folder, 0, self._layout, self._writer))
+            self.runs.append(SortedRun.create(self._folder, 0, self._layout, self._writer))
         return self.runs[-1]
 
-    def finish(self) -> list[Run]:
-        """Write what is left and return all runs, the last one finished too."""
+    def finish(self) -> list[SortedRun]:
+        """Write what is left and return all runs, all finished."""
         self.flush()
         if self.runs:
             self.runs[-1].finish()
         return self.runs
-
-
-# The background writer: one thread that hashes and writes while the next rows are being decoded.
-#
-# Work is done in the order it was given, so the sequence of disk operations is the same on every run. An error ends
-# the thread's work and is raised to the caller at its next call.
-
-
-class Writer:
-    """Runs tasks in order on a thread of its own; at most `max_bytes` of their data wait at a time."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._tasks: deque[tuple[Callable[[], None], int]] = deque()
-        self._waiting_bytes = 0
-        self._busy = False
-        self._closed = False
-        self._error: BaseException | None = None
-        self._change = threading.Condition()
-        self._thread = threading.Thread(target=self._work, name="stoker-writer", daemon=True)
-        self._thread.start()
-
-    def submit(self, task: Callable[[], None], num_bytes: int = 0) -> None:
-        """Queue a task that holds `num_bytes` of data; waits while too much is queued."""
-        with self._change:
-            self._change.wait_for(
-                lambda: self._error is not None or not self._tasks or self._waiting_bytes + num_bytes <= self._max_bytes
-            )
-            self._raise()
-            self._tasks.append((task, num_bytes))
-            self._waiting_bytes += num_bytes
-            self._change.notify_all()
-
-    def drain(self) -> None:
-        """Wait until all tasks are done."""
-        with self._change:
-            self._change.wait_for(lambda: self._error is not None or not (self._tasks or self._busy))
-            self._raise()
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _work(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: self._tasks or self._closed)
-                if not self._tasks or self._error is not None:
-                    return
-                task, num_bytes = self._tasks.popleft()
-                self._busy = True
-            try:
-                task()
-            except BaseException as error:
-                self._error = error
-            del task  # its data must not outlive its place in the queue
-            with self._change:
-                self._busy = False
-                self._waiting_bytes -= num_bytes
-                self._change.notify_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the thread; after an error, what is still queued is dropped."""
-        with self._change:
-            if kind is not None:
-                self._tasks.clear()
-            self._closed = True
-            self._change.notify_all()
-        self._thread.join()
-        self._error = None  # it holds all that was alive where it was raised, open files too

@@ -1,4 +1,4 @@
-"""Sealing: the one run that is left becomes the shards of a store, and the manifest that names them."""
+"""`seal_run`: the one run that is left becomes the shards of a store, and the manifest that names them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from stoker._disk import remove_file
 from stoker._types import Array
 from stoker.store.interop import from_numpy, from_texts
 from stoker.store.manifest import VERSION, ColumnEntry, Manifest, NonFinite, Shard, SourceEntry, Text
-from stoker.store.pack.plan import Field, Plan
-from stoker.store.pack.runs import Run
+from stoker.store.pack.plan import ColumnPlan, PackPlan
+from stoker.store.pack.runs import SortedRun
 from stoker.store.pack.values import from_bfloat16
-from stoker.store.shards import ColumnFile, Tally, TextFile
+from stoker.store.shards import ColumnFile, NonFiniteCount, TextFile
 
 _PART = 1 << 20  # series handled at a time
 _NAMES = 1 << 16  # names made at a time: they may be long
 
 
 def seal_run(
-    run: Run,
-    plan: Plan,
+    run: SortedRun,
+    plan: PackPlan,
     *,
     work: Path,
     folder: Path,
@@ -33,7 +33,7 @@ def seal_run(
     sources: Sequence[SourceEntry],
     notes: Sequence[str],
 ) -> Manifest:
-    """Move all files of the run to their final names. The store exists only once the manifest is written."""
+    """Move all files of the run to their final names, and return the manifest. The store exists only once that is written."""
     sealer = _Sealer(run, plan, work, folder)
     texts = {name: file.seal(folder) for name, file in categories.items()}
     entries = []
@@ -42,7 +42,7 @@ def seal_run(
         entries.append(key)
     order = [*plan.schema.names, *(field.name for field in plan.step)]
     for field, file, tally in zip(plan.step, run.step, run.tallies, strict=True):
-        entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), missing, sealer.places(tally)))
+        entries.append(sealer.entry(field, file.seal(folder), texts.get(field.name), missing, sealer.nonfinite(tally)))
     for field, column in zip(plan.series, run.series, strict=True):
         entries.append(sealer.series_entry(field, column, texts.get(field.name), missing))
     entries.sort(key=lambda entry: -1 if entry.level == "series" and entry is key else order.index(entry.name))
@@ -63,9 +63,9 @@ def seal_run(
 
 
 class _Sealer:
-    """What the columns share: the offsets of the (cut) series, and where a step lies in them."""
+    """What the columns share: the offsets of the series, cut into segments."""
 
-    def __init__(self, run: Run, plan: Plan, work: Path, folder: Path) -> None:
+    def __init__(self, run: SortedRun, plan: PackPlan, work: Path, folder: Path) -> None:
         self._run = run
         self._plan = plan
         self._work = work
@@ -82,7 +82,7 @@ class _Sealer:
             yield start, self._run.counts.read(start, min(start + _PART, self._run.num_series))
 
     def _pieces(self, counts: Array) -> Array:
-        """Into how many segments each series is cut; a series without steps stays one."""
+        """The number of segments of each series; a series without steps has one."""
         return np.ones_like(counts) if self._segment is None else np.maximum(-(-counts // self._segment), 1)
 
     def _uniform_length(self) -> int | None:
@@ -105,7 +105,7 @@ class _Sealer:
         return column
 
     def _cut(self, counts: Array) -> Array:
-        """Lengths of the segments of series of these lengths."""
+        """Lengths of the segments of series with these lengths."""
         if self._segment is None:
             return counts
         pieces = self._pieces(counts)
@@ -114,25 +114,25 @@ class _Sealer:
         return lengths
 
     def _fresh(self, name: str) -> Path:
-        """A path in the work folder, free of what an earlier try left there."""
+        """A path in the work folder, without the files of an earlier attempt."""
         path = self._work / f"final.{name}"
         remove_file(path)
         remove_file(path.with_name(path.name + "o"))
         return path
 
-    def places(self, tally: Tally) -> NonFinite:
-        """Counts of a step column, with the place of the first as series and step."""
+    def nonfinite(self, tally: NonFiniteCount) -> NonFinite:
+        """Counts of a step column, with the series and step of the first."""
         if tally.first_step is None:
             return NonFinite(nan=0, inf=0, first=None)
         if self.length is not None:
-            place = list(divmod(tally.first_step, self.length))
+            first = list(divmod(tally.first_step, self.length))
         else:
             low, high = 0, self.num_series
             while high - low > 1:
                 middle = (low + high) // 2
                 low, high = (middle, high) if self._offset(middle) <= tally.first_step else (low, middle)
-            place = [low, tally.first_step - self._offset(low)]
-        return NonFinite(nan=tally.nan, inf=tally.inf, first=place)
+            first = [low, tally.first_step - self._offset(low)]
+        return NonFinite(nan=tally.nan, inf=tally.inf, first=first)
 
     def _offset(self, index: int) -> int:
         if self._offsets_file is None:
@@ -140,9 +140,9 @@ class _Sealer:
         return int(self._offsets_file.read(index, index + 1)[0])
 
     def entry(
-        self, field: Field, values: Shard | None, texts: Text | None, missing: Mapping[str, int], nonfinite: NonFinite
+        self, field: ColumnPlan, values: Shard | None, texts: Text | None, missing: Mapping[str, int], nonfinite: NonFinite
     ) -> ColumnEntry:
-        """The manifest's words for a column."""
+        """The manifest entry of a column."""
         return ColumnEntry(
             name=field.name,
             level=field.level,
@@ -155,13 +155,13 @@ class _Sealer:
         )
 
     def series_entry(
-        self, field: Field, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]
+        self, field: ColumnPlan, column: ColumnFile | TextFile, texts: Text | None, missing: Mapping[str, int]
     ) -> ColumnEntry:
-        """A column with one value a series; cut series repeat theirs."""
+        """A column with one value per series; the segments of a series repeat it."""
         column = self._repeated(column)
         if isinstance(column, TextFile):
             return self.entry(field, None, column.seal(self._folder), missing, NonFinite(nan=0, inf=0, first=None))
-        tally = Tally()
+        tally = NonFiniteCount()
         for start in range(0, column.rows, _PART):
             values = column.read(start, min(start + _PART, column.rows))
             tally.add(from_bfloat16(values) if field.kind == "bfloat16" else values, first_step=start)
@@ -193,7 +193,7 @@ class _Sealer:
         name = "series"
         while name in {field.name for field in self._plan.step}:
             name += "_"
-        field = Field(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
+        field = ColumnPlan(name=name, arrow=pa.string(), level="series", kind="text", dtype=np.dtype("|u1"))
         column = TextFile.create(self._fresh("names"))
         while part := list(islice(names, _NAMES)):
             column.append(from_texts(part))

@@ -1,7 +1,8 @@
-"""Arrow values become numbers: missing ones in-band, every cast checked. Nothing is rounded, cut or wrapped silently.
+"""Arrow values become NumPy numbers: `to_numbers`, `Categories`, bfloat16, and `fill_forward`.
 
-Missing is NaN for floats, the least int64 for times, -1 for categories. Integers have no such number, so integers
-with gaps raise `Gaps`, and the plan makes them float64.
+Every cast is checked: nothing is rounded, cut or wrapped silently. A missing value is NaN for floats, the smallest int64 for times, -1
+for categories. Integers have no such value, so integers with missing values raise `MissingIntegersError`, and the plan makes them
+float64.
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ import pyarrow.compute as pc
 from stoker._types import Array
 from stoker.errors import BadValueError, SourceTooLargeError
 from stoker.store.interop import decimals_as_floats, from_numpy, to_numpy
-from stoker.store.pack.plan import Field
+from stoker.store.pack.plan import ColumnPlan
 from stoker.store.shards import MISSING_CODE, MISSING_TIME
 
 Locate = Callable[[int], str]
-"""From the index of a value to the words "row 12 of prices.csv"."""
+"""From the index of a value to "row 12 of prices.csv"."""
 
 
-class Gaps(Exception):
+class MissingIntegersError(Exception):
     """An integer or boolean column turned out to have missing values."""
 
 
 def one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
+    """A column as one array.
+
+    Example:
+        >>> one_array(pa.chunked_array([[1], [2]])).to_pylist()
+        [1, 2]
+    """
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
@@ -40,7 +46,7 @@ def missing_mask(values: pa.Array) -> Array:
     return to_numpy(pc.is_null(values, nan_is_null=True))
 
 
-def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
+def to_numbers(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     """The numbers of a `number`, `bfloat16`, `timestamp` or `duration` field, in its dtype."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
@@ -58,24 +64,18 @@ def to_numbers(values: pa.Array, field: Field, locate: Locate) -> Array:
     elif values.null_count:
         if field.dtype.kind != "f" and field.kind != "bfloat16":
             where = locate(int(missing_mask(values).argmax()))
-            raise Gaps(
-                f"column {field.name!r} is missing in {where}, which {field.dtype} cannot say. "
-                "Choose a float type with --dtype, or --missing drop."
+            raise MissingIntegersError(
+                f"column {field.name!r} is missing in {where}, which {field.dtype} cannot store. "
+                "Choose a float type with dtype=, or pass missing='drop'."
             )
-        _refuse_inexact(values, field, locate)
+        if not pa.types.is_boolean(values.type):  # integers with missing values become float64, which must hold them
+            whole = to_numpy(values.fill_null(0))
+            _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
         values = values.cast(pa.float64(), safe=False).fill_null(float("nan"))
     return _cast(to_numpy(values), field, locate)
 
 
-def _refuse_inexact(values: pa.Array, field: Field, locate: Locate) -> None:
-    """Integers with gaps go through float64: each must survive that."""
-    if pa.types.is_boolean(values.type):
-        return
-    whole = to_numpy(values.fill_null(0))
-    _refuse(_differs(whole, whole.astype(np.float64)), whole, "float64", field, locate, gaps=True)
-
-
-def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
+def _times(values: pa.Array, field: ColumnPlan, locate: Locate) -> Array:
     if pa.types.is_date32(values.type):
         values = values.cast(pa.timestamp("s"))
     elif pa.types.is_date64(values.type):
@@ -97,8 +97,8 @@ def _times(values: pa.Array, field: Field, locate: Locate) -> Array:
     return to_numpy(numbers)
 
 
-def _cast(values: Array, field: Field, locate: Locate) -> Array:
-    """To the dtype asked for; a number that it cannot hold is an error (floats may round, but not overflow)."""
+def _cast(values: Array, field: ColumnPlan, locate: Locate) -> Array:
+    """Cast to the dtype of the field; a number that it cannot hold is an error (floats may round, but not overflow)."""
     if field.kind != "bfloat16":
         return _cast_number(values, field.dtype, field, locate)
     halves = to_bfloat16(_cast_number(values, np.dtype("<f4"), field, locate))
@@ -108,12 +108,12 @@ def _cast(values: Array, field: Field, locate: Locate) -> Array:
     return halves
 
 
-def _cast_number(values: Array, target: np.dtype[Any], field: Field, locate: Locate) -> Array:
+def _cast_number(values: Array, target: np.dtype[Any], field: ColumnPlan, locate: Locate) -> Array:
     if values.dtype == target:
         return values
     with np.errstate(all="ignore"):
         result = values.astype(target)
-        # NumPy calls the way from 64-bit integers to float64 safe, which it is not.
+        # NumPy calls the cast from 64-bit integers to float64 safe, which it is not.
         if values.dtype.itemsize == 8 or not np.can_cast(values.dtype, target, casting="safe"):
             if values.dtype.kind == "f" and target.kind == "f":
                 bad = np.isfinite(values) & ~np.isfinite(result)
@@ -126,57 +126,55 @@ def _cast_number(values: Array, target: np.dtype[Any], field: Field, locate: Loc
 
 
 def _differs(values: Array, result: Array) -> Array:
-    """Which numbers are not the same after a cast where an integer type is on one side."""
+    """Which numbers change in a cast from or to an integer type."""
     with np.errstate(all="ignore"):
-        # There and back again; the sign catches wrap-around between int64 and uint64.
+        # A round trip; the sign catches wrap-around between int64 and uint64.
         bad = (result.astype(values.dtype) != values) | ((values < 0) != (result < 0))
         for floats, integers in ((values, result), (result, values)):
             if floats.dtype.kind == "f":
-                # What a float beyond an integer type becomes depends on the processor, and may even come back the same.
+                # The cast of a float beyond an integer type depends on the processor, and may even round-trip.
                 bounds, wide = np.iinfo(integers.dtype), floats.astype(np.float64)
                 bad |= ~((wide >= float(bounds.min)) & (wide < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))
     return np.asarray(bad)
 
 
-def _refuse(bad: Array, values: Array, target: str, field: Field, locate: Locate, *, gaps: bool = False) -> None:
+def _refuse(bad: Array, values: Array, target: str, field: ColumnPlan, locate: Locate, *, gaps: bool = False) -> None:
     if bad.any():
         i = int(bad.argmax())
         what = f"column {field.name!r} holds {values[i]} in {locate(i)}, which {target} cannot hold exactly"
         raise BadValueError(f"{what}. {_advice(target, field, gaps=gaps)}")
 
 
-def _advice(target: str, field: Field, *, gaps: bool) -> str:
-    """What to do where a type cannot hold a number. None is wider than float64; what that cannot hold is an integer."""
+def _advice(target: str, field: ColumnPlan, *, gaps: bool) -> str:
+    """What to do where a type cannot hold a number. No type is wider than float64; what it cannot hold is an integer."""
     if target != "float64":
-        return "Choose a wider type with --dtype."
+        return "Choose a wider type with dtype=."
     if gaps:
-        return "Integers with gaps become float64: pass --missing drop, or leave this column out with --columns."
+        return "Integers with missing values become float64: pass missing='drop', or leave this column out with columns=[...]."
     if field.is_shared:
-        return "All series of --wide share one type: pack large integers apart from floats (with --columns), or leave them out."
-    return "Choose an integer type with --dtype, or leave this column out with --columns."
+        return "All series of wide=True share one type: pack large integers and floats separately (with columns=[...])."
+    return "Choose an integer type with dtype=, or leave this column out with columns=[...]."
 
 
 def from_bfloat16(halves: Array) -> Array:
-    """The float32 that each upper half stands for."""
+    """The float32 of each bfloat16, given as its upper 16 bits."""
     return (halves.astype("<u4") << np.uint32(16)).view("<f4")
 
 
 def to_bfloat16(values: Array) -> Array:
-    """The upper half of each float32, rounded to nearest even; NaN stays NaN."""
+    """The upper 16 bits of each float32, rounded to nearest even; NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
     return np.where(np.isnan(values), quiet, rounded).astype("<u2")
 
 
-# Categories: the distinct texts of a column, numbered as they first appear.
-
 MAX_CATEGORIES = 1 << 20
 MAX_TEXT_BYTES = 64 << 20
 
 
 class Categories:
-    """A growing list of texts. The numbers depend only on the order of the rows, so they repeat."""
+    """The distinct strings of a column, numbered as they first appear: the codes depend only on the order of the rows."""
 
     def __init__(self, name: str, texts: list[str] | None = None) -> None:
         self._name = name
@@ -187,12 +185,12 @@ class Categories:
         return len(self._codes)
 
     def encode(self, values: pa.Array, where: str) -> tuple[npt.NDArray[Any], list[str]]:
-        """Codes of the values, and the texts that were new."""
+        """Codes of the values, and the strings that were new."""
         if not pa.types.is_dictionary(values.type):
             values = values.dictionary_encode()
-        # Other libraries count with unsigned numbers, which have no -1.
+        # Other libraries use unsigned indices, which have no -1.
         indices = to_numpy(values.indices.cast(pa.int64()).fill_null(-1))
-        # A dictionary may hold texts that no row uses: only those that do occur get a number, in order of appearance.
+        # A dictionary may hold strings that no row uses: only those that occur get a code, in order of appearance.
         used, first = np.unique(indices[indices >= 0], return_index=True)
         used = used[np.argsort(first)]
         texts = values.dictionary.take(from_numpy(used)).to_pylist()
@@ -202,19 +200,16 @@ class Categories:
             self._num_bytes += len(text)
         if len(self._codes) > MAX_CATEGORIES or self._num_bytes > MAX_TEXT_BYTES:
             raise SourceTooLargeError(
-                f"column {self._name!r} has more than {min(len(self._codes), MAX_CATEGORIES):,} distinct texts at {where}. "
-                "It is no category: leave it out with --columns, or use it as --series."
+                f"column {self._name!r} has more than {min(len(self._codes), MAX_CATEGORIES):,} distinct strings at {where}. "
+                "It is not a category: leave it out with columns=[...], or pass it as series=."
             )
         table = np.full(int(indices.max(initial=-1)) + 2, MISSING_CODE, dtype="<i4")
         table[used] = [MISSING_CODE if text is None else self._codes[text] for text in texts]
         return table[indices], new
 
 
-# Filling forward: a missing value takes the last one before it in its series.
-
-
 def is_missing(values: Array) -> Array:
-    """Which in-band values stand for missing: NaN, the least int64, code -1. (Of 16 bits, only bfloat16 has such.)"""
+    """Which stored values mean missing: NaN, the smallest int64, code -1. (Of 16-bit types, only bfloat16 has one.)"""
     if values.dtype.kind == "f":
         return np.asarray(np.isnan(values))
     if values.dtype == np.uint16:
@@ -223,8 +218,10 @@ def is_missing(values: Array) -> Array:
 
 
 def fill_forward(values: Array, starts: Array, before: Any | None) -> Array:
-    """Fill gaps within each series; `starts` are the rows where one begins, `before` the value ahead of row 0 if its
-    series began earlier. A gap at the begin of a series stays."""
+    """Fill missing values with the last value before them in their series; those at the start of a series stay.
+
+    `starts` are the rows where a series begins, `before` is the value ahead of row 0 if its series began earlier.
+    """
     missing = is_missing(values)
     if not missing.any():
         return values

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from stoker.store.pack.runs import Writer
+from stoker.store.pack.threads import BackgroundWriter
 
 
 def test_tasks_are_done_in_order_on_one_thread() -> None:
     done: list[tuple[int, str]] = []
-    with Writer(100) as writer:
+    with BackgroundWriter(100) as writer:
         for i in range(200):
             writer.submit(lambda i=i: done.append((i, threading.current_thread().name)), 10)  # type: ignore[misc]
         writer.drain()
@@ -21,7 +21,7 @@ def test_tasks_are_done_in_order_on_one_thread() -> None:
 
 def test_leaving_in_peace_finishes_what_is_queued() -> None:
     done: list[int] = []
-    with Writer(1000) as writer:
+    with BackgroundWriter(1000) as writer:
         for i in range(50):
             writer.submit(lambda i=i: done.append(i))  # type: ignore[misc]
     assert done == list(range(50))
@@ -34,7 +34,7 @@ def test_an_error_reaches_the_next_call_and_ends_the_work() -> None:
         raise OSError("no space")
 
     def work() -> None:
-        with Writer(1000) as writer:
+        with BackgroundWriter(1000) as writer:
             writer.submit(fail)
             writer.submit(lambda: done.append("behind the error"))
             writer.drain()
@@ -52,7 +52,7 @@ def test_a_submit_that_waits_gets_the_error() -> None:
         raise OSError("no space")
 
     def work() -> None:
-        with Writer(10) as writer:
+        with BackgroundWriter(10) as writer:
             writer.submit(fail, 10)
             threading.Timer(0.05, hold.set).start()
             for _ in range(3):
@@ -70,7 +70,7 @@ def test_after_an_error_outside_what_is_queued_is_dropped() -> None:
         hold.wait(10)
 
     def work() -> None:
-        with Writer(1000) as writer:
+        with BackgroundWriter(1000) as writer:
             writer.submit(wait)
             writer.submit(lambda: done.append("dropped"))
             threading.Timer(0.05, hold.set).start()
@@ -91,7 +91,7 @@ def test_waiting_data_is_bounded() -> None:
         with lock:
             alive -= 10
 
-    with Writer(50) as writer:
+    with BackgroundWriter(50) as writer:
         for _ in range(300):
             with lock:
                 alive += 10
@@ -103,13 +103,13 @@ def test_waiting_data_is_bounded() -> None:
 
 def test_a_task_larger_than_the_limit_is_taken_when_alone() -> None:
     done: list[int] = []
-    with Writer(10) as writer:
+    with BackgroundWriter(10) as writer:
         writer.submit(lambda: done.append(1), 1000)
         writer.submit(lambda: done.append(2), 1000)
     assert done == [1, 2]
 
 
 def test_no_thread_is_left() -> None:
-    with Writer(10):
+    with BackgroundWriter(10):
         pass
     assert not [thread for thread in threading.enumerate() if thread.name == "stoker-writer"]
