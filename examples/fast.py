@@ -14,7 +14,7 @@ scaled = np.stack([((values - values.mean()) / values.std()).astype(np.float32) 
 store = stoker.Store.from_arrays(value=scaled)
 store.save("scaled.stoker")  # for the run that is killed and resumed later
 view = stoker.Windows(PAST, horizon=FUTURE, stride=STRIDE, tail="drop")
-feed = stoker.Feed(store, view, batch_size=256, order=stoker.Shuffle(seed=0), last="drop")
+feed = stoker.Feed(store, view, batch_size=256, order=stoker.Shuffle(seed=0), last_batch="drop")
 
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(PAST, 64), torch.nn.ReLU(), torch.nn.Linear(64, FUTURE))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import stoker
-from stoker import OptionError
+from stoker.errors import OptionError
 from stoker.testing import assert_no_future
 
 N = 120

@@ -85,7 +85,7 @@ def _num_rows(content: Content) -> int:
         shapes = ", ".join(f"{name} {list(entry.shape)}" for name, entry in content.items()) or "nothing"
         raise OptionError(
             f"the samples of a batch cannot be told, as its entries have no common first axis: {shapes}. "
-            f"Give samples=, a function from a batch to one value a sample (a feed of stoker: numbers=True)."
+            f"Give samples=, a function from a batch to one value a sample (a feed of stoker: return_index=True)."
         )
     return next(iter(lengths.values()))
 
@@ -344,7 +344,7 @@ def assert_exactly_once(
     `make_feed` makes a new feed each time. It is called with `rank` and `world_size` if it takes them, so
     `functools.partial(stoker.Feed, store, view, batch_size=8)` will do; any loader will, stoker's or not.
     An epoch has `num_samples` samples; by default as many as the feed (or its `dataset`) says. `samples` tells which samples
-    a batch has; by default they are known by the numbers that stoker gives them (`numbers=True`), or else by their content.
+    a batch has; by default they are known by the numbers that stoker gives them (`return_index=True`), or else by their content.
     `one_order=False` leaves the order to the number of ranks.
     """
     first: dict[int, list[Seen]] = {}
@@ -376,7 +376,7 @@ def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
         if one.sample in places:
             fail(
                 f"in {place}, {one} came twice: as {places[one.sample]} and as {one.place}. "
-                f"(If the data hold equal samples, number them: numbers=True for a feed of stoker, samples= for others)"
+                f"(If the data hold equal samples, number them: return_index=True for a feed of stoker, samples= for others)"
             )
         places[one.sample] = one.place
     if expected is not None and len(seen) != expected:

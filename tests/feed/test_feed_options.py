@@ -36,12 +36,12 @@ def make(**options: Any) -> Feed:
         ({"batch_size": "8"}, "batch_size is '8'; expected a whole number from 1."),
         ({"threads": -1}, "threads is -1; expected a whole number from 0."),
         ({"threads": 1.5}, r"threads is 1.5; expected a whole number from 0."),
-        ({"depth": 0}, "depth is 0; expected a whole number from 1."),
-        ({"last": "pad"}, "last is 'pad'; expected 'mask', 'short' or 'drop'."),
-        ({"last": None}, "last is None; expected 'mask', 'short' or 'drop'."),
+        ({"prefetch": 0}, "prefetch is 0; expected a whole number from 1."),
+        ({"last_batch": "mask"}, "last_batch is 'mask'; expected 'pad', 'short' or 'drop'."),
+        ({"last_batch": None}, "last_batch is None; expected 'pad', 'short' or 'drop'."),
         ({"order": "shuffle"}, r"order is 'shuffle'; expected Sequential\(\), Shuffle\(…\), BlockShuffle\(…\) or another order."),
         ({"order": Shuffle}, "order is <class"),
-        ({"encode": "text"}, "encode is 'text'; expected a function from a dict of arrays to one."),
+        ({"transform": "text"}, "transform is 'text'; expected a function from a dict of arrays to one."),
         ({"device": "gpu"}, "device is 'gpu'; expected 'cpu', 'cuda' or 'cuda:N'"),
         ({"device": None}, "device is None; expected 'cpu', 'cuda' or 'cuda:N'"),
         ({"device": "meta"}, "device is 'meta'; expected 'cpu', 'cuda' or 'cuda:N'."),
@@ -52,7 +52,7 @@ def make(**options: Any) -> Feed:
         ({"normalize": "minmax"}, "normalize is 'minmax'; expected 'zero', 'max' or None."),
         ({"residency": "gpu"}, "residency is 'gpu'; expected 'device', 'host', 'stream' or 'auto'."),
         ({"residency": "stream"}, "residency='stream' reads from disk, but this store is in memory."),
-        ({"residency": "device", "encode": dict}, "residency='device' cannot be had, because batches are encoded by a function."),
+        ({"residency": "device", "transform": dict}, "residency='device' cannot be had, because transform runs on the CPU."),
         ({"rank": 1}, "rank is 1 and world_size None; give both"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2 cannot be"),
         ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),
@@ -88,8 +88,8 @@ def test_texts_are_no_tensors(tmp_path: Path) -> None:
 
 def test_arrays_cannot_hold_bfloat16(tmp_path: Path) -> None:
     tiny = tiny_store(tmp_path / "s").open()
-    with pytest.raises(OptionError, match=r"encode gets NumPy arrays, which cannot hold bfloat16. Leave brief out of columns=."):
-        Feed(tiny, Sequences(4), batch_size=1, encode=dict)
+    with pytest.raises(OptionError, match=r"transform gets NumPy arrays, which cannot hold bfloat16. Leave brief out of columns=."):
+        Feed(tiny, Sequences(4), batch_size=1, transform=dict)
 
 
 def test_a_store_without_series_has_no_sample() -> None:
@@ -115,13 +115,13 @@ def test_captured_batches_need_the_columns_on_the_device() -> None:
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    feed = make(batch_size=np.int64(2), threads=np.int32(0), depth=np.uint8(3), rank=np.int64(0), world_size=np.int64(1))
-    assert [type(value) for value in (feed.batch_size, feed.threads, feed.depth)] == [int] * 3
+    feed = make(batch_size=np.int64(2), threads=np.int32(0), prefetch=np.uint8(3), rank=np.int64(0), world_size=np.int64(1))
+    assert [type(value) for value in (feed.batch_size, feed.threads, feed.prefetch)] == [int] * 3
     assert feed.state_dict() == make().state_dict()
 
 
 def test_defaults_depend_on_what_is_fed() -> None:
     assert make().threads == 0
-    assert make(encode=dict).threads > 0
+    assert make(transform=dict).threads > 0
     assert make(residency="device").threads == 1
-    assert make(threads=5).depth >= 5
+    assert make(threads=5).prefetch >= 5

@@ -15,7 +15,8 @@ import torch
 from hypothesis import given, settings
 from numba import njit
 
-from stoker import Feed, FeedError, Segments, Sequences, Shuffle, Store, Windows, _kernels
+from stoker import Feed, Segments, Sequences, Shuffle, Store, Windows, _kernels
+from stoker.errors import FeedError
 from stoker.feed import layout
 from stoker.feed.device import DeviceColumn
 from stoker.feed.layout import FedColumn
@@ -86,9 +87,9 @@ def test_only_what_is_delivered_counts(residency: str) -> None:
     view = Windows(8, stride=8, tail="drop")
     assert whole_epoch(store, view, dtype="float32", residency=residency)
     split = chronological(store, Windows(4), fractions=(0.5, 0.5))
-    assert whole_epoch(store, Windows(4), dtype="float32", residency=residency, part=split.parts["train"])
+    assert whole_epoch(store, Windows(4), dtype="float32", residency=residency, subset=split.subsets["train"])
     with pytest.raises(FeedError, match="at step 69 of series 2"):
-        whole_epoch(store, Windows(4), dtype="float32", residency=residency, part=[*split.parts.values()][-1])
+        whole_epoch(store, Windows(4), dtype="float32", residency=residency, subset=[*split.subsets.values()][-1])
 
 
 @pytest.mark.parametrize("residency", RESIDENCIES)

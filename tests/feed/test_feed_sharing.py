@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from stoker import Feed, FeedError, Shuffle, Store, Windows
+from stoker import Feed, Shuffle, Store, Windows
+from stoker.errors import FeedError
 from stoker.feed.cursor import Batches, Cursor, Ranks, Steps
 
 NUM_THREADS = 8
@@ -23,7 +24,7 @@ NUM_THREADS = 8
 
 def make_feed(**options: Any) -> Feed:
     store = Store.from_arrays(x=[np.arange(400.0) + 1000 * i for i in range(4)])
-    return Feed(store, Windows(8), batch_size=5, order=Shuffle(1), numbers=True, last="short", **options)
+    return Feed(store, Windows(8), batch_size=5, order=Shuffle(1), return_index=True, last_batch="short", **options)
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_a_pass_that_is_closed_ends_for_all_threads() -> None:
         wait.wait(120)
         return batch
 
-    feed = make_feed(threads=1, encode=encode)
+    feed = make_feed(threads=1, transform=encode)
     batches = iter(feed)
     taken: list[Any] = []
     waiting = [threading.Thread(target=lambda: taken.extend(batches), daemon=True) for _ in range(3)]

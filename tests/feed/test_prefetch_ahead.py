@@ -39,7 +39,7 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 @pytest.mark.parametrize(("threads", "depth"), THREADS_AND_DEPTHS)
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 7, 50])
 def test_steps_come_in_order(threads: int, depth: int, num_steps: int) -> None:
-    ahead = Ahead(lambda step: step * 10, num_steps, threads=threads, depth=depth)
+    ahead = Ahead(lambda step: step * 10, num_steps, threads=threads, prefetch=depth)
     assert list(ahead) == [step * 10 for step in range(num_steps)]
     assert next(ahead, "the end") == "the end"
 
@@ -51,13 +51,13 @@ def test_a_slow_step_holds_back_the_others() -> None:
         time.sleep(0.02 if step % 3 == 0 else 0)
         return step
 
-    assert list(Ahead(make, 12, threads=3, depth=4)) == list(range(12))
+    assert list(Ahead(make, 12, threads=3, prefetch=4)) == list(range(12))
 
 
 @pytest.mark.parametrize(("threads", "depth"), [(1, 1), (1, 4), (3, 4), (4, 2)])
 def test_no_more_than_depth_steps_are_ahead(threads: int, depth: int) -> None:
     begun: list[int] = []
-    ahead = Ahead(lambda step: begun.append(step), 20, threads=threads, depth=depth)
+    ahead = Ahead(lambda step: begun.append(step), 20, threads=threads, prefetch=depth)
     assert wait_until(lambda: len(begun) == depth)
     next(ahead)
     assert wait_until(lambda: len(begun) == depth + 1)
@@ -67,7 +67,7 @@ def test_no_more_than_depth_steps_are_ahead(threads: int, depth: int) -> None:
 
 def test_without_threads_a_step_is_made_when_asked_for() -> None:
     begun: list[int] = []
-    ahead = Ahead(lambda step: begun.append(step), 20, threads=0, depth=4)
+    ahead = Ahead(lambda step: begun.append(step), 20, threads=0, prefetch=4)
     assert not begun
     next(ahead)
     assert begun == [0]
@@ -84,7 +84,7 @@ def test_an_error_takes_the_place_of_its_step(threads: int, depth: int, bad: int
             raise error
         return step
 
-    ahead = Ahead(make, 6, threads=threads, depth=depth)
+    ahead = Ahead(make, 6, threads=threads, prefetch=depth)
     assert [next(ahead) for _ in range(bad)] == list(range(bad))
     with pytest.raises(OSError, match="no such thing") as caught:
         next(ahead)
@@ -100,7 +100,7 @@ def test_errors_that_are_no_exceptions_pass_too(kind: type[BaseException], threa
         raise kind
 
     with pytest.raises(kind):
-        next(Ahead(make, 6, threads=threads, depth=2))
+        next(Ahead(make, 6, threads=threads, prefetch=2))
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -114,7 +114,7 @@ def test_stop_iteration_is_not_taken_for_the_end(threads: int) -> None:
         error.add_note("while making step 3")
         raise error
 
-    ahead = Ahead(make, 6, threads=threads, depth=2)
+    ahead = Ahead(make, 6, threads=threads, prefetch=2)
     with pytest.raises(FeedError, match="making a batch raised StopIteration") as caught:
         list(ahead)
     assert caught.value.__notes__ == ["while making step 3"]
@@ -123,7 +123,7 @@ def test_stop_iteration_is_not_taken_for_the_end(threads: int) -> None:
 
 @pytest.mark.parametrize(("threads", "depth"), THREADS_AND_DEPTHS)
 def test_closed_is_the_end(threads: int, depth: int) -> None:
-    ahead = Ahead(lambda step: step, 100, threads=threads, depth=depth)
+    ahead = Ahead(lambda step: step, 100, threads=threads, prefetch=depth)
     next(ahead)
     ahead.close()
     assert not feed_threads()
@@ -132,7 +132,7 @@ def test_closed_is_the_end(threads: int, depth: int) -> None:
 
 
 def test_forgotten_is_closed() -> None:
-    ahead = Ahead(lambda step: step, 100, threads=3, depth=4)
+    ahead = Ahead(lambda step: step, 100, threads=3, prefetch=4)
     next(ahead)
     assert len(feed_threads()) == 3
     del ahead
@@ -150,7 +150,7 @@ def test_forgotten_by_one_of_its_own_threads_is_closed() -> None:
         gone.set()
         return step
 
-    box.append(Ahead(make, 100, threads=1, depth=1))
+    box.append(Ahead(make, 100, threads=1, prefetch=1))
     ready.set()
     assert gone.wait(30)
     assert wait_until(lambda: not feed_threads())
@@ -164,7 +164,7 @@ def test_close_does_not_wait_for_a_stuck_step() -> None:
         release.wait()
         return step
 
-    ahead = Ahead(make, 10, threads=2, depth=2)
+    ahead = Ahead(make, 10, threads=2, prefetch=2)
     try:
         assert all(begun.acquire(timeout=30) for _ in range(2))
         ahead.close()
@@ -181,7 +181,7 @@ def test_one_who_waits_is_told_when_another_closes() -> None:
         release.wait()
         return step
 
-    ahead = Ahead(make, 10, threads=1, depth=1)
+    ahead = Ahead(make, 10, threads=1, prefetch=1)
     waiting = threading.Thread(target=lambda: results.append(next(ahead, "the end")))
     waiting.start()
     time.sleep(0.05)
@@ -203,7 +203,7 @@ def test_a_thread_between_steps_keeps_no_result() -> None:
         def __del__(self) -> None:
             Result.alive -= 1
 
-    ahead = Ahead(lambda step: Result(), 4, threads=2, depth=1)
+    ahead = Ahead(lambda step: Result(), 4, threads=2, prefetch=1)
     for _ in range(4):
         assert next(ahead) is not None
         assert wait_until(lambda: Result.alive <= 1)
@@ -213,6 +213,6 @@ def test_a_thread_between_steps_keeps_no_result() -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 def test_waits_are_counted(threads: int) -> None:
     waits = Spans()
-    assert len(list(Ahead(lambda step: step, 5, threads=threads, depth=2, waits=waits))) == 5
+    assert len(list(Ahead(lambda step: step, 5, threads=threads, prefetch=2, waits=waits))) == 5
     assert waits.count == 5
     assert waits.seconds == pytest.approx(waits.recent_seconds().sum())

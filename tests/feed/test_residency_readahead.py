@@ -115,7 +115,7 @@ def needed_pages(store: Store, name: str, starts: Array, counts: Array) -> set[i
 @pytest.mark.parametrize("order", [Shuffle(), BlockShuffle(block=7, window=28)], ids=["shuffle", "blocks"])
 @pytest.mark.parametrize("threads", [0, 3])
 def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, threads: int, store: Store, asked: Asked) -> None:
-    feed = Feed(store, view, batch_size=16, order=order, residency="stream", threads=threads, numbers=True, last="short")
+    feed = Feed(store, view, batch_size=16, order=order, residency="stream", threads=threads, return_index=True, last_batch="short")
     for batch in feed:
         found = feed.samples.locate(batch["sample"].numpy())
         for name in ("x", "w"):
@@ -127,7 +127,9 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
     view: Any, store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residency, "UNIT_BYTES", 1)  # a batch at a time
-    feed = Feed(store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", numbers=True, last="short")
+    feed = Feed(
+        store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", return_index=True, last_batch="short"
+    )
     for number, batch in enumerate(feed):
         found = feed.samples.locate(batch["sample"].numpy())
         (call,) = asked.calls[number : number + 1]

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from stoker.sampling.subset import Part, Runs
+from stoker.sampling.subset import Runs, Subset
 from stoker.sampling.views import Lengths, Sequences, Windows
 
 numbers = st.lists(st.integers(0, 60), min_size=1, unique=True).map(sorted)
@@ -29,9 +29,9 @@ def test_digests_differ_where_numbers_do(first: list[int], second: list[int]) ->
     assert (Runs.of(np.array(first)).digest() == Runs.of(np.array(second)).digest()) == (first == second)
 
 
-def part_of(view: object, listed: list[int], num_all: int) -> Part:
+def part_of(view: object, listed: list[int], num_all: int) -> Subset:
     runs = Runs.of(np.array(listed))
-    return Part(name="train", origin="a test", view=view, data="d", runs=runs, num_all=num_all, whole_series=False)
+    return Subset(name="train", origin="a test", view=view, data="d", runs=runs, num_all=num_all, whole_series=False)
 
 
 @given(data=st.data(), lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6), stride=st.integers(1, 6))

@@ -11,7 +11,8 @@ from tests.split import twin
 from tests.split.stores import plain, timed
 from tests.split.test_kinds_by_time import lengths, options_of, reaches, views
 
-from stoker import OptionError, Sequences, Windows
+from stoker import Sequences, Windows
+from stoker.errors import OptionError
 from stoker.split import check, purged
 
 
@@ -39,7 +40,7 @@ def test_pairs_as_scikit_learn_gives_them() -> None:
     assert all(train.name == "train" and valid.name == "valid" for train, valid in pairs)
     assert folds[1].valid is list(pairs[1])[1]
     assert str(folds).count("purged split of <memory>") == 4
-    assert str(folds[0].parts["train"]) in str(list(pairs[0]))
+    assert str(folds[0].subsets["train"]) in str(list(pairs[0]))
 
 
 def test_walking_forward_trains_on_the_past_only() -> None:

@@ -13,7 +13,8 @@ from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_kinds_by_time import views
 
-from stoker import LeakError, OptionError, Sequences, Windows
+from stoker import Sequences, Windows
+from stoker.errors import LeakError, OptionError
 from stoker.split import check, given, shuffled
 
 

@@ -9,7 +9,8 @@ import pytest
 from tests.split import twin
 
 import stoker
-from stoker import OptionError, Sequences, Store, Windows
+from stoker import Sequences, Store, Windows
+from stoker.errors import OptionError
 from stoker.split import Split, grouped
 
 

@@ -15,8 +15,8 @@ from tests.split import twin
 from tests.split.stores import plain, timed
 
 import stoker
-from stoker import OptionError, Segments, Sequences, Windows
-from stoker.errors import LeakError, TimeOrderError
+from stoker import Segments, Sequences, Windows
+from stoker.errors import LeakError, OptionError, TimeOrderError
 from stoker.split import chronological
 
 PARTS = {"train": [(0, 1)], "valid": [(1, 2)], "test": [(2, 3)]}
@@ -122,7 +122,7 @@ def test_ten_billion_windows_cost_two_numbers(tmp_path: Path) -> None:
     split = chronological(store, Windows(100, horizon=10), warm_up=50)
     assert len(split.train) == 7 * 10**9 - 109
     assert all(len(part.runs.firsts) == 1 for part in split)
-    feed = stoker.Feed(store, Windows(100, horizon=10), part=split.test, batch_size=3, order=stoker.Shuffle(), numbers=True)
+    feed = stoker.Feed(store, Windows(100, horizon=10), subset=split.test, batch_size=3, order=stoker.Shuffle(), return_index=True)
     assert feed.samples.locate(np.array([0, feed.num_samples - 1])).starts.tolist() == [85 * 10**8 + 50, size - 110]
     assert next(iter(feed))["x"].shape == (3, 100)
 

@@ -14,14 +14,15 @@ from tests.split import twin
 from tests.split.stores import plain
 from tests.split.test_kinds_by_time import lengths, views
 
-from stoker import LeakError, OptionError, Sequences, Store, Windows
-from stoker.split import Part, Scaler, chronological, grouped, pos_weight, purged
+from stoker import Sequences, Store, Windows
+from stoker.errors import LeakError, OptionError
+from stoker.split import Scaler, Subset, chronological, grouped, pos_weight, purged
 from stoker.split import scaler as moments
 
 VIEW = Windows(6, horizon=2)
 
 
-def held_steps(store: Store, view: Any, part: Part) -> list[int]:
+def held_steps(store: Store, view: Any, part: Subset) -> list[int]:
     """The steps of the flat column that samples of a part hold, and those between the samples of a run."""
     samples = twin.list_samples(store, view)
     numbers = part.runs.resolve(np.arange(len(part))).tolist()

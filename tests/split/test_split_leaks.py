@@ -11,7 +11,8 @@ import pytest
 from tests.split import twin
 from tests.split.stores import plain
 
-from stoker import Feed, LeakError, Store, Windows
+from stoker import Feed, Store, Windows
+from stoker.errors import LeakError
 from stoker.split import Split, chronological, cuts, purged, shuffled
 from stoker.split import split as splits
 from stoker.split.cuts import Ground, Reach, StepCuts
@@ -53,7 +54,7 @@ def random_walk(seed: int, size: int = 1200) -> Store:
 
 def shapes_and_rises(store: Store, view: Any, part: Any) -> tuple[Array, Array]:
     """The shape of each window, and whether the walk rises over the horizon: nobody can know, as it is a random walk."""
-    (batch,) = Feed(store, view, part=part, batch_size=len(part))
+    (batch,) = Feed(store, view, subset=part, batch_size=len(part))
     x, later = batch["x"].numpy(), batch["x_target"].numpy()
     return x - x[:, -1:], later[:, -1] > x[:, -1]
 
@@ -97,8 +98,10 @@ def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() ->
 def test_scaling_by_whole_series_is_refused_for_a_part_of_them() -> None:
     store = random_walk(0)
     split = chronological(store, VIEW)
-    with pytest.raises(LeakError, match=r"normalize='zero' scales by whole series, so the train part would tell of .*Scaler.fit"):
-        Feed(store, VIEW, part=split.train, batch_size=4, normalize="zero")
+    with pytest.raises(
+        LeakError, match=r"normalize='zero' scales by whole series, so the train subset would depend on .*Scaler.fit"
+    ):
+        Feed(store, VIEW, subset=split.train, batch_size=4, normalize="zero")
 
 
 def test_without_the_refusal_the_scale_would_tell_of_the_future() -> None:
@@ -108,7 +111,7 @@ def test_without_the_refusal_the_scale_would_tell_of_the_future() -> None:
         store = Store.from_arrays(x=[np.concatenate([np.arange(80.0), np.full(20, end)])])
         split = chronological(store, VIEW, fractions=(0.7, 0.3))
         object.__setattr__(split.train, "whole_series", True)
-        feed = Feed(store, VIEW, part=split.train, batch_size=1, normalize="zero")
+        feed = Feed(store, VIEW, subset=split.train, batch_size=1, normalize="zero")
         values: list[float] = next(iter(feed))["x"][0].tolist()
         return values
 

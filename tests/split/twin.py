@@ -88,7 +88,7 @@ def split_samples(
 
 def numbers_of(split: Split) -> dict[str, list[int]]:
     """The samples of each part, by their numbers in the whole view."""
-    return {name: part.runs.resolve(np.arange(len(part))).tolist() for name, part in split.parts.items()}
+    return {name: part.runs.resolve(np.arange(len(part))).tolist() for name, part in split.subsets.items()}
 
 
 def steps_of(split: Split, store: Store, view: Any, *, horizon: int | None = None, warm_up: int = 0) -> dict[str, set[Step]]:

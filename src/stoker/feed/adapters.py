@@ -88,7 +88,7 @@ class Together(Sequence[Sample]):
 
 
 class SampleDataset(torch.utils.data.Dataset[Sample]):
-    """The samples of a feed by their numbers, on the CPU; `encode` of the feed applies, its order does not.
+    """The samples of a feed by their numbers, on the CPU; `transform` of the feed applies, its order does not.
 
     `dataset[7]` is a sample; `dataset[[7, 3]]` and `dataset[3:8]` are batches.
     """
@@ -101,12 +101,12 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._digest = feed.store.digest
         self._files = feed.shards()
         self._view = feed.view
-        self._part = feed.part
+        self._subset = feed.subset
         self._samples = feed.samples
         self._columns = feed.columns
-        self._has_numbers = feed.has_numbers
+        self._return_index = feed.return_index
         self._has_lengths, self._makes_masks = feed.samples.padded or bool(feed.masks), feed.masks is not False
-        self._encode = feed.encode
+        self._transform = feed.transform
         self._opened: tuple[int, HostGather, Finish] | None = None
 
     def __len__(self) -> int:
@@ -130,7 +130,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
                 batch = finish(gathered.tensors(), len(numbers))
             finally:
                 gather.release(gathered)
-            return Together(batch if self._encode is None else self._encoded(batch, len(numbers)), len(numbers))
+            return Together(batch if self._transform is None else self._transformed(batch, len(numbers)), len(numbers))
         except Exception as error:
             error.add_note(f"while gathering {len(numbers):,} samples of {gather.origin(numbers)}")
             raise
@@ -163,7 +163,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             columns = self._columns
             self._opened = (
                 process,
-                HostGather(self._view, self._samples, columns, ring, numbers=self._has_numbers, files=self._files),
+                HostGather(self._view, self._samples, columns, ring, return_index=self._return_index, files=self._files),
                 Finish(
                     view=self._view,
                     columns=tuple(columns),
@@ -174,15 +174,15 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             )
         return self._opened[1:]
 
-    def _encoded(self, batch: Sample, size: int) -> Sample:
-        if self._encode is None:
+    def _transformed(self, batch: Sample, size: int) -> Sample:
+        if self._transform is None:
             raise TypeError("there is no encoder")
         arrays = {name: tensor.numpy() for name, tensor in batch.items()}
-        encoded = as_tensors(self._encode(arrays))
+        encoded = as_tensors(self._transform(arrays))
         for name, tensor in encoded.items():
             if not tensor.dim() or len(tensor) != size:
                 raise FeedError(
-                    f"encode returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row a "
+                    f"transform returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row a "
                     f"sample. Use the feed itself, or give each sample its row."
                 )
         return encoded
@@ -207,7 +207,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         lengths = lengths_of(store)
         self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
         samples: Samples = self._view.over(lengths)
-        self._samples = samples if self._part is None else self._part.over(samples)
+        self._samples = samples if self._subset is None else self._subset.over(samples)
 
 
 def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

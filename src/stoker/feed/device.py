@@ -258,7 +258,7 @@ class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
     def __init__(
-        self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, numbers: bool, lengths: bool
+        self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, return_index: bool, lengths: bool
     ) -> None:
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
@@ -269,7 +269,7 @@ class DeviceGather:
                 _refuse_overflows(column, there.overflows(column.lengths), samples)
         self._view = view
         self._samples = samples
-        self._numbers = numbers
+        self._return_index = return_index
         self._has_lengths = lengths
 
     @property
@@ -290,7 +290,7 @@ class DeviceGather:
                 if masked:
                     _clear(values, table.numbers[:, None] == NO_SAMPLE)
                 parts["column " + column.name] = values if column.has_width else values[:, 0]
-        if self._numbers:
+        if self._return_index:
             parts[NUMBERS] = table.numbers
         return parts
 

@@ -18,7 +18,7 @@ from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
 from stoker.feed.cursor import Batches, Cursor, Ranks, Source, Steps, check_state
 from stoker.feed.device import DeviceGather
-from stoker.feed.host import Encode, HostGather, Ring
+from stoker.feed.host import HostGather, Ring, Transform
 from stoker.feed.layout import (
     COMPAT_ENTRIES,
     AnyView,
@@ -34,7 +34,7 @@ from stoker.feed.normalize import Method
 from stoker.feed.prefetch import DeviceProducer, HostProducer
 from stoker.feed.residency import ReadAhead, choose_residency
 from stoker.sampling.orders import Order, Sequential
-from stoker.sampling.subset import Part
+from stoker.sampling.subset import Subset
 from stoker.sampling.views import Samples, Segments, Sequences, Windows
 from stoker.store.store import Store
 
@@ -115,7 +115,7 @@ def _shapes(feed: Feed, column: FedColumn) -> Iterator[str]:
 
 
 def _threads(feed: Feed) -> str:
-    return f"{feed.threads}, {feed.depth} batches ahead" if feed.threads else "none: batches are made when asked for"
+    return f"{feed.threads}, {feed.prefetch} batches ahead" if feed.threads else "none: batches are made when asked for"
 
 
 def _ranks(feed: Feed) -> str:
@@ -128,18 +128,18 @@ def _last(feed: Feed) -> str:
     if not rest:
         return ""
     samples = "1 sample" if rest == 1 else f"{rest:,} samples"
-    if feed.last == "drop":
+    if feed.last_batch == "drop":
         return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
     mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
-    end = f"the others are masked by `{mask}`" if feed.last == "mask" else "it is shorter"
+    end = f"the others are masked by `{mask}`" if feed.last_batch == "pad" else "it is shorter"
     return f"; the last one has {samples}, {end}"
 
 
 # The feed: a store, a view and an order become batches on a device, exactly once, resumable anywhere.
 
-Last = Literal["mask", "short", "drop"]
+LastBatch = Literal["pad", "short", "drop"]
 
-HOST_THREADS, HOST_DEPTH = 2, 4
+HOST_THREADS, HOST_PREFETCH = 2, 4
 
 
 class Feed:
@@ -147,13 +147,13 @@ class Feed:
 
     A batch has an entry for each column, `[batch, steps]` (and its width); with a target also `<column>_target`. Where
     samples are padded there are `mask` (and `target_mask`) and `lengths`: the steps of each sample, with its target.
-    `last` says what becomes of a short last batch: "mask" fills it up with zero rows that `valid` marks as False, "short"
-    leaves it short, "drop" drops it. `batch_size` is that of one rank. `part` is a part that `stoker.split` made: the feed then
+    `last_batch` says what becomes of a short last batch: "pad" fills it up with zero rows that `valid` marks as False, "short"
+    leaves it short, "drop" drops it. `batch_size` is that of one rank. `subset` is a subset that `stoker.split` made: the feed then
     has its samples only, numbered from 0.
 
     `columns` defaults to all columns of numbers; `dtype` is the type that floats become; `normalize` centres and scales by
-    the whole series. `encode` maps the arrays of a gathered batch to those of the batch; it runs in the background threads.
-    `numbers=True` adds the number of each `sample`. `masks=True` delivers masks and lengths also where nothing is padded;
+    the whole series. `transform` maps the arrays of a gathered batch to those of the batch; it runs in the background threads.
+    `return_index=True` adds the number of each `sample`. `masks=True` delivers masks and lengths also where nothing is padded;
     `masks=False` leaves masks to the caller, who can make them from `lengths`.
     """
 
@@ -163,20 +163,20 @@ class Feed:
         view: AnyView,
         *,
         batch_size: int,
-        part: Part | None = None,
+        subset: Subset | None = None,
         order: Order | None = None,
         device: str | torch.device = "cpu",
         columns: Sequence[str] | None = None,
         dtype: str | None = None,
         normalize: Method | None = None,
-        encode: Encode | None = None,
+        transform: Transform | None = None,
         residency: str = "auto",
-        last: Last = "mask",
+        last_batch: LastBatch = "pad",
         rank: int | None = None,
         world_size: int | None = None,
         threads: int | None = None,
-        depth: int | None = None,
-        numbers: bool = False,
+        prefetch: int | None = None,
+        return_index: bool = False,
         masks: bool | None = None,
     ) -> None:
         if not isinstance(store, Store):
@@ -190,43 +190,43 @@ class Feed:
         self._is_of_worker = rank is not None and get_worker_info() is not None
         """Whether a worker of a DataLoader made it, and said which share of the samples is its own."""
         self.device = _checked_device(device)
-        self.last = last
+        self.last_batch = last_batch
         self.waits = Spans()
         """Time that the caller had to wait for batches to be made."""
-        if last not in ("mask", "short", "drop"):
-            raise OptionError(f"last is {last!r}; expected 'mask', 'short' or 'drop'.")
+        if last_batch not in ("pad", "short", "drop"):
+            raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
         if not isinstance(view, Windows | Segments | Sequences):
             raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
         if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
             raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
-        if encode is not None and not callable(encode):
-            raise OptionError(f"encode is {encode!r}; expected a function from a dict of arrays to one.")
-        _check_part(part, store, view, normalize)
-        self.part = part
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform is {transform!r}; expected a function from a dict of arrays to one.")
+        _check_subset(subset, store, view, normalize)
+        self.subset = subset
         lengths = lengths_of(store)
         compat = not isinstance(view, Sequences) and view.compat is not None
         self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
         check_names(view, self.columns)
         brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
-        if encode is not None and brief:
-            raise OptionError(f"encode gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
+        if transform is not None and brief:
+            raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
         samples: Samples = view.over(lengths)
         if not samples.num_samples:
             raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
-        self.samples = samples if part is None else part.over(samples)
+        self.samples = samples if subset is None else subset.over(samples)
         self.column_bytes = sum(column.values.nbytes for column in self.columns)
         self._sample_bytes = self.column_bytes / samples.num_samples  # as stored: windows share steps, padding is not read
         self.residency = choose_residency(
             residency,
             self.column_bytes,
             self.device,
-            needs_host="batches are encoded by a function" if encode is not None else None,
+            needs_host="transform runs on the CPU" if transform is not None else None,
             on_disk=store.path is not None,
         )
-        self.threads, self.depth = self._choose_threads(threads, depth, encode)
-        self._numbers = numbers
+        self.threads, self.prefetch = self._choose_threads(threads, prefetch, transform)
+        self.return_index = return_index
         self.masks = masks
-        self.encode = encode
+        self.transform = transform
         self.normalize = normalize
         self._given_order = order if order is not None else Sequential()
         self._set_order(self._given_order)
@@ -235,14 +235,14 @@ class Feed:
         self._latest: weakref.ref[Batches] | None = None
         self._producer = self._make_producer()
 
-    def _choose_threads(self, threads: int | None, depth: int | None, encode: Encode | None) -> tuple[int, int]:
+    def _choose_threads(self, threads: int | None, prefetch: int | None, transform: Transform | None) -> tuple[int, int]:
         if threads is None:
             # A CPU that trains has no core to spare, and a gather costs it less than handing over a batch.
-            ahead = self.device.type != "cpu" or encode is not None or self.residency.where == "stream"
+            ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
             threads = 1 if self.residency.where == "device" else HOST_THREADS if ahead else 0
         threads = _checked("threads", threads, least=0)
-        depth = _checked("depth", depth if depth is not None else max(HOST_DEPTH, 2 * threads), least=1)
-        return threads, depth
+        prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * threads), least=1)
+        return threads, prefetch
 
     def _set_order(self, order: Order) -> None:
         self.order = order
@@ -258,20 +258,27 @@ class Feed:
             view=self.view,
             columns=tuple(self.columns),
             has_lengths=self.samples.padded or bool(self.masks),
-            marks_valid=self.last == "mask",
+            marks_valid=self.last_batch == "pad",
             makes_masks=self.masks is not False,
         )
         if self.residency.where == "device":
             has_lengths = finish.has_lengths
-            gather = DeviceGather(self.view, self.samples, self.columns, self.device, numbers=self._numbers, lengths=has_lengths)
-            return DeviceProducer(
-                gather, finish, self.samples, self.device, pad_rows=self.last == "mask", batch_size=self.batch_size
+            gather = DeviceGather(
+                self.view, self.samples, self.columns, self.device, return_index=self.return_index, lengths=has_lengths
             )
-        ring = Ring(pinned=self.device.type == "cuda", keep=self.depth + self.threads + 1)
-        host = HostGather(self.view, self.samples, self.columns, ring, numbers=self._numbers, files=self.shards())
+            return DeviceProducer(
+                gather, finish, self.samples, self.device, pad_rows=self.last_batch == "pad", batch_size=self.batch_size
+            )
+        ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
+        host = HostGather(self.view, self.samples, self.columns, ring, return_index=self.return_index, files=self.shards())
         hints = ReadAhead(self.columns, self.samples) if self.residency.where == "stream" else None
         return HostProducer(
-            host, finish, self.device, encode=self.encode, rows=self.batch_size if self.last == "mask" else None, hints=hints
+            host,
+            finish,
+            self.device,
+            transform=self.transform,
+            rows=self.batch_size if self.last_batch == "pad" else None,
+            hints=hints,
         )
 
     @property
@@ -292,14 +299,9 @@ class Feed:
         return isinstance(self.view, Sequences) and self.view.layout == "packed"
 
     @property
-    def has_numbers(self) -> bool:
-        """Whether batches say which samples they hold."""
-        return self._numbers
-
-    @property
     def drop_last(self) -> bool:
         """As `DataLoader` calls it."""
-        return self.last == "drop"
+        return self.last_batch == "drop"
 
     @property
     def dataset(self) -> SampleDataset:
@@ -327,7 +329,12 @@ class Feed:
 
     def _steps(self, epoch: int, start: int) -> Steps:
         return Steps(
-            plan=self.plan, epoch=epoch, start=start, batch_size=self.batch_size, ranks=self.ranks, drops_last=self.last == "drop"
+            plan=self.plan,
+            epoch=epoch,
+            start=start,
+            batch_size=self.batch_size,
+            ranks=self.ranks,
+            drops_last=self.last_batch == "drop",
         )
 
     def __len__(self) -> int:
@@ -343,7 +350,7 @@ class Feed:
         return batches
 
     def _source(self, steps: Steps) -> Source:
-        return self._producer.over(steps, threads=self.threads, depth=self.depth, waits=self.waits)
+        return self._producer.over(steps, threads=self.threads, prefetch=self.prefetch, waits=self.waits)
 
     def begin_pass(self) -> tuple[Steps, Cursor]:
         """The steps of the next pass, and the cursor that whoever hands out its batches moves on."""
@@ -433,22 +440,25 @@ class Feed:
     def _fingerprint(self) -> str:
         """What must be the same for a position to mean the same: the data, the view, the part, and the kind of order."""
         what = f"{identity_of(self.store)} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
-        what += "" if self.part is None else f" {self.part.fingerprint}"
+        what += "" if self.subset is None else f" {self.subset.fingerprint}"
         return xxhash.xxh3_64_hexdigest(what.encode())[:8]
 
     def identity(self) -> dict[str, Any]:
-        """What its batches follow from, beside the position in the order: a training run that resumes compares it."""
+        """What the batches depend on besides the position in the order; a resumed run compares it with the saved one.
+
+        Checkpoints hold these keys and values, so they keep the names that the options had first.
+        """
         return {
             "store": self.store.digest or content_digest(self.store, [column.name for column in self.columns]),
             "view": self.view,
-            "part": None if self.part is None else self.part.fingerprint,
+            "part": None if self.subset is None else self.subset.fingerprint,
             "order": self._given_order,
             "batch_size": self.batch_size * self.ranks.world_size,
-            "last": self.last,
+            "last": "mask" if self.last_batch == "pad" else self.last_batch,
             "columns": {column.name: column.torch_name for column in self.columns},
             "normalize": self.normalize,
-            "encode": self.encode,
-            "numbers": self._numbers,
+            "encode": self.transform,
+            "numbers": self.return_index,
             "masks": self.masks,
         }
 
@@ -486,16 +496,18 @@ def _checked(name: str, value: int, *, least: int) -> int:
     return int(value)
 
 
-def _check_part(part: Part | None, store: Store, view: AnyView, normalize: Method | None) -> None:
-    if part is None:
+def _check_subset(subset: Subset | None, store: Store, view: AnyView, normalize: Method | None) -> None:
+    if subset is None:
         return
-    if not isinstance(part, Part):
-        raise OptionError(f"part is {part!r}; expected a part of a split, like stoker.split.chronological(store, view).train.")
-    part.check(view, identity_of(store))
-    if normalize is not None and not part.whole_series:
+    if not isinstance(subset, Subset):
+        raise OptionError(
+            f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
+        )
+    subset.check(view, identity_of(store))
+    if normalize is not None and not subset.whole_series:
         raise LeakError(
-            f"normalize={normalize!r} scales by whole series, so the {part.name} part would tell of the steps of the others. "
-            f"Leave it out, and let the model begin with stoker.split.Scaler.fit(store, split.train, …)."
+            f"normalize={normalize!r} scales by whole series, so the {subset.name} subset would depend on steps of the others. "
+            f"Leave it out, and begin the model with stoker.split.Scaler.fit(store, split.train, …)."
         )
 
 

@@ -138,7 +138,7 @@ class Ring:
 
 # Host gather: batches made by compiled kernels from mapped columns into slots, by any number of threads at once.
 
-Encode = Callable[[dict[str, Array]], Mapping[str, Any]]
+Transform = Callable[[dict[str, Array]], Mapping[str, Any]]
 
 NO_SAMPLE = -1
 
@@ -146,7 +146,7 @@ NO_SAMPLE = -1
 def as_tensors(encoded: object) -> dict[str, torch.Tensor]:
     """What an encoder made, as tensors of the CPU, wherever torch makes tensors by default."""
     if not isinstance(encoded, Mapping):
-        raise FeedError(f"encode returned {type(encoded).__name__}; expected a dict of arrays.")
+        raise FeedError(f"transform returned {type(encoded).__name__}; expected a dict of arrays.")
     return {
         name: value if isinstance(value, torch.Tensor) else torch.as_tensor(value, device="cpu") for name, value in encoded.items()
     }
@@ -174,13 +174,13 @@ class HostGather:
     """Copies samples into slots. Holds no state of its own beside the ring, so threads may share it."""
 
     def __init__(
-        self, view: AnyView, samples: Samples, columns: list[FedColumn], ring: Ring, *, numbers: bool, files: Sequence[str]
+        self, view: AnyView, samples: Samples, columns: list[FedColumn], ring: Ring, *, return_index: bool, files: Sequence[str]
     ) -> None:
         self._view = view
         self._samples = samples
         self._columns = columns
         self._ring = ring
-        self._numbers = numbers
+        self._return_index = return_index
         self._files = files
         self._known: tuple[tuple[int, int | None, int], Layout] | None = None  # replaced whole, so that threads may share it
 
@@ -200,7 +200,7 @@ class HostGather:
                 arrays[STARTS][:-1], arrays[STARTS][-1] = places, total
             else:
                 arrays[COUNTS][:] = found.counts
-            if self._numbers:
+            if self._return_index:
                 arrays[NUMBERS][: len(numbers)], arrays[NUMBERS][len(numbers) :] = numbers, NO_SAMPLE
         except BaseException:
             self._ring.give_back(slot)
@@ -238,7 +238,7 @@ class HostGather:
         """The layout of this shape; the one before is kept, as most batches of a feed are alike."""
         known = self._known
         if known is None or known[0] != (rows, steps, total):
-            layout = lay_out(self._columns, rows, steps, total, starts=self._is_packed, numbers=self._numbers)
+            layout = lay_out(self._columns, rows, steps, total, starts=self._is_packed, return_index=self._return_index)
             known = self._known = (rows, steps, total), layout
         return known[1]
 

@@ -439,7 +439,7 @@ RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "
 
 
 @dataclass(frozen=True)
-class Part:
+class Field:
     """A stretch of a slot."""
 
     start: int
@@ -461,18 +461,18 @@ class Part:
 class Layout:
     """The parts of a batch by name, and their size together."""
 
-    parts: dict[str, Part]
+    parts: dict[str, Field]
     num_bytes: int
 
 
-def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, numbers: bool) -> Layout:
+def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, return_index: bool) -> Layout:
     """The layout of a batch of `rows` samples: `steps` a row, or `total` steps end to end."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, Field] = {}
     end = 0
 
     def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], torch_dtype: torch.dtype) -> None:
         nonlocal end
-        part = parts[name] = Part(end, math.prod(shape) * dtype.itemsize, shape, dtype, torch_dtype)
+        part = parts[name] = Field(end, math.prod(shape) * dtype.itemsize, shape, dtype, torch_dtype)
         end += -(-part.num_bytes // ALIGNMENT) * ALIGNMENT
 
     for column in columns:
@@ -486,7 +486,7 @@ def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, 
         place(STARTS, (rows + 1,), np.dtype(np.int32), torch.int32)
     else:
         place(COUNTS, (rows,), np.dtype(np.int32), torch.int32)
-    if numbers:
+    if return_index:
         place(NUMBERS, (rows,), np.dtype(np.int64), torch.int64)
     return Layout(parts, end)
 

@@ -23,7 +23,7 @@ from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.cursor import Batch, Cursor, Steps
 from stoker.feed.device import DeviceGather, Placed, Table
-from stoker.feed.host import Encode, Gathered, HostGather, as_tensors
+from stoker.feed.host import Gathered, HostGather, Transform, as_tensors
 from stoker.feed.layout import Finish
 from stoker.feed.residency import Hints, ReadAhead
 from stoker.sampling.views import Samples, Sequences
@@ -37,9 +37,11 @@ END_NS = 1_000_000_000
 
 
 class Ahead(Generic[T]):
-    """`make(0)`, `make(1)`, … up to `num_steps`, `depth` of them at a time in `threads` threads; 0 threads make them when asked."""
+    """`make(0)`, `make(1)`, … up to `num_steps`, `prefetch` of them at a time in `threads` threads; 0 threads make them when asked."""
 
-    def __init__(self, make: Callable[[int], T], num_steps: int, *, threads: int, depth: int, waits: Spans | None = None) -> None:
+    def __init__(
+        self, make: Callable[[int], T], num_steps: int, *, threads: int, prefetch: int, waits: Spans | None = None
+    ) -> None:
         self._make = make
         self._waits = waits
         self._num_steps = num_steps
@@ -57,7 +59,7 @@ class Ahead(Generic[T]):
         # Also runs when the interpreter ends, before daemon threads are frozen in the middle of what they do.
         self._end = weakref.finalize(self, _end, self._inboxes, self._outboxes, workers, self._stopped, self._process)
         self._submitted = 0
-        for _ in range(min(depth, num_steps) if threads else 0):
+        for _ in range(min(prefetch, num_steps) if threads else 0):
             self._submit()
 
     def __iter__(self) -> Iterator[T]:
@@ -176,22 +178,22 @@ class HostProducer:
         finish: Finish,
         device: torch.device,
         *,
-        encode: Encode | None,
+        transform: Transform | None,
         rows: int | None,
         hints: ReadAhead | None,
     ) -> None:
         self._gather = gather
         self._finish = finish
         self._device = device
-        self._encode = encode
+        self._transform = transform
         self._rows = rows
         self._hints = hints
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
-    def over(self, steps: Steps, *, threads: int, depth: int, waits: Spans) -> HostPass:
+    def over(self, steps: Steps, *, threads: int, prefetch: int, waits: Spans) -> HostPass:
         """A pass over these steps."""
         hints = self._hints.over(steps) if self._hints is not None else None
-        return HostPass(self, steps, hints, threads=threads, depth=depth, waits=waits)
+        return HostPass(self, steps, hints, threads=threads, prefetch=prefetch, waits=waits)
 
     def make(self, steps: Steps, step: int, hints: Hints | None) -> Any:
         """One batch, or (for a GPU) the copy that is under way and what it will be."""
@@ -201,7 +203,7 @@ class HostProducer:
                 hints.before(step)
             gathered = self._gather.gather(numbers, len(numbers) if self._rows is None else self._rows)
             try:
-                if self._encode is not None:
+                if self._transform is not None:
                     return self._encoded(gathered, len(numbers))
                 if self._stream is not None:
                     return self._copy(gathered, len(numbers))
@@ -226,7 +228,7 @@ class HostProducer:
 
     def num_together(self, steps: Steps) -> int:
         """How many batches are gathered as one: small ones, that all have the same shape and need nothing further."""
-        if self._stream is not None or self._encode is not None or self._hints is not None or self._gather.has_own_widths:
+        if self._stream is not None or self._transform is not None or self._hints is not None or self._gather.has_own_widths:
             return 1
         return max(1, min(MOST_TOGETHER, TOGETHER_BYTES // max(1, self._gather.row_bytes * steps.batch_size)))
 
@@ -254,10 +256,10 @@ class HostProducer:
         return {name: part.tensor(there, 0) for name, part in gathered.layout.parts.items()}, event, num_valid
 
     def _encoded(self, gathered: Gathered, num_valid: int) -> Any:
-        if self._encode is None:
+        if self._transform is None:
             raise TypeError("there is no encoder")
         batch = self._finish(gathered.tensors(), num_valid)
-        encoded = self._encode({name: tensor.numpy() for name, tensor in batch.items()})
+        encoded = self._transform({name: tensor.numpy() for name, tensor in batch.items()})
         tensors = as_tensors(encoded)
         if "valid" in batch:
             tensors.setdefault("valid", batch["valid"])  # rows that hold no sample must stay known as such
@@ -280,7 +282,7 @@ class HostPass:
     """The batches of a pass, made ahead by threads."""
 
     def __init__(
-        self, producer: HostProducer, steps: Steps, hints: Hints | None, *, threads: int, depth: int, waits: Spans
+        self, producer: HostProducer, steps: Steps, hints: Hints | None, *, threads: int, prefetch: int, waits: Spans
     ) -> None:
         together = producer.num_together(steps)
         whole = steps.num_whole // together * together if together > 1 else 0  # steps that are gathered with others
@@ -295,9 +297,9 @@ class HostPass:
                 return _until_error(lambda step: producer.make(steps, first + step, hints), together)
 
         self._receive = producer.receive
-        self._ahead = Ahead(make, whole // together + len(steps) - whole, threads=threads, depth=depth, waits=waits)
+        self._ahead = Ahead(make, whole // together + len(steps) - whole, threads=threads, prefetch=prefetch, waits=waits)
         self._ready: deque[Any] = deque()
-        self._depth = depth
+        self._prefetch = prefetch
         self._under_way: deque[torch.cuda.Event] = deque()
         # Made after the threads, as they may wait for hints: when the interpreter ends, the last that was made is called first.
         self._end_hints = weakref.finalize(self, hints.close) if hints is not None else lambda: None
@@ -315,7 +317,7 @@ class HostPass:
             raise made
         batch = self._receive(made, self._under_way)
         # A host that is far ahead of its GPU would have a batch there for each step it is ahead.
-        while len(self._under_way) > self._depth:
+        while len(self._under_way) > self._prefetch:
             self._under_way.popleft().synchronize()
         return batch
 
@@ -349,7 +351,7 @@ class DeviceProducer:
         self._pad_rows = pad_rows
         self._batch_size = batch_size
 
-    def over(self, steps: Steps, *, threads: int, depth: int, waits: Spans) -> DevicePass:
+    def over(self, steps: Steps, *, threads: int, prefetch: int, waits: Spans) -> DevicePass:
         """A pass over these steps."""
         return DevicePass(self, steps, threads=threads, waits=waits)
 
@@ -378,7 +380,7 @@ class DevicePass:
             return whole.pin_memory() if pinned else whole, [table.shape[1] for table in tables]
 
         self._producer = producer
-        self._chunks = Ahead(make, -(-len(steps) // per_chunk), threads=threads, depth=2, waits=waits)
+        self._chunks = Ahead(make, -(-len(steps) // per_chunk), threads=threads, prefetch=2, waits=waits)
         self._parts: Iterator[tuple[torch.Tensor, Array]] = iter(())
 
     def __next__(self) -> Batch:
@@ -431,14 +433,16 @@ class Captured:
             raise OptionError(
                 f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},)."
             )
-        if feed.last == "short":
-            raise OptionError("last='short' makes a batch of another shape, which a graph cannot have. Use last='mask' or 'drop'.")
+        if feed.last_batch == "short":
+            raise OptionError(
+                "last_batch='short' makes a batch of another shape, which a graph cannot have. Use last_batch='pad' or 'drop'."
+            )
         self._feed = feed
         self._producer = producer
         self._gather: DeviceGather = producer.gather
         self._finish: Finish = producer.finish.without_valid()
         self._rows = feed.batch_size
-        self._masked = feed.samples.padded or feed.last == "mask"
+        self._masked = feed.samples.padded or feed.last_batch == "pad"
         device = feed.device
         self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
@@ -451,7 +455,7 @@ class Captured:
         """Gather the next batch: device work only, so that a graph can capture it."""
         table = Table(self._table, rows=self._rows, place=self._place)
         batch = self._finish(self._gather.gather(table, self._longest, masked=self._masked), self._rows)
-        if self._feed.last == "mask" and not getattr(self._feed.view, "compat", None):
+        if self._feed.last_batch == "pad" and not getattr(self._feed.view, "compat", None):
             batch["valid"] = table.numbers >= 0
         self._place.add_(self._rows)
         return batch
@@ -464,7 +468,11 @@ class Captured:
         """The steps of a pass; each must be followed by one gather. The host's work lies between some of them."""
         steps, cursor = self._feed.begin_pass()
         chunks = Ahead(
-            self._make_chunk(steps), -(-len(steps) // CAPTURED_STEPS), threads=self._feed.threads, depth=2, waits=self._feed.waits
+            self._make_chunk(steps),
+            -(-len(steps) // CAPTURED_STEPS),
+            threads=self._feed.threads,
+            prefetch=2,
+            waits=self._feed.waits,
         )
         if not len(steps):
             self._advance(steps, cursor, -1)  # less than a batch was left of the epoch

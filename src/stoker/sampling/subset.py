@@ -99,8 +99,8 @@ class Stretches(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Part:
-    """Some of the samples that a view has over a store; `stoker.split` makes them, and `Feed(part=…)` takes them."""
+class Subset:
+    """Some of the samples that a view has over a store; `stoker.split` makes them, and `Feed(subset=…)` takes them."""
 
     name: str
     origin: str
@@ -135,18 +135,18 @@ class Part:
         if data != self.data:
             raise OptionError(f"the part {self.name!r} is of other data than this store. Split this store.")
 
-    def over(self, samples: Samples) -> PartSamples:
+    def over(self, samples: Samples) -> SubsetSamples:
         """Its samples, of those of the whole view."""
-        return PartSamples(self, samples)
+        return SubsetSamples(self, samples)
 
     def __repr__(self) -> str:
         return f"<part {self.name} of {self.origin}: {self.num_samples:,} of {self.num_all:,} samples>"
 
 
-class PartSamples:
+class SubsetSamples:
     """The samples of a part, numbered from 0."""
 
-    def __init__(self, part: Part, samples: Samples) -> None:
+    def __init__(self, part: Subset, samples: Samples) -> None:
         self.num_samples = part.num_samples
         self.num_series = samples.num_series
         self.row = samples.row

@@ -18,7 +18,7 @@ from stoker._lazy import lazy
 
 _LAZY = {
     "Folds": "stoker.split.kinds:Folds",
-    "Part": "stoker.sampling.subset:Part",
+    "Subset": "stoker.sampling.subset:Subset",
     "Scaler": "stoker.split.scaler:Scaler",
     "Split": "stoker.split.split:Split",
     "check": "stoker.split.split:check",
@@ -31,7 +31,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from stoker.sampling.subset import Part as Part
+    from stoker.sampling.subset import Subset as Subset
     from stoker.split.kinds import Folds as Folds
     from stoker.split.kinds import chronological as chronological
     from stoker.split.kinds import given as given

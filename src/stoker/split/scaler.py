@@ -18,7 +18,7 @@ from stoker._types import Array
 from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import identity_of, lengths_of
 from stoker.sampling.quality import merge
-from stoker.sampling.subset import Part
+from stoker.sampling.subset import Subset
 from stoker.split.split import Split
 from stoker.store.store import Store
 
@@ -99,7 +99,7 @@ def _add(
                     counts[k] = total
 
 
-def measure(store: Store, part: Part | None, name: str) -> Moments:
+def measure(store: Store, part: Subset | None, name: str) -> Moments:
     """The moments of a column over the steps (or series) that samples of the part hold; of all without a part."""
     column = store.schema.get(name)
     if column is None:
@@ -119,7 +119,7 @@ def measure(store: Store, part: Part | None, name: str) -> Moments:
     return moments
 
 
-def _stretches(store: Store, part: Part | None, level: str) -> Iterator[tuple[Array, Array]]:
+def _stretches(store: Store, part: Subset | None, level: str) -> Iterator[tuple[Array, Array]]:
     """Rows of a column, in stretches that rise and do not touch."""
     if part is None:
         yield np.array([0]), np.array([store.num_steps if level == "step" else len(store)])
@@ -159,7 +159,7 @@ class Scaler(nn.Module):
         self.register_buffer("fitted_on", torch.tensor([_NOT_FITTED, 0]))
 
     @classmethod
-    def fit(cls, store: Store, part: Part | None, *, columns: Sequence[str]) -> Scaler:
+    def fit(cls, store: Store, part: Subset | None, *, columns: Sequence[str]) -> Scaler:
         """Mean and standard deviation over the steps that samples of the part hold, each step once; `None` takes all steps.
 
         Computed in float64 over finite values; a column without spread is divided by 1. Steps that a wide stride leaves out
@@ -168,7 +168,7 @@ class Scaler(nn.Module):
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
             raise OptionError("columns is empty; expected the names of the columns to scale, in the order of the features.")
-        if part is not None and not isinstance(part, Part):
+        if part is not None and not isinstance(part, Subset):
             raise OptionError(f"part is {part!r}; expected a part of a split, like stoker.split.chronological(store, view).train.")
         found = [measure(store, part, name) for name in names]
         empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
@@ -199,7 +199,7 @@ class Scaler(nn.Module):
             raise OptionError("the scaler was not fitted. Use Scaler.fit(store, split.train, columns=…), or load its state.")
         if number == _number(split.train):
             return
-        part = next((name for name, part in split.parts.items() if _number(part) == number), None)
+        part = next((name for name, part in split.subsets.items() if _number(part) == number), None)
         where = "all steps of a store" if number == _ALL_STEPS else f"the {part} part" if part else "another part than these"
         raise LeakError(
             f"the scaler was fitted on {where} ({num_steps:,} steps), so it tells a model of steps that it is judged by. "
@@ -220,7 +220,7 @@ class Scaler(nn.Module):
             )
 
 
-def pos_weight(store: Store, part: Part | None, column: str) -> Tensor:
+def pos_weight(store: Store, part: Subset | None, column: str) -> Tensor:
     """Negative labels for each positive one, in the steps (or series) of a part: what `BCEWithLogitsLoss(pos_weight=…)` takes.
 
     Labels are 0 and 1; those that are NaN do not count.
@@ -240,6 +240,6 @@ def pos_weight(store: Store, part: Part | None, column: str) -> Tensor:
     return torch.tensor((1 - share) / share, dtype=torch.float32)
 
 
-def _number(part: Part) -> int:
+def _number(part: Subset) -> int:
     """The fingerprint as a positive number that a tensor can hold."""
     return int(part.fingerprint, 16) >> 1 or 1

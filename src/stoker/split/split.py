@@ -10,7 +10,7 @@ import numpy as np
 
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
-from stoker.sampling.subset import Part, Runs, Stretches
+from stoker.sampling.subset import Runs, Stretches, Subset
 from stoker.split.cuts import Ground, Reach, Tally
 
 NAMES = ("train", "valid", "test")
@@ -18,10 +18,10 @@ NAMES = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
-    """Parts by name, for `Feed(part=split.train)`; iterating gives the parts in order, so `train, valid = split` works."""
+    """Parts by name, for `Feed(subset=split.train)`; iterating gives the parts in order, so `train, valid = split` works."""
 
     kind: str
-    parts: Mapping[str, Part]
+    subsets: Mapping[str, Subset]
     ground: Ground
     reach: Reach
     tally: Tally
@@ -31,34 +31,34 @@ class Split:
     """Whether it was allowed to leak."""
 
     @property
-    def train(self) -> Part:
+    def train(self) -> Subset:
         """To train on."""
         return self._part("train")
 
     @property
-    def valid(self) -> Part:
+    def valid(self) -> Subset:
         """To choose by: when to stop, and which of many."""
         return self._part("valid")
 
     @property
-    def test(self) -> Part:
+    def test(self) -> Subset:
         """To judge by, once."""
         return self._part("test")
 
-    def _part(self, name: str) -> Part:
-        if name not in self.parts:
-            raise AttributeError(f"this {self.kind} split has no {name} part; it has {', '.join(self.parts)}.")
-        return self.parts[name]
+    def _part(self, name: str) -> Subset:
+        if name not in self.subsets:
+            raise AttributeError(f"this {self.kind} split has no {name} part; it has {', '.join(self.subsets)}.")
+        return self.subsets[name]
 
-    def __iter__(self) -> Iterator[Part]:
-        return iter(self.parts.values())
+    def __iter__(self) -> Iterator[Subset]:
+        return iter(self.subsets.values())
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self.subsets)
 
     def __repr__(self) -> str:
         total = self.ground.samples.num_samples
-        rows = [(name, len(part), self.limits.get(name, "")) for name, part in self.parts.items()]
+        rows = [(name, len(part), self.limits.get(name, "")) for name, part in self.subsets.items()]
         reach = self.reach
         if self.tally.purged:
             rows.append(("purged", self.tally.purged, f"their targets reach over a boundary (horizon {reach.horizon})"))
@@ -98,7 +98,7 @@ def build(
                 f"{gone}. Make the part larger, or the windows shorter."
             )
     parts = {
-        name: Part(
+        name: Subset(
             name=name,
             origin=f"a {kind} split of {ground.name}",
             view=ground.view,
@@ -109,7 +109,7 @@ def build(
         )
         for name, one in runs.items()
     }
-    split = Split(kind=kind, parts=parts, ground=ground, reach=reach, tally=tally, limits=limits or {}, leaks=allow_leak)
+    split = Split(kind=kind, subsets=parts, ground=ground, reach=reach, tally=tally, limits=limits or {}, leaks=allow_leak)
     if not allow_leak:
         check(split)
     return split
@@ -122,7 +122,7 @@ def check(split: Split | Iterable[Split]) -> None:
             check(one)
         return
     ground = split.ground
-    names = list(split.parts)
+    names = list(split.subsets)
     for together in zip(*(part.over(ground.samples).stretches() for part in split), strict=True):
         found = _find_overlap([_reaching(split, stretches) for stretches in together])
         if found:

@@ -67,7 +67,7 @@ def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any]
     def refuse(prediction: Any, expected: Any) -> torch.Tensor:
         raise TrainError(
             f"the criterion {criterion!r} cannot leave out rows that are no samples. Give a loss(model, batch) of your own "
-            f"that uses batch['valid'], or a feed with last='drop' or 'short'."
+            f"that uses batch['valid'], or a feed with last_batch='drop' or 'short'."
         )
 
     return refuse
