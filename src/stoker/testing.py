@@ -7,7 +7,6 @@ that writes over its buffers is seen through.
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import itertools
 import sys
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from stoker._batch import entries_of
 from stoker._types import Array
 from stoker.errors import OptionError
 
@@ -95,25 +95,12 @@ def _names(content: Content) -> str:
 
 
 def _collect(value: Any, name: str, content: Content) -> None:
-    parts = _parts(value)
-    if parts is None:
+    entries = None if isinstance(value, list | tuple) and _is_list_of_values(value) else entries_of(value)
+    if entries is None:
         content[name or "batch"] = _entry(value, name or "batch")
         return
-    for key, part in parts.items():
+    for key, part in entries:
         _collect(part, f"{name}.{key}" if name else str(key), content)
-
-
-def _parts(value: Any) -> Mapping[Any, Any] | None:
-    if isinstance(value, Mapping):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        fields: Mapping[Any, Any] = value._asdict()
-        return fields
-    if isinstance(value, list | tuple) and not _is_list_of_values(value):
-        return dict(enumerate(value))
-    return None
 
 
 def _is_list_of_values(value: Sequence[Any]) -> bool:

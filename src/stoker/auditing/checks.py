@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from stoker._batch import is_tensor
 from stoker._types import Array
 from stoker.auditing.findings import UNKNOWN, Catalogue, Finding, Ledger, Severity, counted, listed, shown
-from stoker.auditing.fingerprints import Rows, as_array, is_tensor, seal
+from stoker.auditing.fingerprints import Rows, as_array, seal
 from stoker.auditing.samples import Known, Recogniser, Reference
 
 MAX_ENTRIES = 6

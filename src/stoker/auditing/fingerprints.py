@@ -11,7 +11,7 @@ import itertools
 import numbers
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from stoker._batch import entries_of, is_tensor
 from stoker._types import Array
 
 Cells = Array | list[Any]
@@ -59,17 +60,17 @@ def _collect(value: Any, name: str, leaves: dict[str, Any]) -> None:
 
 def _parts(value: Any) -> list[tuple[str, Any]] | None:
     """The named parts of a container; None for what is a leaf."""
-    if isinstance(value, Mapping):
-        return [(str(key), part) for key, part in value.items()]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    if not isinstance(value, list | tuple) or isinstance(value, Column | Stack) or not value or _is_line(value):
+    if isinstance(value, list | tuple):
+        if isinstance(value, Column | Stack) or not value or _is_line(value):
+            return None
+        samples = _samples(value)
+        if samples is not None:
+            return samples
+    entries = entries_of(value)
+    if entries is None:
         return None
-    samples = _samples(value)
-    if samples is not None:
-        return samples
-    fields: Sequence[str] = getattr(value, "_fields", ())
-    return [(fields[i] if fields else f"[{i}]", part) for i, part in enumerate(value)]
+    is_list = isinstance(value, list | tuple)
+    return [(f"[{key}]" if is_list and isinstance(key, int) else str(key), part) for key, part in entries]
 
 
 def _samples(value: Sequence[Any]) -> list[tuple[str, Any]] | None:
@@ -119,12 +120,6 @@ def _is_scalar(value: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Whether this is an array of NumPy or a tensor of torch."""
     return isinstance(value, np.ndarray) or is_tensor(value)
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether this is a tensor of torch, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def cells_of(leaf: Any) -> Cells | None:

@@ -30,8 +30,8 @@ import torch
 import xxhash
 from torch import nn
 
+from stoker._batch import tensors_of
 from stoker.errors import StokerError
-from stoker.train.loss import tensors_of
 
 GROUPS = ("optimizer", "loss", "model", "data", "valid", "schedule", "run")
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import torch
 from torch import nn
 
+from stoker._batch import entry_of
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
@@ -176,7 +177,7 @@ def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], ba
             f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
             f"'prediction' and 'target'."
         )
-    valid = whole.get("valid", batch.get("valid") if isinstance(batch, Mapping) else None)
+    valid = whole.get("valid", entry_of(batch, "valid"))
     for metric in metrics.values():
         metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)
 

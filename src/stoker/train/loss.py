@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from stoker import _batch
+from stoker._batch import entry_of
 from stoker.errors import OptionError, TrainError
 
 LossFunction = Callable[[nn.Module, Any], Any]
@@ -44,7 +46,7 @@ def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str =
     def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
         given, expected = _pair(batch, x, y)
         prediction = model(given)
-        valid = batch.get("valid") if isinstance(batch, Mapping) else None
+        valid = entry_of(batch, "valid")
         if valid is None:
             value = criterion(prediction, expected)
         else:
@@ -78,17 +80,19 @@ def _weighs_alike(criterion: nn.Module) -> bool:
 
 
 def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
-    if isinstance(batch, Mapping):
-        if x not in batch or y not in batch:
-            raise TrainError(
-                f"a batch has {', '.join(map(str, batch))}; expected {x!r} and {y!r}. Give a loss(model, batch) of your own."
-            )
-        return batch[x], batch[y]
+    """The input and the target of a batch: by name, or the two entries of a pair."""
+    given, expected = entry_of(batch, x), entry_of(batch, y)
+    if given is not None and expected is not None:
+        return given, expected
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
-    raise TrainError(
-        f"a batch is a {type(batch).__name__}; expected a pair (x, y) or a dict. Give a loss(model, batch) of your own."
+    names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
+    found = (
+        f"has {', '.join(names)}; expected {x!r} and {y!r}"
+        if names
+        else f"is a {type(batch).__name__}; expected a pair (x, y) or a dict"
     )
+    raise TrainError(f"a batch {found}. Give a loss(model, batch) of your own.")
 
 
 def as_loss(loss: Any) -> LossFunction:
@@ -119,35 +123,16 @@ def _checked(loss: Any) -> torch.Tensor:
 
 
 def num_samples(batch: Any) -> torch.Tensor | int:
-    """How many samples a batch has: a number, or (where rows are marked) a tensor that nobody has to wait for."""
-    if isinstance(batch, Mapping):
-        valid = batch.get("valid")
-        if isinstance(valid, torch.Tensor):
-            return valid.sum()
-    return num_rows(batch)
+    """How many samples a batch has: an integer, or (where `valid` marks the rows) a tensor, which needs no synchronization."""
+    valid = entry_of(batch, "valid")
+    return valid.sum() if isinstance(valid, torch.Tensor) else num_rows(batch)
 
 
 def num_rows(batch: Any) -> int:
     """How many rows the first tensor of a batch has."""
-    for tensor in tensors_of(batch):
-        return len(tensor) if tensor.dim() else 1
-    raise TrainError(f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, a tuple or a dict of tensors.")
-
-
-def tensors_of(batch: Any) -> list[torch.Tensor]:
-    """All tensors of a batch, in order."""
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
-    return [tensor for part in parts for tensor in tensors_of(part)]
-
-
-def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same batch with each tensor replaced."""
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, Mapping):
-        return {name: map_tensors(part, function) for name, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(map_tensors(part, function) for part in batch)
-    return batch
+    rows = _batch.num_rows(batch)
+    if rows is None:
+        raise TrainError(
+            f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, or a tuple, dict or dataclass of tensors."
+        )
+    return rows

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from stoker._batch import map_tensors, to_device
 from stoker.errors import CheckpointInvalidError, OptionError, StokerError, TrainError
 from stoker.train import state_dict
-from stoker.train.loss import map_tensors, tensors_of
 
 
 class Stream:
@@ -73,9 +73,7 @@ class Stream:
 
     def place(self, batch: Any) -> Any:
         """The batch on the device of the model."""
-        if all(tensor.device == self._device for tensor in tensors_of(batch)):
-            return batch
-        return map_tensors(batch, lambda tensor: tensor.to(self._device, non_blocking=True))
+        return to_device(batch, self._device)
 
     @property
     def needs_placing(self) -> bool:
