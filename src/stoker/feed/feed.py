@@ -281,6 +281,24 @@ class Feed:
             hints=hints,
         )
 
+    keeps_state = True
+    """Of `BatchSource`: a feed can always be saved and resumed."""
+
+    @property
+    def num_batches(self) -> int:
+        """Batches per epoch, for each rank: `len(feed)`."""
+        return len(self)
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the store; None for one in memory."""
+        return self.store.digest
+
+    @property
+    def can_capture(self) -> bool:
+        """Whether the columns are on the device, as `captured` needs."""
+        return self.residency.where == "device"
+
     @property
     def num_samples(self) -> int:
         """Samples of an epoch, of all ranks together."""

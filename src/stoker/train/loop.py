@@ -24,6 +24,7 @@ from stoker._batch import entry_of
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
+from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
 from stoker.train.graph import Work
@@ -135,9 +136,7 @@ def evaluate(
     gather: Join | None = None,
 ) -> dict[str, float]:
     """The means over all samples. The model is in evaluation mode meanwhile; a feed begins the same epoch each time."""
-    set_epoch = getattr(batches, "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(0)  # so that sums come in one order, whatever was evaluated before
+    as_batch_source(batches).set_epoch(0)  # so that sums come in one order, whatever was evaluated before
     for metric in metrics.values():
         metric.reset()
     sums: dict[str, torch.Tensor] = {}
