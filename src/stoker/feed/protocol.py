@@ -106,7 +106,8 @@ class IterableSource:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the iterable and of its sampler, as DistributedSampler needs it."""
-        for one in (self.batches, getattr(self.batches, "sampler", None)):
+        several: list[Any] = [self.batches, getattr(self.batches, "sampler", None)]
+        for one in several:
             if hasattr(one, "set_epoch"):
                 one.set_epoch(epoch)
 
