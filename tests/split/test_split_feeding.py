@@ -1,4 +1,4 @@
-"""Feeds of a part: its samples and no others, with every law of a feed."""
+"""Feeds of a subset: its samples and no others, with every law of a feed."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_feed_has_the_samples_of_its_part(kind: str) -> None:
     store, view, split = split_of(kind)
     whole = Feed(store, view, batch_size=1, last_batch="short")
     every = [batch["x"].reshape(-1).tolist() for batch in whole]
-    for name, part in split.subsets.items():
-        feed = Feed(store, view, subset=part, batch_size=1, last_batch="short")
+    for name, subset in split.subsets.items():
+        feed = Feed(store, view, subset=subset, batch_size=1, last_batch="short")
         found = [batch["x"].reshape(-1).tolist() for batch in feed]
         assert found == [every[number] for number in twin.numbers_of(split)[name]]
-        assert feed.num_samples == len(part) == len(found)
-        assert f"the {name} part of a {split.kind} split of <memory>: {len(part)} of {whole.num_samples} samples." in str(feed)
+        assert feed.num_samples == len(subset) == len(found)
+        assert f"the {name} subset of a {split.kind} split of <memory>: {len(subset)} of {whole.num_samples} samples." in str(feed)
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.kind)
@@ -101,10 +101,10 @@ def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
 def test_a_part_of_something_else_is_refused() -> None:
     store, view, split = split_of("windows")
     with pytest.raises(
-        OptionError, match=r"the part 'train' is of Windows\(5, stride=2, horizon=1\), but the view here is Windows\(6\)"
+        OptionError, match=r"the subset 'train' is of Windows\(5, stride=2, horizon=1\), but the view here is Windows\(6\)"
     ):
         Feed(store, Windows(6), subset=split.train, batch_size=2)
-    with pytest.raises(OptionError, match="the part 'train' is of other data than this store"):
+    with pytest.raises(OptionError, match="the subset 'train' is of other data than this store"):
         Feed(plain([40, 40]), view, subset=split.train, batch_size=2)
     with pytest.raises(OptionError, match="subset is 'train'; expected a subset of a split"):
         Feed(store, view, subset="train", batch_size=2)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Split: a store into parts to train on, to choose by, and to judge by, so that nothing of one can be seen in another.
+"""Split: a store into subsets to train on, to choose by, and to judge by, so that nothing of one can be seen in another.
 
     chronological   earlier steps to train on, later ones to judge by
     grouped         whole series, or groups of them
@@ -7,7 +7,7 @@
     given           samples of one's own choice, checked
 
 A sample is made of steps: those it holds, those that its targets were made of (`horizon`), and those that its indicators needed
-before it (`warm_up`). A part has the samples all of whose steps lie between its boundaries, so no step is in two parts.
+before it (`warm_up`). A subset has the samples all of whose steps lie between its boundaries, so no step is in two subsets.
 
 These are all the public names. Each is imported when first used.
 """

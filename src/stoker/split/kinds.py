@@ -15,7 +15,7 @@ from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import AnyView
 from stoker.sampling.permutation import Permutation, checked_seed, derive, epoch_key
 from stoker.sampling.subset import Runs
-from stoker.split.cuts import Cuts, Ground, Interval, Reach, StepCuts, carve, cuts_at_shares, cuts_at_times
+from stoker.split.cuts import Cuts, Interval, Margins, SampledStore, StepCuts, carve, cuts_at_shares, cuts_at_times
 from stoker.split.split import NAMES, Split, build
 from stoker.store.store import Store
 
@@ -33,36 +33,36 @@ def chronological(
     embargo: int | None = None,
     time: str | None = None,
 ) -> Split:
-    """Parts train, valid and test (or train and valid), one after the other in time.
+    """Subsets train, valid and test (or train and valid), one after the other in time.
 
     Where the store has a time (or `time` names a column of it), all series are cut at the same moments: those that have the
-    `fractions` (by default 0.7, 0.15 and 0.15) of all steps before them, or `boundaries`, the times at which the later parts begin.
+    `fractions` (by default 0.7, 0.15 and 0.15) of all steps before them, or `boundaries`, the times at which the later subsets begin.
     Without a time each series is cut by fractions of its own steps. Fractions that sum up to less than 1 leave the last steps out.
 
     `horizon` is how many steps behind a window its targets or labels were made of, by default the target of the view; `warm_up`
-    how many steps before a window its features were made of. Samples that reach over a boundary with either are in no part.
+    how many steps before a window its features were made of. Samples that reach over a boundary with either are in no subset.
     `embargo` keeps windows further from the boundary before them than the least that is needed, `length - 1 + warm_up` steps.
     """
     if fractions is not None and boundaries is not None:
         raise OptionError("fractions= and boundaries= are two ways to say where to cut; give one of them.")
-    ground = Ground.of(store, view)
-    reach = Reach.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
     cuts: Cuts
     if boundaries is not None:
         num_parts = len(boundaries) + 1 if isinstance(boundaries, Sequence | np.ndarray) and not isinstance(boundaries, str) else 0
         if num_parts not in (2, 3):
             raise OptionError(f"boundaries is {boundaries!r}; expected one time (where valid begins) or two (where test begins).")
-        cuts = cuts_at_times(ground, store, boundaries, time=time)
+        cuts = cuts_at_times(sampled, store, boundaries, time=time)
     else:
         shares = [0.0, *np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions)).tolist()]
         num_parts = len(shares) - 1
-        cuts = cuts_at_shares(ground, store, [1.0 if share > 1 - 1e-9 else share for share in shares], time=time)
-    if reach.whole_series and isinstance(cuts, StepCuts):
+        cuts = cuts_at_shares(sampled, store, [1.0 if share > 1 - 1e-9 else share for share in shares], time=time)
+    if margins.whole_series and isinstance(cuts, StepCuts):
         raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
     wanted = {name: [(i, i + 1)] for i, name in enumerate(NAMES[:num_parts])}
-    runs, tally = carve(ground, cuts, reach, wanted)
+    runs, excluded = carve(sampled, cuts, margins, wanted)
     limits = {name: f"from {cuts.describe(i)} to {cuts.describe(i + 1)}" for i, name in enumerate(wanted)}
-    return build(ground, "chronological", runs, reach=reach, tally=tally, limits=limits)
+    return build(sampled, "chronological", runs, margins=margins, excluded=excluded, limits=limits)
 
 
 def checked_fractions(fractions: Sequence[float]) -> list[float]:
@@ -79,7 +79,7 @@ def checked_fractions(fractions: Sequence[float]) -> list[float]:
     return found
 
 
-# Purged: folds of time, each in turn to choose by; what reaches from one side of a boundary to the other is in neither part.
+# Purged: folds of time, each in turn to choose by; what reaches from one side of a boundary to the other is in neither subset.
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,35 +116,37 @@ def purged(
     embargo: int | None = None,
     time: str | None = None,
 ) -> Folds:
-    """Time in `folds` of equal numbers of steps. Each is the valid part once, and all others are the train part.
+    """Time in `folds` of equal numbers of steps. Each is the valid subset once, and all others are the train subset.
 
     With `forward`, only the folds before it are, as one would have trained at that time; there is then one split less. The other
     options are those of `chronological`.
     """
     if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
-        raise OptionError(f"folds is {folds!r}; expected a whole number from 2.")
-    ground = Ground.of(store, view)
-    reach = Reach.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
+        raise OptionError(f"folds is {folds!r}; expected an integer from 2.")
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up, embargo=embargo)
     longest = int(store.lengths.max())
-    if folds > longest and not reach.whole_series:
+    if folds > longest and not margins.whole_series:
         raise OptionError(f"folds is {folds:,}, but the longest series of {store.name} has {longest:,} steps. Give fewer folds.")
-    cuts = cuts_at_shares(ground, store, [*(fold / folds for fold in range(folds)), 1.0], time=time)
-    if reach.whole_series and isinstance(cuts, StepCuts):
+    cuts = cuts_at_shares(sampled, store, [*(fold / folds for fold in range(folds)), 1.0], time=time)
+    if margins.whole_series and isinstance(cuts, StepCuts):
         raise OptionError(f"{view} has whole series as samples, and {store.name} has no time to put them in order. Use grouped(…).")
     splits = []
     for fold in range(1 if forward else 0, folds):
         around: list[Interval] = [(0, fold)] if forward else [(0, fold), (fold + 1, folds)]
         train = [(low, high) for low, high in around if low < high]
-        runs, tally = carve(ground, cuts, reach, {"train": train, "valid": [(fold, fold + 1)]})
+        runs, excluded = carve(sampled, cuts, margins, {"train": train, "valid": [(fold, fold + 1)]})
         limits = {
             "train": ", and ".join(f"from {cuts.describe(low)} to {cuts.describe(high)}" for low, high in train),
             "valid": f"from {cuts.describe(fold)} to {cuts.describe(fold + 1)}",
         }
-        splits.append(build(ground, "walk-forward" if forward else "purged", runs, reach=reach, tally=tally, limits=limits))
+        splits.append(
+            build(sampled, "walk-forward" if forward else "purged", runs, margins=margins, excluded=excluded, limits=limits)
+        )
     return Folds(tuple(splits))
 
 
-# Grouped: whole series, or groups of them, each in one part by a key of its name.
+# Grouped: whole series, or groups of them, each in one subset by a key of its name.
 #
 # The key of a group depends on its name and the seed alone, so series that are added later move none of the others.
 
@@ -155,32 +157,32 @@ _GROUPS = 9  # what keys are for here; orders have the numbers below
 def grouped(
     store: Store, view: AnyView, *, by: str | None = None, fractions: Sequence[float] | None = None, seed: int = 0
 ) -> Split:
-    """Parts train, valid and test (or train and valid) of whole series, about as large as `fractions` say.
+    """Subsets train, valid and test (or train and valid) of whole series, about as large as `fractions` say.
 
     Series with the same value of the column `by` stay together; without it each series is a group of its own, known by its key
-    or, in a store without keys, by its number. The part of a group is decided by its name and `seed`, not by the others.
+    or, in a store without keys, by its number. The subset of a group is decided by its name and `seed`, not by the others.
     """
-    ground = Ground.of(store, view)
+    sampled = SampledStore.of(store, view)
     shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
     shares[-1] = 1.0 if shares[-1] > 1 - 1e-9 else shares[-1]
     keys = _group_keys(store, by, epoch_key(checked_seed(seed), 0, _GROUPS))
     # The upper 53 bits are a number from 0 to 1, exactly.
-    part = np.searchsorted(shares, (keys >> np.uint64(11)).astype(np.float64) / 2**53, side="right")
-    firsts = ground.first_samples()
+    subset = np.searchsorted(shares, (keys >> np.uint64(11)).astype(np.float64) / 2**53, side="right")
+    firsts = sampled.first_samples()
     if firsts is None:
         firsts = np.arange(len(store) + 1, dtype=np.int64)
     runs = {}
     for number, name in enumerate(NAMES[: len(shares)]):
-        mine = part == number
+        mine = subset == number
         runs[name] = Runs(firsts[:-1][mine], np.diff(firsts)[mine])
         if not runs[name].size:
             groups = len(np.unique(keys))
             raise OptionError(
-                f"the {name} part of this grouped split of {store.name} has no sample: {groups:,} groups fell into the others "
+                f"the {name} subset of this grouped split of {store.name} has no sample: {groups:,} groups fell into the others "
                 f"by chance. Give another seed, or larger fractions."
             )
-    limits = {name: f"of {int((part == i).sum()):,} series" for i, name in enumerate(runs)}
-    return build(ground, "grouped", runs, reach=Reach.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
+    limits = {name: f"of {int((subset == i).sum()):,} series" for i, name in enumerate(runs)}
+    return build(sampled, "grouped", runs, margins=Margins.of(view, horizon=None, warm_up=0), limits=limits, whole_series=True)
 
 
 @kernel
@@ -230,7 +232,7 @@ def _words(values: Array) -> Array:
     return values.astype(np.int64).view(np.uint64) if values.dtype.kind != "u" else values.astype(np.uint64)
 
 
-# Given: parts of samples that somebody else chose, or chance. Checked, since neither knows which samples share steps.
+# Given: subsets of samples that somebody else chose, or chance. Checked, since neither knows which samples share steps.
 
 MAX_LISTED = 2**28
 """Samples that a split by numbers may have: they are listed."""
@@ -240,25 +242,25 @@ _CHANCE = 10  # what keys are for here; orders have the numbers below
 def given(
     store: Store,
     view: AnyView,
-    parts: Mapping[str, Sequence[int] | Array],
+    subsets: Mapping[str, Sequence[int] | Array],
     *,
     horizon: int | None = None,
     warm_up: int = 0,
     allow_leak: bool = False,
 ) -> Split:
-    """Parts with the samples of these numbers, as scikit-learn's splitters give them. LeakError where two of them share a step.
+    """Subsets with the samples of these numbers, as scikit-learn's splitters give them. LeakError where two of them share a step.
 
-    `allow_leak` makes a warning of it. Within a part the samples are in the order of their numbers.
+    `allow_leak` makes a warning of it. Within a subset the samples are in the order of their numbers.
     """
-    ground = Ground.of(store, view)
-    reach = Reach.of(view, horizon=horizon, warm_up=warm_up)
-    runs = {name: Runs.of(_checked(name, numbers, ground)) for name, numbers in parts.items()}
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
+    runs = {name: Runs.of(_checked(name, numbers, sampled)) for name, numbers in subsets.items()}
     if not runs:
-        raise OptionError("parts is empty; expected samples by the names of parts, like {'train': […], 'valid': […]}.")
+        raise OptionError("subsets is empty; expected samples by the names of subsets, like {'train': […], 'valid': […]}.")
     if not allow_leak:
-        return build(ground, "given", runs, reach=reach)
-    warnings.warn("allow_leak=True: parts may share steps, and a score on them may be too good.", stacklevel=2)
-    return build(ground, "given", runs, reach=reach, allow_leak=True)
+        return build(sampled, "given", runs, margins=margins)
+    warnings.warn("allow_leak=True: subsets may share steps, and a score on them may be too good.", stacklevel=2)
+    return build(sampled, "given", runs, margins=margins, allow_leak=True)
 
 
 def shuffled(
@@ -271,49 +273,49 @@ def shuffled(
     warm_up: int = 0,
     allow_leak: bool = False,
 ) -> Split:
-    """Parts of samples at random. LeakError where samples share steps: their neighbours in other parts would tell their labels.
+    """Subsets of samples at random. LeakError where samples share steps: their neighbours in other subsets would tell their labels.
 
     Windows share none with a stride of at least `warm_up + length + horizon`; whole series never do. `allow_leak` makes a
     warning of it. The samples are listed, so there may be 2**28 at most.
     """
-    ground = Ground.of(store, view)
-    reach = Reach.of(view, horizon=horizon, warm_up=warm_up)
+    sampled = SampledStore.of(store, view)
+    margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
     shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
-    size = ground.samples.num_samples
+    size = sampled.samples.num_samples
     if size > MAX_LISTED:
         raise OptionError(
-            f"shuffled() lists samples, and {ground.name} has {size:,} of {view}; at most {MAX_LISTED:,} can be. Use grouped(…)."
+            f"shuffled() lists samples, and {sampled.name} has {size:,} of {view}; at most {MAX_LISTED:,} can be. Use grouped(…)."
         )
-    overlaps = not reach.whole_series and reach.stride < reach.span and np.diff(_firsts(ground)).max() > 1
+    overlaps = not margins.whole_series and margins.stride < margins.span and np.diff(_firsts(sampled)).max() > 1
     if overlaps:
         found = (
-            f"samples of {view} share steps: each is made of {reach.span} steps (warm-up {reach.warm_up}, window {reach.length}, "
-            f"horizon {reach.horizon}), and the next begins {reach.stride} on. Shuffled, neighbours are in different parts and "
+            f"samples of {view} share steps: each is made of {margins.span} steps (warm-up {margins.warm_up}, window {margins.length}, "
+            f"horizon {margins.horizon}), and the next begins {margins.stride} on. Shuffled, neighbours are in different subsets and "
             f"tell each other's labels"
         )
         if not allow_leak:
-            raise LeakError(f"{found}. Use chronological(…) or purged(…), or a stride of {reach.span}.")
-        warnings.warn(f"allow_leak=True: {found}; a score on such parts is too good.", stacklevel=2)
+            raise LeakError(f"{found}. Use chronological(…) or purged(…), or a stride of {margins.span}.")
+        warnings.warn(f"allow_leak=True: {found}; a score on such subsets is too good.", stacklevel=2)
     order = Permutation(size, epoch_key(checked_seed(seed), 0, _CHANCE)).part(0, size)
     cuts = [0, *np.floor(shares * size + 1e-6).astype(np.int64).tolist()]
     runs = {name: Runs.of(np.sort(order[cuts[i] : cuts[i + 1]])) for i, name in enumerate(NAMES[: len(shares)])}
-    return build(ground, "shuffled", runs, reach=reach, allow_leak=overlaps)
+    return build(sampled, "shuffled", runs, margins=margins, allow_leak=overlaps)
 
 
-def _firsts(ground: Ground) -> Array:
-    firsts = ground.first_samples()
-    return np.arange(ground.lengths.num_series + 1, dtype=np.int64) if firsts is None else firsts
+def _firsts(sampled: SampledStore) -> Array:
+    firsts = sampled.first_samples()
+    return np.arange(sampled.lengths.num_series + 1, dtype=np.int64) if firsts is None else firsts
 
 
-def _checked(name: str, numbers: Any, ground: Ground) -> Array:
+def _checked(name: str, numbers: Any, sampled: SampledStore) -> Array:
     found = np.asarray(numbers)
-    size = ground.samples.num_samples
+    size = sampled.samples.num_samples
     if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
-        raise OptionError(f"part {name!r} has {found.dtype} of shape {list(found.shape)}; expected the numbers of samples.")
+        raise OptionError(f"subset {name!r} has {found.dtype} of shape {list(found.shape)}; expected the numbers of samples.")
     unique = np.unique(found).astype(np.int64)
     if len(unique) < len(found):
-        raise OptionError(f"part {name!r} has {len(found) - len(unique):,} samples twice; expected each once.")
+        raise OptionError(f"subset {name!r} has {len(found) - len(unique):,} samples twice; expected each once.")
     if len(unique) and (unique[0] < 0 or unique[-1] >= size):
         wrong = unique[0] if unique[0] < 0 else unique[-1]
-        raise OptionError(f"part {name!r} has sample {wrong:,}; {ground.name} has samples 0 to {size - 1:,} of {ground.view}.")
+        raise OptionError(f"subset {name!r} has sample {wrong:,}; {sampled.name} has samples 0 to {size - 1:,} of {sampled.view}.")
     return unique

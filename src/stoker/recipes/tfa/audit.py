@@ -279,15 +279,15 @@ def check_volatility(prepared: Prepared) -> str:
 def check_split(prepared: Prepared) -> str:
     """No bar is in two blocks, with what labels and indicators were made of."""
     split, rule = prepared.split, prepared.rule
-    if split.reach.horizon < rule.horizon:
+    if split.margins.horizon < rule.horizon:
         raise LeakError(
-            f"the split purges {split.reach.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last "
+            f"the split purges {split.margins.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last "
             "labels of one "
             f"block are made of prices of the next. Split with horizon={rule.horizon}."
         )
-    if split.reach.warm_up < prepared.warm_up:
+    if split.margins.warm_up < prepared.warm_up:
         raise LeakError(
-            f"the split leaves {split.reach.warm_up} rows of warm-up after a boundary, but indicators look {prepared.warm_up} "
+            f"the split leaves {split.margins.warm_up} rows of warm-up after a boundary, but indicators look {prepared.warm_up} "
             "back. "
             f"Split with warm_up={prepared.warm_up}."
         )
