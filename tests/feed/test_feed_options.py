@@ -30,13 +30,13 @@ def make(**options: Any) -> Feed:
         ({"store": "prices.stoker"}, "store is 'prices.stoker'; expected what stoker.open"),
         ({"view": 48}, r"view is 48; expected Windows\(…\), Segments\(…\) or Sequences\(…\)."),
         ({"view": Windows}, "view is <class"),
-        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1."),
-        ({"batch_size": 2.0}, r"batch_size is 2.0; expected a whole number from 1."),
-        ({"batch_size": True}, "batch_size is True; expected a whole number from 1."),
-        ({"batch_size": "8"}, "batch_size is '8'; expected a whole number from 1."),
-        ({"threads": -1}, "threads is -1; expected a whole number from 0."),
-        ({"threads": 1.5}, r"threads is 1.5; expected a whole number from 0."),
-        ({"prefetch": 0}, "prefetch is 0; expected a whole number from 1."),
+        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1."),
+        ({"batch_size": 2.0}, r"batch_size is 2.0; expected an integer from 1."),
+        ({"batch_size": True}, "batch_size is True; expected an integer from 1."),
+        ({"batch_size": "8"}, "batch_size is '8'; expected an integer from 1."),
+        ({"threads": -1}, "threads is -1; expected an integer from 0."),
+        ({"threads": 1.5}, r"threads is 1.5; expected an integer from 0."),
+        ({"prefetch": 0}, "prefetch is 0; expected an integer from 1."),
         ({"last_batch": "mask"}, "last_batch is 'mask'; expected 'pad', 'short' or 'drop'."),
         ({"last_batch": None}, "last_batch is None; expected 'pad', 'short' or 'drop'."),
         ({"order": "shuffle"}, r"order is 'shuffle'; expected Sequential\(\), Shuffle\(…\), BlockShuffle\(…\) or another order."),
@@ -54,7 +54,7 @@ def make(**options: Any) -> Feed:
         ({"residency": "stream"}, "residency='stream' reads from disk, but this store is in memory."),
         ({"residency": "device", "transform": dict}, "residency='device' cannot be had, because transform runs on the CPU."),
         ({"rank": 1}, "rank is 1 and world_size None; give both"),
-        ({"rank": 2, "world_size": 2}, "rank 2 of 2 cannot be"),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2 is invalid"),
         ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),
         ({"view": Segments(4, compat="time-moe")}, "compat='time-moe' feeds one column of single numbers, but found x, n, y."),
     ],
@@ -100,7 +100,7 @@ def test_a_store_without_series_has_no_sample() -> None:
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
 def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
-    with pytest.raises(OptionError, match=r"epoch is .*; expected a whole number from 0."):
+    with pytest.raises(OptionError, match=r"epoch is .*; expected an integer from 0."):
         make().set_epoch(epoch)
 
 

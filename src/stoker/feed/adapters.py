@@ -17,7 +17,7 @@ from torch.utils.data import Sampler
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.host import HostGather, Ring, as_tensors
-from stoker.feed.layout import Finish, lengths_of
+from stoker.feed.layout import Assembler, lengths_of
 from stoker.sampling.views import Lengths, Samples
 from stoker.store.store import open_store
 
@@ -107,7 +107,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._return_index = feed.return_index
         self._has_lengths, self._makes_masks = feed.samples.padded or bool(feed.masks), feed.masks is not False
         self._transform = feed.transform
-        self._opened: tuple[int, HostGather, Finish] | None = None
+        self._opened: tuple[int, HostGather, Assembler] | None = None
 
     def __len__(self) -> int:
         return self._samples.num_samples
@@ -155,7 +155,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         numbers[numbers < 0] += len(self)
         return numbers
 
-    def _open(self) -> tuple[HostGather, Finish]:
+    def _open(self) -> tuple[HostGather, Assembler]:
         """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent looks at."""
         process = os.getpid()
         if self._opened is None or self._opened[0] != process:
@@ -164,7 +164,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             self._opened = (
                 process,
                 HostGather(self._view, self._samples, columns, ring, return_index=self._return_index, files=self._files),
-                Finish(
+                Assembler(
                     view=self._view,
                     columns=tuple(columns),
                     has_lengths=self._has_lengths,

@@ -508,7 +508,7 @@ def check_names(view: AnyView, columns: list[FedColumn]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish:
+class Assembler:
     """How parts become the entries of a batch. Runs where the tensors are: it makes views, and masks from counts."""
 
     view: AnyView
@@ -517,8 +517,8 @@ class Finish:
     marks_valid: bool
     makes_masks: bool
 
-    def without_valid(self) -> Finish:
-        """The same for one who marks valid rows himself."""
+    def without_valid(self) -> Assembler:
+        """The same without the entry `valid`."""
         return replace(self, marks_valid=False)
 
     def __call__(self, parts: Tensors, num_valid: int) -> Tensors:
