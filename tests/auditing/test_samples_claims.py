@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from stoker import BlockShuffle, ByLength, Feed, Sequences, Sequential, Shuffle, Store, Weighted, Windows
-from stoker.auditing.check import audit
+from stoker.auditing.audit import audit
 
 
 def test_what_a_sampler_says_is_believed() -> None:

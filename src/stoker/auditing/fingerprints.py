@@ -1,4 +1,9 @@
-"""Leaves: the tensors, arrays and lists inside a batch, by name. Containers are opened, whatever they are.
+"""Fingerprints: a batch of any shape as rows, and 64 bits for each row and entry.
+
+    leaves_of      the tensors, arrays and lists inside a batch, by name
+    Rows           a batch as named entries with one value per row
+    BatchForm      names and types of the entries, which everything compared is converted to
+    fingerprint    the hash of each row and entry
 
 A list is ambiguous: it may hold entries (x and y of a whole batch) or samples (one item a row). It holds entries where all its
 parts have one length, which then is the number of rows, and samples where they have the same parts of different lengths.
@@ -164,7 +169,7 @@ def describe(leaf: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class BatchForm:
     """What a batch looks like."""
 
     names: tuple[str, ...]
@@ -173,7 +178,7 @@ class Form:
     """Axes of the entries that are arrays, rows included."""
 
     @classmethod
-    def of(cls, rows: Rows) -> Form:
+    def of(cls, rows: Rows) -> BatchForm:
         """The form of a (first) batch."""
         arrays = {name: cells for name, cells in rows.entries.items() if isinstance(cells, np.ndarray)}
         dtypes = {name: array.dtype for name, array in arrays.items()}
@@ -186,7 +191,7 @@ class Form:
             return bool(ndims) and list(ndims.values()) == list(self.ndims.values())
         return all(ndims[name] == ndim for name, ndim in self.ndims.items() if name in ndims)
 
-    def table(self, rows: Rows) -> Words:
+    def table(self, rows: Rows) -> Hashes:
         """Fingerprints, one line a sample and one column an entry; 0 for entries that the rows lack."""
         return fingerprint(rows, self.names, self.dtypes)
 
@@ -209,14 +214,14 @@ class Form:
 # Equal content has equal fingerprints, whatever batch it came in. Zeros at the end do not count, so that a row padded to the
 # longest of its batch is the same row in another batch; rows of one length stay distinct all the same.
 
-Words = npt.NDArray[np.uint64]
+Hashes = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
-def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any]] | None = None) -> Words:
+def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any]] | None = None) -> Hashes:
     """One line a sample, one column a name; masked rows are left out, absent entries are 0.
 
     `dtypes` casts arrays first, so that a reference can be compared with batches of another precision.
@@ -229,7 +234,7 @@ def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any
     return table if rows.valid is None else table[rows.valid]
 
 
-def combine(table: Words) -> Words:
+def combine(table: Hashes) -> Hashes:
     """The fingerprint of whole samples, from those of their entries."""
     word = np.full(len(table), _GOLDEN, dtype=np.uint64)
     for column in table.T:
@@ -245,7 +250,7 @@ def seal(array: Array) -> int:
     return xxhash.xxh3_64_intdigest(array.view(np.uint8).data if array.ndim and array.size else array.tobytes())
 
 
-def _hash_rows(cells: Cells, bounds: Array | None, dtype: np.dtype[Any] | None) -> Words:
+def _hash_rows(cells: Cells, bounds: Array | None, dtype: np.dtype[Any] | None) -> Hashes:
     if isinstance(cells, list):
         return np.fromiter((_hash(_bytes_of(value, dtype)) for value in cells), np.uint64, len(cells))
     array = _cast(cells, dtype)
