@@ -52,7 +52,7 @@ def make(**options: Any) -> Feed:
         ({"normalize": "minmax"}, "normalize is 'minmax'; expected 'zero', 'max' or None."),
         ({"residency": "gpu"}, "residency is 'gpu'; expected 'device', 'host', 'stream' or 'auto'."),
         ({"residency": "stream"}, "residency='stream' reads from disk, but this store is in memory."),
-        ({"residency": "device", "transform": dict}, "residency='device' cannot be had, because transform runs on the CPU."),
+        ({"residency": "device", "transform": dict}, "residency='device' is not possible, because transform runs on the CPU."),
         ({"rank": 1}, "rank is 1 and world_size None; give both"),
         ({"rank": 2, "world_size": 2}, "rank 2 of 2 is invalid"),
         ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),

@@ -49,6 +49,14 @@ def _cut(firsts: Array, run_firsts: Array, run_ends: Array, series: Array, begin
     return count
 
 
+def merge_ranges(starts: Array, stops: Array) -> tuple[Array, Array]:
+    """Ranges sorted, those that touch or overlap joined."""
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], np.maximum.accumulate(stops[order])
+    is_cut = starts[1:] > stops[:-1]
+    return starts[np.concatenate([[True], is_cut])[: len(starts)]], stops[np.concatenate([is_cut, [True]])[: len(stops)]]
+
+
 class Runs:
     """Runs of consecutive numbers, rising and apart from each other; those that touch are made one."""
 
@@ -100,7 +108,16 @@ class StepRanges(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Subset:
-    """Some of the samples that a view has over a store; `stoker.split` makes them, and `Feed(subset=…)` takes them."""
+    """Some of the samples that a view has over a store. `stoker.split` makes subsets, and `Feed(subset=…)` takes them.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(40.0)])
+        >>> view = stoker.Windows(4)
+        >>> train = stoker.split.chronological(store, view, fractions=(0.5, 0.5)).train
+        >>> len(train), stoker.Feed(store, view, subset=train, batch_size=8).num_samples
+        (17, 17)
+    """
 
     name: str
     origin: str

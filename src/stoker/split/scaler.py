@@ -17,8 +17,7 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import identity_of, lengths_of
-from stoker.sampling.quality import merge
-from stoker.sampling.subset import Subset
+from stoker.sampling.subset import Subset, merge_ranges
 from stoker.split.split import Split
 from stoker.store.store import Store
 
@@ -127,7 +126,7 @@ def _row_ranges(store: Store, subset: Subset | None, level: str) -> Iterator[tup
     subset.check(subset.view, identity_of(store))
     for series, starts, stops, _ in subset.over(subset.view.over(lengths_of(store))).step_ranges():
         if len(series):
-            yield merge(starts, stops) if level == "step" else merge(series, series + 1)
+            yield merge_ranges(starts, stops) if level == "step" else merge_ranges(series, series + 1)
 
 
 # Scaler: the first layer of a model, fitted on the steps of the training subset alone; and the weight of rare labels, likewise.
