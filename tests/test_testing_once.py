@@ -43,7 +43,7 @@ def test_rows_padded_to_different_lengths_are_the_same_sample() -> None:
             loaders.OrderByRanks,
             r"the order depends on the number of ranks: at position \d+ of epoch 0 on 2 ranks comes the",
         ),
-        (partial(loaders.EndsEarlyOnOneRank, 13), r"in epoch 0, rank 0 of 2 ended after 2 batches, but rank 1 goes on"),
+        (partial(loaders.EndsEarlyOnOneRank, 13), r"in epoch 0, rank 0 of 2 ended after 2 batches, but rank 1 continues"),
     ],
 )
 def test_a_wrong_loader_is_caught(loader: Any, message: str) -> None:

@@ -142,7 +142,7 @@ def test_limited_epochs_are_resumed_with_the_next_one(tmp_path: Path, at: int, w
         keep = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **when)
         model, options = Tiny(), {"callbacks": [keep], "enable_checkpointing": True, "limit_train_batches": 2}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "a state was loaded that goes on with epoch")
+            warnings.filterwarnings("ignore", "a state was loaded that continues epoch")
             trainer(tmp_path, max_epochs=3, **options).fit(model, train_dataloaders=shuffled(), ckpt_path=path)
         trained.append(model.trained)
     assert trained[1] == trained[0][at:]

@@ -82,7 +82,7 @@ def test_columns_that_a_batch_would_hide_are_refused(name: str) -> None:
 def test_texts_are_no_tensors(tmp_path: Path) -> None:
     tiny = tiny_store(tmp_path / "s").open()
     assert "symbol" not in [column.name for column in Feed(tiny, Sequences(4), batch_size=1).columns]
-    with pytest.raises(OptionError, match=r"column 'symbol' of .* holds text, which is no tensor. Leave it out of columns=."):
+    with pytest.raises(OptionError, match=r"column 'symbol' of .* holds text, which cannot be a tensor. Leave it out of columns=."):
         Feed(tiny, Sequences(4), batch_size=1, columns=["symbol"])
 
 

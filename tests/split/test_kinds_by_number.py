@@ -56,7 +56,7 @@ def test_windows_that_share_steps_are_not_shuffled() -> None:
     for options in ({"stride": 5}, {"stride": 7, "horizon": 2}):
         with pytest.raises(LeakError, match=r"samples of Windows\(6.* share steps: each is made of .* Use chronological"):
             shuffled(store, Windows(6, **options))
-    with pytest.raises(LeakError, match=r"made of 9 steps \(warm-up 3, window 6, horizon 0\), and the next begins 8 on"):
+    with pytest.raises(LeakError, match=r"made of 9 steps \(warm-up 3, window 6, horizon 0\), and the next begins 8 steps later"):
         shuffled(store, Windows(6, stride=8), warm_up=3)
     with pytest.warns(UserWarning, match="a score on such subsets is too good"):
         split = shuffled(store, Windows(6), allow_leak=True)

@@ -185,7 +185,7 @@ def test_weight_of_labels() -> None:
     assert pos_weight(Store.from_arrays(y=labels[None]), split.train, "y").item() == pytest.approx(5 / 2)
     assert pos_weight(store, None, "y").item() == pytest.approx(5 / 10)
     assert pos_weight(store, None, "z").item() == 1
-    for column, words in (("x", "all 16 labels of column 'x' are 0"), ("w", "2 numbers a step"), ("q", "has no column 'q'")):
+    for column, words in (("x", "all 16 labels of column 'x' are 0"), ("w", "2 numbers per step"), ("q", "has no column 'q'")):
         with pytest.raises(OptionError, match=words):
             pos_weight(store, None, column)
     with pytest.raises(OptionError, match="other values than labels 0 and 1"):

@@ -269,7 +269,7 @@ class Auditor:
             rows = rows_of(batch)
             if not rows.entries:
                 raise OptionError(
-                    f"batch {index:,} is a {type(batch).__name__} without a tensor, array or list of one value a row."
+                    f"batch {index:,} is a {type(batch).__name__} without a tensor, array or list of one value per row."
                 )
             if rows.num_rows:
                 if self._setup is None:
@@ -475,7 +475,7 @@ class Expectation:
 def judge_repeats(cover: Coverage, ledger: EpochLog, promise: Expectation) -> Finding:
     """Samples that came more than once in an epoch."""
     if not cover.num_again:
-        return Finding(kind="seen twice", severity="passed", text="No sample came more than once an epoch.")
+        return Finding(kind="seen twice", severity="passed", text="No sample came more than once per epoch.")
     known = promise.catalogue is not None
     certain = known and cover.num_again > promise.again_by_chance
     every = cover.times >= 2 and (certain or (not known and cover.num_listed >= max(MIN_CONTENTS, 4 * cover.times)))
@@ -493,7 +493,9 @@ def judge_repeats(cover: Coverage, ledger: EpochLog, promise: Expectation) -> Fi
     if not promise.once:
         return Finding(kind="seen twice", severity="note", text=f"{text}That is meant to be so.", count=cover.num_again)
     if not certain and not every:
-        text += "Samples that were not read may be equal." if known else "The data may hold equal rows: a reference would tell."
+        text += (
+            "Samples that were not read may be equal." if known else "The data may hold equal rows: give reference= to find out."
+        )
         return Finding(kind="seen twice", severity="note", text=text, count=cover.num_again)
     return Finding(kind="seen twice", severity="fault", text=text.rstrip(), count=cover.num_again)
 
@@ -588,7 +590,7 @@ def _pair(mixed: MixedRow, anchor: str) -> str:
     elif mixed.num_others:
         whose = f"of {mixed.num_others:,} others"
     else:
-        whose = "of none that was looked at"
+        whose = "of none that was read"
     return f"{anchor!r} of sample {mixed.sample:,}, {mixed.entry!r} {whose}"
 
 

@@ -1,4 +1,11 @@
-"""Appearance: types, shapes and non-finite values of the entries, batch by batch. Gives notes, never faults."""
+"""Checks of an audit: what is measured in batches and epochs.
+
+Appearance         types, shapes and non-finite values of the entries; gives notes, never faults
+Coverage           which samples came more than once in an epoch, and which never
+judge_overlap      samples that are also in other data
+Order, Recurrence  how an order compares with a uniform permutation, and with that of the epoch before
+HeldBatches        batches that change after they were handed out
+"""
 
 from __future__ import annotations
 
@@ -352,7 +359,7 @@ def _pairs(identities: Array) -> Array:
     return pairs
 
 
-# Verdicts on order: is it as shuffled as it is said to be, and is each epoch shuffled anew?
+# Verdicts on order: is it as shuffled as it is said to be, and does each epoch have another order?
 
 
 def judge_order(order: Order | None, shuffled: bool | None) -> Finding:
@@ -462,7 +469,7 @@ class HeldBatches:
             number, how = min(self._changed.items())
             text = (
                 f"{counted(len(self._changed), 'batch')}{epoch} changed after being handed out: batch {number:,} {how}. "
-                f"Whoever keeps a batch, or copies it asynchronously, trains on the wrong samples."
+                f"A program that keeps a batch, or copies it asynchronously, trains on the wrong samples."
             )
             return Finding(kind="reused memory", severity="fault", text=text, count=len(self._changed))
         if self._same:

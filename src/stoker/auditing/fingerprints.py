@@ -5,7 +5,7 @@
     BatchForm      names and types of the entries, which everything compared is converted to
     fingerprint    the hash of each row and entry
 
-A list is ambiguous: it may hold entries (x and y of a whole batch) or samples (one item a row). It holds entries where all its
+A list is ambiguous: it may hold entries (x and y of a whole batch) or samples (one item per row). It holds entries where all its
 parts have one length, which then is the number of rows, and samples where they have the same parts of different lengths.
 """
 
@@ -28,7 +28,7 @@ from stoker._batch import entries_of, is_tensor
 from stoker._types import Array
 
 Cells = Array | list[Any]
-"""One value a row: an array, or a list where values are texts or arrays of different shapes."""
+"""One value per row: an array, or a list where values are texts or arrays of different shapes."""
 
 WHOLE = "batch"
 """The name of a batch that is a single array."""
@@ -128,7 +128,7 @@ def is_array(value: Any) -> bool:
 
 
 def cells_of(leaf: Any) -> Cells | None:
-    """The values of a leaf, one a row if it has rows; None for what has none."""
+    """The values of a leaf, one per row if it has rows; None for what has none."""
     if isinstance(leaf, Column):
         values = [as_array(value) if is_array(value) else value for value in leaf]
         return values if all(value is not None for value in values) else None
@@ -192,7 +192,7 @@ class BatchForm:
         return all(ndims[name] == ndim for name, ndim in self.ndims.items() if name in ndims)
 
     def table(self, rows: Rows) -> Hashes:
-        """Fingerprints, one line a sample and one column an entry; 0 for entries that the rows lack."""
+        """Fingerprints, one row per sample and one column per entry; 0 for entries that the rows lack."""
         return fingerprint(rows, self.names, self.dtypes)
 
     def lacking(self, rows: Rows) -> list[str]:
@@ -209,7 +209,7 @@ class BatchForm:
         return rows
 
 
-# Fingerprints: 64 bits a row and entry, by which the audit knows a sample again wherever it turns up.
+# Fingerprints: 64 bits per row and entry, by which the audit recognises a sample wherever it comes.
 #
 # Equal content has equal fingerprints, whatever batch it came in. Zeros at the end do not count, so that a row padded to the
 # longest of its batch is the same row in another batch; rows of one length stay distinct all the same.
@@ -222,7 +222,7 @@ _SECOND = np.uint64(0x94D049BB133111EB)
 
 
 def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any]] | None = None) -> Hashes:
-    """One line a sample, one column a name; masked rows are left out, absent entries are 0.
+    """One row per sample, one column per name; masked rows are left out, absent entries are 0.
 
     `dtypes` casts arrays first, so that a reference can be compared with batches of another precision.
     """
@@ -290,9 +290,9 @@ def _bytes_of(value: Any, dtype: np.dtype[Any] | None) -> bytes:
     return repr(value).encode("utf-8", "surrogatepass")
 
 
-# Rows: a batch of any shape as named entries with one value a row. The first step of an audit.
+# Rows: a batch of any shape as named entries with one value per row. The first step of an audit.
 #
-# Packed batches are cut at their `cu_seqlens`, and rows where `valid` is False are masked. What has no value a row is left out
+# Packed batches are cut at their `cu_seqlens`, and rows where `valid` is False are masked. What has no value per row is left out
 # by name, never guessed at.
 
 BOUNDS = "cu_seqlens"
@@ -306,7 +306,7 @@ class Rows:
     num_rows: int
     entries: dict[str, Cells]
     others: dict[str, str]
-    """Entries without one value a row, and what they are."""
+    """Entries without one value per row, and what they are."""
     originals: dict[str, Any]
     """Tensors and arrays as they came, whether by rows or not: what a loader might write over later."""
     packed: frozenset[str] = frozenset()

@@ -438,7 +438,7 @@ class MatcherSetup:
     def _compare(self, reference: Reference | None, table: Hashes) -> tuple[ReferenceIndex | ContentIndex, str]:
         contents = ContentIndex(self.form.names, table)
         if reference is None:
-            return contents, f"Compared by content: {listed(contents.entries)}, among themselves, for there is no reference."
+            return contents, f"Compared by content: {listed(contents.entries)}, among themselves, because there is no reference."
         known = ReferenceIndex(reference, self.form.names, table)
         aside = "; ".join(f"{name!r} {why}" for name, why in known.aside.items())
         if not known.entries:

@@ -1,4 +1,8 @@
-"""Order sampler: the order of a feed for loaders that take numbers of samples, and the handle by which frameworks set the epoch."""
+"""Adapters: a feed as what DataLoader and the frameworks around it expect.
+
+OrderSampler     the order of a feed as a torch sampler, by which frameworks set the epoch
+SampleDataset    the samples of a feed as a map-style dataset
+"""
 
 from __future__ import annotations
 
@@ -42,11 +46,11 @@ class OrderSampler(Sampler[int]):
             yield from plan.numbers(epoch, start, min(start + AT_ONCE, plan.num_positions)).tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set that of the feed; warns where that leaves out the rest of an epoch that a loaded state would go on with."""
+        """Set that of the feed; warns where that skips the rest of an epoch that a loaded state continues."""
         feed = self._feed
         if feed.is_resumed and epoch != feed.epoch:
             warnings.warn(
-                f"a state was loaded that goes on with epoch {feed.epoch:,}, but the framework sets the feed to epoch {epoch:,}: "
+                f"a state was loaded that continues epoch {feed.epoch:,}, but the framework sets the feed to epoch {epoch:,}: "
                 f"the rest of that epoch is left out. Let the framework's own checkpoint load the state of the feed.",
                 stacklevel=2,
             )
@@ -64,7 +68,7 @@ Sample = dict[str, torch.Tensor]
 KEPT_SLOTS = 4
 
 
-class Together(Sequence[Sample]):
+class GatheredSamples(Sequence[Sample]):
     """Samples that were gathered together: a sequence of samples, and the batch they are."""
 
     def __init__(self, batch: Sample, size: int) -> None:
@@ -120,17 +124,17 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         sample: Sample = self.__getitems__([index])[0]
         return sample
 
-    def __getitems__(self, indices: Any) -> Together:
+    def __getitems__(self, indices: Any) -> GatheredSamples:
         """Many samples at once."""
         numbers = self._checked(np.asarray(indices))
-        gather, finish = self._open()
+        gather, assemble = self._open()
         try:
             gathered = gather.gather(numbers, len(numbers))
             try:
-                batch = finish(gathered.tensors(), len(numbers))
+                batch = assemble(gathered.tensors(), len(numbers))
             finally:
                 gather.release(gathered)
-            return Together(batch if self._transform is None else self._transformed(batch, len(numbers)), len(numbers))
+            return GatheredSamples(batch if self._transform is None else self._transformed(batch, len(numbers)), len(numbers))
         except Exception as error:
             error.add_note(f"while gathering {len(numbers):,} samples of {gather.origin(numbers)}")
             raise
@@ -138,7 +142,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
     @staticmethod
     def collate(samples: Sequence[Sample]) -> Sample:
         """The batch that was gathered, or one stacked from single samples and padded with zeros where they differ in length."""
-        if isinstance(samples, Together):
+        if isinstance(samples, GatheredSamples):
             return samples.batch
         return {name: _stack([sample[name] for sample in samples]) for name in samples[0]}
 
@@ -146,7 +150,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
             raise OptionError(
                 f"samples of {self._name} are numbered from 0 to {len(self) - 1:,}; found an index of type {indices.dtype} and "
-                f"shape {list(indices.shape)}. Give a whole number, or a list of them."
+                f"shape {list(indices.shape)}. Give an integer, or a list of them."
             )
         bad = np.flatnonzero((indices < -len(self)) | (indices >= len(self)))
         if len(bad):
@@ -176,13 +180,13 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
 
     def _transformed(self, batch: Sample, size: int) -> Sample:
         if self._transform is None:
-            raise TypeError("there is no encoder")
+            raise TypeError("there is no transform")
         arrays = {name: tensor.numpy() for name, tensor in batch.items()}
         encoded = as_tensors(self._transform(arrays))
         for name, tensor in encoded.items():
             if not tensor.dim() or len(tensor) != size:
                 raise FeedError(
-                    f"transform returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row a "
+                    f"transform returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row per "
                     f"sample. Use the feed itself, or give each sample its row."
                 )
         return encoded
@@ -203,7 +207,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             return
         store = open_store(self._path)
         if store.digest != self._digest:
-            raise FeedError(f"{self._path} was packed anew since the feed was made from it. Make the feed and its dataset again.")
+            raise FeedError(f"{self._path} was packed again since the feed was made from it. Make the feed and its dataset again.")
         lengths = lengths_of(store)
         self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
         samples: Samples = self._view.over(lengths)

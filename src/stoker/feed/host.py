@@ -92,7 +92,7 @@ _ALONE = _references(_EMPTY)  # the references of a buffer that only its slot re
 
 
 def _is_free(slot: Slot) -> bool:
-    return _references(slot) == _ALONE and (slot.copied is None or slot.copied.query())
+    return _references(slot) == _ALONE and (slot.copied is None or slot.copied.query())  # type: ignore[no-untyped-call]
 
 
 class Ring:

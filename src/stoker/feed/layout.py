@@ -1,4 +1,10 @@
-"""Columns of a feed: which columns of the store are delivered, as what type, and by which kernel."""
+"""Layout: which columns a feed delivers, the kernels that copy their samples, and how a batch lies in memory.
+
+FedColumn, choose_columns       the columns, their types and scales
+copy_spans, scale_rows, ...     the kernels of the gather
+Layout, lay_out                 where each field of a batch lies in a slot
+Assembler                       from the fields to the entries of a batch
+"""
 
 from __future__ import annotations
 
@@ -161,7 +167,9 @@ def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
     column = store.schema[name]
     if column.dtype is None:
-        raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which is no tensor. Leave it out of columns=.")
+        raise OptionError(
+            f"column {name!r} of {store.name} holds {column.label}, which cannot be a tensor. Leave it out of columns=."
+        )
     values = store.column(name)
     stored = values.dtype
     is_number = column.kind == "number" and stored.kind in "iuf"
@@ -292,7 +300,7 @@ def _ask(source: Array, start: int, count: int) -> None:
 
 @kernel
 def clear_tails(target: Array, counts: Array, row: int, unit: int) -> None:
-    """Zero what follows the first `counts[i]` rows in each stretch of `row` rows of the target."""
+    """Zero what follows the first `counts[i]` rows in each block of `row` rows of the target."""
     for i in range(len(counts)):
         if counts[i] < row:
             clear_bytes(target, (i * row + counts[i]) * unit, (row - counts[i]) * unit)
@@ -440,7 +448,7 @@ RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "
 
 @dataclass(frozen=True)
 class Field:
-    """A stretch of a slot."""
+    """A range of a slot."""
 
     start: int
     num_bytes: int
@@ -449,11 +457,11 @@ class Field:
     torch_dtype: torch.dtype
 
     def array(self, buffer: Array, lead: int) -> Array:
-        """The stretch as an array over the slot."""
+        """The field as an array over the slot."""
         return np.ndarray(self.shape, self.dtype, buffer, lead + self.start)
 
     def tensor(self, buffer: torch.Tensor, lead: int) -> torch.Tensor:
-        """The stretch as a tensor over a copy of the slot."""
+        """The field as a tensor over a copy of the slot."""
         return buffer[lead + self.start : lead + self.start + self.num_bytes].view(self.torch_dtype).view(self.shape)
 
 

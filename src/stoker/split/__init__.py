@@ -1,10 +1,10 @@
-"""Split: a store into subsets to train on, to choose by, and to judge by, so that nothing of one can be seen in another.
+"""Split: a store into train, valid and test subsets that share no step.
 
-    chronological   earlier steps to train on, later ones to judge by
+    chronological   earlier steps to train on, later ones to evaluate on
     grouped         whole series, or groups of them
-    purged          folds of time: cross-validation, or walking forward
+    purged          folds of time: cross-validation, or walk-forward
     shuffled        samples at random; refused where they share steps
-    given           samples of one's own choice, checked
+    given           samples that you choose, checked
 
 A sample is made of steps: those it holds, those that its targets were made of (`horizon`), and those that its indicators needed
 before it (`warm_up`). A subset has the samples all of whose steps lie between its boundaries, so no step is in two subsets.

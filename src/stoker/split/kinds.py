@@ -1,4 +1,4 @@
-"""Chronological: train on earlier steps, choose and judge by later ones."""
+"""The kinds of splits: chronological, purged, grouped, given and shuffled."""
 
 from __future__ import annotations
 
@@ -35,13 +35,33 @@ def chronological(
 ) -> Split:
     """Subsets train, valid and test (or train and valid), one after the other in time.
 
-    Where the store has a time (or `time` names a column of it), all series are cut at the same moments: those that have the
-    `fractions` (by default 0.7, 0.15 and 0.15) of all steps before them, or `boundaries`, the times at which the later subsets begin.
-    Without a time each series is cut by fractions of its own steps. Fractions that sum up to less than 1 leave the last steps out.
+    Where the store has a time column, all series are cut at the same times; otherwise each series is cut by fractions of its own
+    steps. Samples that reach over a boundary with their targets or their warm-up are in no subset.
 
-    `horizon` is how many steps behind a window its targets or labels were made of, by default the target of the view; `warm_up`
-    how many steps before a window its features were made of. Samples that reach over a boundary with either are in no subset.
-    `embargo` keeps windows further from the boundary before them than the least that is needed, `length - 1 + warm_up` steps.
+    Args:
+        store: The store.
+        view: What a sample is.
+        fractions: Shares of all steps, by default 0.7, 0.15 and 0.15. Less than 1 together leaves the last steps out.
+        boundaries: Instead of fractions, the times at which the later subsets begin.
+        horizon: Steps after a window that its targets or labels depend on; by default the target of the view.
+        warm_up: Steps before a window that its features depend on.
+        embargo: Steps from a boundary to the last step of the first window after it; at least, and by default,
+            `length - 1 + warm_up`.
+        time: The column of time; by default that of the store.
+
+    Returns:
+        A `Split`: `split.train`, `split.valid` and `split.test` are subsets for `Feed(subset=…)`.
+
+    Raises:
+        OptionError: An option is invalid, or a subset has no sample.
+        LeakError: `horizon` or `embargo` is less than the view needs.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(100.0)])
+        >>> split = stoker.split.chronological(store, stoker.Windows(5, horizon=1), fractions=(0.8, 0.2))
+        >>> len(split.train), len(split.valid)
+        (75, 15)
     """
     if fractions is not None and boundaries is not None:
         raise OptionError("fractions= and boundaries= are two ways to say where to cut; give one of them.")
@@ -116,10 +136,31 @@ def purged(
     embargo: int | None = None,
     time: str | None = None,
 ) -> Folds:
-    """Time in `folds` of equal numbers of steps. Each is the valid subset once, and all others are the train subset.
+    """Cross-validation over time: folds of equal numbers of steps, each of which is the valid subset once.
 
-    With `forward`, only the folds before it are, as one would have trained at that time; there is then one split less. The other
-    options are those of `chronological`.
+    Args:
+        store: The store.
+        view: What a sample is.
+        folds: Number of folds, from 2.
+        forward: Train only on the folds before the valid one (walk-forward); there is then one split less.
+        horizon: As in `chronological`.
+        warm_up: As in `chronological`.
+        embargo: As in `chronological`.
+        time: As in `chronological`.
+
+    Returns:
+        `Folds`: a sequence of splits into train and valid.
+
+    Raises:
+        OptionError: An option is invalid, or a subset has no sample.
+        LeakError: `horizon` or `embargo` is less than the view needs.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(100.0)])
+        >>> folds = stoker.split.purged(store, stoker.Windows(5), folds=4)
+        >>> [(len(train), len(valid)) for train, valid in folds]
+        [(71, 21), (67, 21), (67, 21), (71, 21)]
     """
     if isinstance(folds, bool) or not isinstance(folds, int | np.integer) or folds < 2:
         raise OptionError(f"folds is {folds!r}; expected an integer from 2.")
@@ -157,10 +198,30 @@ _GROUPS = 9  # what keys are for here; orders have the numbers below
 def grouped(
     store: Store, view: AnyView, *, by: str | None = None, fractions: Sequence[float] | None = None, seed: int = 0
 ) -> Split:
-    """Subsets train, valid and test (or train and valid) of whole series, about as large as `fractions` say.
+    """Subsets train, valid and test (or train and valid) of whole series.
 
-    Series with the same value of the column `by` stay together; without it each series is a group of its own, known by its key
-    or, in a store without keys, by its number. The subset of a group is decided by its name and `seed`, not by the others.
+    The subset of a group depends on its name and `seed` alone, so series that are added later move none of the others.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        by: A column per series; series with the same value stay together. By default each series is a group of its own, known
+            by its key or, in a store without keys, by its index.
+        fractions: Shares of the groups, approximately; by default 0.7, 0.15 and 0.15.
+        seed: An integer from 0.
+
+    Returns:
+        A `Split`.
+
+    Raises:
+        OptionError: An option is invalid, or a subset has no sample.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(4.0)] * 40)
+        >>> split = stoker.split.grouped(store, stoker.Sequences(4), fractions=(0.5, 0.5))
+        >>> len(split.train) + len(split.valid)
+        40
     """
     sampled = SampledStore.of(store, view)
     shares = np.cumsum(checked_fractions(FRACTIONS if fractions is None else fractions))
@@ -212,7 +273,7 @@ def _group_keys(store: Store, by: str | None, key: np.uint64) -> Array:
         raise OptionError(f"{store.name} has no column {name!r} to group by; it has {', '.join(store.schema)}.")
     if column.level != "series" or column.width is not None:
         raise OptionError(
-            f"column {name!r} of {store.name} holds {column.label} a {column.level}; to group by it, a series must have one value."
+            f"column {name!r} of {store.name} holds {column.label} per {column.level}; to group by it, a series must have one value."
         )
     if column.texts is None:
         _derive_all(key, _words(store.column(name)), keys)
@@ -232,7 +293,7 @@ def _words(values: Array) -> Array:
     return values.astype(np.int64).view(np.uint64) if values.dtype.kind != "u" else values.astype(np.uint64)
 
 
-# Given: subsets of samples that somebody else chose, or chance. Checked, since neither knows which samples share steps.
+# Given and shuffled: subsets of samples that the caller or chance chose, checked for shared steps.
 
 MAX_LISTED = 2**28
 """Samples that a split by numbers may have: they are listed."""
@@ -248,9 +309,29 @@ def given(
     warm_up: int = 0,
     allow_leak: bool = False,
 ) -> Split:
-    """Subsets with the samples of these numbers, as scikit-learn's splitters give them. LeakError where two of them share a step.
+    """Subsets of given samples, as the splitters of scikit-learn return them, checked for shared steps.
 
-    `allow_leak` makes a warning of it. Within a subset the samples are in the order of their numbers.
+    Args:
+        store: The store.
+        view: What a sample is.
+        subsets: Indices of samples by the name of their subset. Within a subset samples are in the order of their indices.
+        horizon: As in `chronological`.
+        warm_up: As in `chronological`.
+        allow_leak: Warn instead of raising LeakError.
+
+    Returns:
+        A `Split`.
+
+    Raises:
+        LeakError: Two subsets share a step.
+        OptionError: An index is invalid.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(8.0)])
+        >>> split = stoker.split.given(store, stoker.Segments(2), {"train": [0, 1], "valid": [3]})
+        >>> len(split.train), len(split.valid)
+        (2, 1)
     """
     sampled = SampledStore.of(store, view)
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
@@ -273,10 +354,33 @@ def shuffled(
     warm_up: int = 0,
     allow_leak: bool = False,
 ) -> Split:
-    """Subsets of samples at random. LeakError where samples share steps: their neighbours in other subsets would tell their labels.
+    """Subsets of samples at random; refused where samples share steps, because neighbours would leak their labels.
 
-    Windows share none with a stride of at least `warm_up + length + horizon`; whole series never do. `allow_leak` makes a
-    warning of it. The samples are listed, so there may be 2**28 at most.
+    Windows share no steps with a stride of at least `warm_up + length + horizon`; whole series never do. The samples are listed,
+    so there may be at most 2**28.
+
+    Args:
+        store: The store.
+        view: What a sample is.
+        fractions: Shares of the samples; by default 0.7, 0.15 and 0.15.
+        seed: An integer from 0.
+        horizon: As in `chronological`.
+        warm_up: As in `chronological`.
+        allow_leak: Warn instead of raising LeakError.
+
+    Returns:
+        A `Split`.
+
+    Raises:
+        LeakError: Samples share steps.
+        OptionError: An option is invalid.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(20.0)])
+        >>> split = stoker.split.shuffled(store, stoker.Segments(2), fractions=(0.8, 0.2))
+        >>> len(split.train), len(split.valid)
+        (8, 2)
     """
     sampled = SampledStore.of(store, view)
     margins = Margins.of(view, horizon=horizon, warm_up=warm_up)
@@ -290,8 +394,8 @@ def shuffled(
     if overlaps:
         found = (
             f"samples of {view} share steps: each is made of {margins.span} steps (warm-up {margins.warm_up}, window {margins.length}, "
-            f"horizon {margins.horizon}), and the next begins {margins.stride} on. Shuffled, neighbours are in different subsets and "
-            f"tell each other's labels"
+            f"horizon {margins.horizon}), and the next begins {margins.stride} steps later. Shuffled, neighbours in "
+            f"different subsets leak each other's labels"
         )
         if not allow_leak:
             raise LeakError(f"{found}. Use chronological(…) or purged(…), or a stride of {margins.span}.")

@@ -138,9 +138,20 @@ _NOT_FITTED, _ALL_STEPS = -1, 0
 
 
 class Scaler(nn.Module):
-    """(x - mean) / std over the last axis, which has the numbers of `columns` one after the other.
+    """(x - mean) / std over the last axis, as the first layer of a model: it is saved and exported with it.
 
-    `Scaler.fit` makes one; `Scaler(num_features)` makes an empty one, to load a state into. A single feature needs no axis.
+    `Scaler.fit` makes one. `Scaler(num_features)` makes an empty one, to load a state into.
+
+    Args:
+        num_features: Size of the last axis. A single feature needs no axis.
+        columns: Names of the columns that the features come from, in order.
+
+    Example:
+        >>> import numpy as np, stoker, torch
+        >>> store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0])])
+        >>> scaler = stoker.split.Scaler.fit(store, None, columns=["x"])
+        >>> scaler(torch.tensor([1.0, 3.0])).tolist()
+        [-1.0, 1.0]
     """
 
     mean: Tensor
@@ -158,10 +169,18 @@ class Scaler(nn.Module):
 
     @classmethod
     def fit(cls, store: Store, subset: Subset | None, *, columns: Sequence[str]) -> Scaler:
-        """Mean and standard deviation over the steps that samples of the subset hold, each step once; `None` takes all steps.
+        """Fit mean and standard deviation on the steps that samples of a subset hold, each step once.
 
         Computed in float64 over finite values; a column without spread is divided by 1. Steps that a wide stride leaves out
-        between two samples of the subset count too. `check` refuses what was not fitted on the training subset.
+        between two samples of the subset count too.
+
+        Args:
+            store: The store.
+            subset: Usually `split.train`; None takes all steps.
+            columns: Names of the columns, in the order of the features.
+
+        Raises:
+            OptionError: A column is unknown, holds no numbers, or has no finite value.
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
@@ -205,7 +224,7 @@ class Scaler(nn.Module):
             "all steps of a store" if number == _ALL_STEPS else f"the {subset} subset" if subset else "another subset than these"
         )
         raise LeakError(
-            f"the scaler was fitted on {where} ({num_steps:,} steps), so it tells a model of steps that it is judged by. "
+            f"the scaler was fitted on {where} ({num_steps:,} steps), so it leaks steps that the model is evaluated on. "
             f"Fit it on the training subset: Scaler.fit(store, split.train, columns=…)."
         )
 
@@ -224,13 +243,25 @@ class Scaler(nn.Module):
 
 
 def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
-    """Negative labels for each positive one, in the steps (or series) of a subset: what `BCEWithLogitsLoss(pos_weight=…)` takes.
+    """Negative labels per positive one, in the steps (or series) of a subset, for `BCEWithLogitsLoss(pos_weight=…)`.
 
-    Labels are 0 and 1; those that are NaN do not count.
+    Args:
+        store: The store.
+        subset: Usually `split.train`; None takes all steps.
+        column: A column of labels 0 and 1; NaN does not count.
+
+    Raises:
+        OptionError: The column has other values, or only one of the two.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(y=[np.array([0.0, 0.0, 0.0, 1.0])])
+        >>> stoker.split.pos_weight(store, None, "y")
+        tensor(3.)
     """
     found = measure(store, subset, column)
     if found.width > 1:
-        raise OptionError(f"column {column!r} of {store.name} has {found.width} numbers a step; expected one label.")
+        raise OptionError(f"column {column!r} of {store.name} has {found.width} numbers per step; expected one label.")
     share, count = float(found.means[0]), float(found.counts[0])
     # The variance of zeros and ones is p (1 - p), and that of anything else between them is less.
     is_binary = found.least[0] >= 0 and found.largest[0] <= 1 and abs(found.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9

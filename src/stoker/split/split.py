@@ -18,7 +18,10 @@ NAMES = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Split:
-    """Subsets by name, for `Feed(subset=split.train)`; iterating gives the subsets in order, so `train, valid = split` works."""
+    """Subsets by name, for `Feed(subset=split.train)`. Iterating gives the subsets in order: `train, valid = split`.
+
+    `print(split)` shows where each subset lies, and how many samples are in none of them and why.
+    """
 
     kind: str
     subsets: Mapping[str, Subset]
@@ -32,17 +35,17 @@ class Split:
 
     @property
     def train(self) -> Subset:
-        """To train on."""
+        """The subset to train on."""
         return self._subset("train")
 
     @property
     def valid(self) -> Subset:
-        """To choose by: when to stop, and which of many."""
+        """The subset for early stopping and model selection."""
         return self._subset("valid")
 
     @property
     def test(self) -> Subset:
-        """To judge by, once."""
+        """The subset for the final evaluation."""
         return self._subset("test")
 
     def _subset(self, name: str) -> Subset:
@@ -118,7 +121,16 @@ def build(
 
 
 def check(split: Split | Iterable[Split]) -> None:
-    """Raise LeakError if a step is in samples of two subsets, as part of a window, a target, or a warm-up."""
+    """Check that no step is in samples of two subsets, as part of a window, a target, or a warm-up.
+
+    The functions of this package check what they return. Call it for a split that was made with `allow_leak=True`.
+
+    Args:
+        split: A split, or several such as `Folds`.
+
+    Raises:
+        LeakError: Two subsets share a step.
+    """
     if not isinstance(split, Split):
         for one in split:
             check(one)

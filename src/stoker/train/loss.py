@@ -1,8 +1,8 @@
-"""Loss: what a training makes smaller, in THE one form `loss(model, batch)`.
+"""Loss functions, in the one form `loss(model, batch)`.
 
-It returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries "prediction"
-and "target" may be whole tensors: metrics look at them in evaluation, or at those that "valid" marks. A batch is a tensor, a tuple
-or a dict of tensors; a dict's "valid" marks the rows that are samples.
+A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
+"prediction" and "target" may be whole tensors: metrics read them in evaluation, or the rows that "valid" marks. A batch is any
+container of tensors that `stoker._batch` walks; its entry "valid" marks the rows that are samples.
 """
 
 from __future__ import annotations
@@ -22,24 +22,37 @@ from stoker.errors import OptionError, TrainError
 LossFunction = Callable[[nn.Module, Any], Any]
 
 WHOLE = ("prediction", "target", "valid")
-"""Entries of a loss's dict that are no scalars."""
+"""Entries of a loss's dict that are not scalars."""
 
 
 class Outcome(NamedTuple):
-    """What a loss function said of a batch."""
+    """What a loss function returned for a batch."""
 
     loss: torch.Tensor
     scalars: dict[str, torch.Tensor]
-    """Further numbers to log."""
+    """Other values to log."""
     whole: dict[str, torch.Tensor]
-    """What metrics look at."""
+    """What metrics read."""
 
 
 def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
-    """`criterion(model(x), y)` for batches that are pairs, or dicts with these keys.
+    """The loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
 
-    Where a batch marks rows that are no samples, the mean is taken over the others, so a criterion must then know
+    Where `valid` marks rows that are not samples, the mean is taken over the others; the criterion must then support
     `reduction="none"`, as those of torch do.
+
+    Args:
+        criterion: Such as `nn.MSELoss()`.
+        x: The entry that the model gets.
+        y: The entry that the prediction is compared with.
+
+    Returns:
+        A function `loss(model, batch)` for `Trainer`.
+
+    Example:
+        >>> loss = supervised(nn.MSELoss())
+        >>> float(loss(nn.Identity(), (torch.zeros(2), torch.ones(2)))["loss"])
+        1.0
     """
     each = _without_mean(criterion)
 
@@ -68,7 +81,7 @@ def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any]
 
     def refuse(prediction: Any, expected: Any) -> torch.Tensor:
         raise TrainError(
-            f"the criterion {criterion!r} cannot leave out rows that are no samples. Give a loss(model, batch) of your own "
+            f"the criterion {criterion!r} cannot leave out rows that are not samples. Give a loss(model, batch) of your own "
             f"that uses batch['valid'], or a feed with last_batch='drop' or 'short'."
         )
 
@@ -94,7 +107,7 @@ def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
 
 
 def as_loss(loss: Any) -> LossFunction:
-    """The loss function that is meant: `nn.MSELoss()` means `supervised(nn.MSELoss())`."""
+    """The loss function: `nn.MSELoss()` stands for `supervised(nn.MSELoss())`."""
     if isinstance(loss, type) or not callable(loss):
         raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
     is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
@@ -102,7 +115,7 @@ def as_loss(loss: Any) -> LossFunction:
 
 
 def outcome_of(result: Any) -> Outcome:
-    """Take apart what a loss function returned."""
+    """Check and sort what a loss function returned."""
     if isinstance(result, torch.Tensor):
         return Outcome(_checked(result), {}, {})
     if not isinstance(result, Mapping) or "loss" not in result:
