@@ -69,7 +69,7 @@ def feed_of(store: stoker.Store, order: Any, **options: Any) -> stoker.Feed:
     """Whole events end to end, made when asked for."""
     view = stoker.Sequences(200_000, layout="packed")
     return stoker.Feed(
-        store, view, batch_size=BATCH, order=order, columns=COLUMNS, residency="host", threads=0, last="short", **options
+        store, view, batch_size=BATCH, order=order, columns=COLUMNS, residency="host", threads=0, last_batch="short", **options
     )
 
 
@@ -132,7 +132,7 @@ class Padding:
 
 def by_feed(store: stoker.Store, positions: Array) -> Passes:
     """Gathered, then padded: what a user of a feed writes."""
-    feeds = {name: feed_of(store, order, encode=Padding(positions)) for name, order in ORDERS.items()}
+    feeds = {name: feed_of(store, order, transform=Padding(positions)) for name, order in ORDERS.items()}
     return {name: feed.__iter__ for name, feed in feeds.items()}
 
 
@@ -173,7 +173,7 @@ def beside(store: stoker.Store, folder: Path, positions: Array, rounds: int) -> 
     encoders = {"bare": None, "padded": Padding(positions)}
     rates: dict[str, list[float]] = {}
     for kind, collate in collators.items():
-        ours = {name: feed_of(store, order, encode=encoders[kind]) for name, order in ORDERS.items()}
+        ours = {name: feed_of(store, order, transform=encoders[kind]) for name, order in ORDERS.items()}
         for name, feed in ours.items():
             through(itertools.islice(feed, 2))  # kernels are compiled, or loaded, on their first use
             rates |= {f"feed, {kind}, {name}": [], f"iceaggr, {kind}, {name}": []}
@@ -239,8 +239,8 @@ def has_tie(pulses: Array) -> bool:
 
 def both(store: stoker.Store, positions: Array) -> Iterator[tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[int]]]:
     """Batches of the bare and of the padding feed, and which events they hold."""
-    flat = feed_of(store, ORDERS["shuffled"], numbers=True)
-    vectors = feed_of(store, ORDERS["shuffled"], encode=Padding(positions))
+    flat = feed_of(store, ORDERS["shuffled"], return_index=True)
+    vectors = feed_of(store, ORDERS["shuffled"], transform=Padding(positions))
     for one, other in zip(flat, vectors, strict=True):
         yield one, other, one["sample"].tolist()
 

@@ -76,7 +76,7 @@ def taking(batches: Iterable[Any], number: int) -> Callable[[], None]:
 
 def measure(store: stoker.Store, view: Any, batch_size: int, rounds: int, batches: int) -> dict[str, Any]:
     """The feed, the kernel alone, and memcpy side by side, in CPU time of the process."""
-    feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), last="drop", masks=False)
+    feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), last_batch="drop", masks=False)
     batches = min(batches * 256 // batch_size, len(feed))
     width = view.span * 4 * batch_size
     found = [feed.samples.locate(feed.plan.numbers(0, k * batch_size, (k + 1) * batch_size)) for k in range(batches)]
@@ -101,7 +101,9 @@ def measure(store: stoker.Store, view: Any, batch_size: int, rounds: int, batche
 
 def is_equal(store: stoker.Store, view: Any, batch_size: int) -> bool:
     """Whether samples are the slices that they should be."""
-    feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), last="drop", masks=False, numbers=True)
+    feed = stoker.Feed(
+        store, view, batch_size=batch_size, order=stoker.Shuffle(0), last_batch="drop", masks=False, return_index=True
+    )
     batch = next(iter(feed))
     found = feed.samples.locate(batch["sample"].numpy())
     values = store.column("x")
@@ -117,7 +119,7 @@ def bars(rng: np.random.Generator, rounds: int, small: bool) -> dict[str, Any]:
     rows = 20_000 if small else 200_000
     x, y = rng.standard_normal((rows, 55), dtype=np.float32), rng.standard_normal((rows, 1), dtype=np.float32)
     store = stoker.Store.from_arrays(lengths=[rows], x=x)
-    feed = stoker.Feed(store, stoker.Windows(48), batch_size=1024, order=stoker.Shuffle(0), last="drop")
+    feed = stoker.Feed(store, stoker.Windows(48), batch_size=1024, order=stoker.Shuffle(0), last_batch="drop")
     batches = min(40, len(feed))
     ends = rng.permutation(np.arange(48, rows)).tolist()
     windows = SeqWindows(x, y, length=48, start=48, end=rows, batch=1024, order=ends)

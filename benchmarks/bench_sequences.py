@@ -184,7 +184,9 @@ def measure_batches(num_contexts: int, num_batches: int) -> dict[str, Any]:
         columns = [column for column in store.schema if column.startswith("tgt:")]
         rows = _hugging_face(Path(name), store, columns)
         view, order = stoker.Sequences(101), stoker.Shuffle(0)
-        feed = stoker.Feed(store, view, batch_size=BATCH_SIZE, order=order, columns=columns, numbers=True, last="drop", masks=False)
+        feed = stoker.Feed(
+            store, view, batch_size=BATCH_SIZE, order=order, columns=columns, return_index=True, last_batch="drop", masks=False
+        )
         collate = BatchCollator(100)
         equal, orders = _compare(feed, rows, collate, num_batches)
         chosen = np.array_split(np.random.default_rng(0).permutation(num_contexts), max(1, num_contexts // BATCH_SIZE))

@@ -168,7 +168,7 @@ def banded(rows: Rows, seed: int, num_steps: int) -> tuple[Step, Scores]:
     before = model.reach - 1
     store = stoker.Store.from_arrays(lengths=[rows.train], x=rows.x[: rows.train], y=rows.y[: rows.train])
     view = stoker.Windows(before + RUN, stride=RUN, tail="drop")
-    feed = stoker.Feed(store, view, batch_size=LABELS // RUN, order=stoker.Shuffle(seed), last="drop")
+    feed = stoker.Feed(store, view, batch_size=LABELS // RUN, order=stoker.Shuffle(seed), last_batch="drop")
     return fit(model, feed, before, num_steps, lr=3e-3), lambda count: answers(model, rows, before, count, piece=3000)
 
 
@@ -177,7 +177,7 @@ def windows(rows: Rows, seed: int, num_steps: int) -> tuple[Step, Scores]:
     torch.manual_seed(seed)
     model = build_model("tfa-small", length=LENGTH, positions=True, **rows.moments(rows.levels))
     store = stoker.Store.from_arrays(lengths=[rows.train], x=rows.x[: rows.train], y=rows.y[: rows.train])
-    feed = stoker.Feed(store, stoker.Windows(LENGTH), batch_size=WINDOWS_BATCH, order=stoker.Shuffle(seed), last="drop")
+    feed = stoker.Feed(store, stoker.Windows(LENGTH), batch_size=WINDOWS_BATCH, order=stoker.Shuffle(seed), last_batch="drop")
     return fit(model, feed, LENGTH - 1, num_steps, lr=1.5e-3), lambda count: answers(model, rows, LENGTH - 1, count, piece=250)
 
 

@@ -79,13 +79,20 @@ def measure(length: int, count: int, method: Any, rounds: int) -> dict[str, Any]
 def feed(store: stoker.Store, view: Any, batch_size: int, method: Any, column: str) -> stoker.Feed:
     """A shuffled feed."""
     return stoker.Feed(
-        store, view, batch_size=batch_size, order=stoker.Shuffle(0), columns=[column], normalize=method, last="short", masks=False
+        store,
+        view,
+        batch_size=batch_size,
+        order=stoker.Shuffle(0),
+        columns=[column],
+        normalize=method,
+        last_batch="short",
+        masks=False,
     )
 
 
 def is_equal(before: TimeMoEWindowDataset, store: stoker.Store, view: Any, method: Any, column: str) -> bool:
     """Whether the first samples are the same, bit for bit."""
-    fed = next(iter(stoker.Feed(store, view, batch_size=64, columns=[column], normalize=method, last="short")))
+    fed = next(iter(stoker.Feed(store, view, batch_size=64, columns=[column], normalize=method, last_batch="short")))
     expected = collate([before[i] for i in range(len(fed["input_ids"]))])
     return all(fed[name].numpy().tobytes() == expected[name].numpy().tobytes() for name in expected)
 

@@ -63,7 +63,7 @@ def run(*, batch: int, rounds: int, device: str, tell: Callable[[str], None]) ->
                 feed = stoker.Feed(store, view, batch_size=taken, order=order, device=device)
                 seconds = interleave(authors, _step(model, feed), rounds=rounds, count=1)
             else:
-                feed = stoker.Feed(store, view, batch_size=taken, order=order, device=device, residency="device", last="drop")
+                feed = stoker.Feed(store, view, batch_size=taken, order=order, device=device, residency="device", last_batch="drop")
                 seconds = interleave(authors, lambda: None, rounds=rounds, count=count)[0], _on_gpu(model, feed, steps)[-rounds:]
             made = batch, batch if model is ours else runs * RUN
             rates = [[labels_ / one for one in side] for labels_, side in zip(made, seconds, strict=True)]

@@ -97,7 +97,7 @@ def resident(store: stoker.Store, view: Any, batch_size: int, copy: float, *, ma
             order=stoker.Shuffle(0),
             device=device,
             residency="device" if device == DEVICE else "host",
-            last="drop",
+            last_batch="drop",
             masks=masks,
         )
 
@@ -169,7 +169,9 @@ def make_step(milliseconds: float) -> Callable[[torch.Tensor], None]:
 def overlapped(store: stoker.Store, view: Any, batch_size: int, milliseconds: float) -> dict[str, Any]:
     """A loop fed by the host path, next to the same loop on one batch that is there already, and to a DataLoader."""
     step = make_step(milliseconds)
-    feed = stoker.Feed(store, view, batch_size=batch_size, order=stoker.Shuffle(0), device=DEVICE, residency="host", last="drop")
+    feed = stoker.Feed(
+        store, view, batch_size=batch_size, order=stoker.Shuffle(0), device=DEVICE, residency="host", last_batch="drop"
+    )
     cached = next(iter(feed))["x"].clone()
     num_steps = min(len(feed), 400)
 
@@ -219,7 +221,7 @@ def overlapped(store: stoker.Store, view: Any, batch_size: int, milliseconds: fl
 def kept_unchanged(store: stoker.Store) -> bool:
     """Whether batches that are kept hold what they held, after all others were made."""
     feed = stoker.Feed(
-        store, stoker.Segments(2048), batch_size=512, order=stoker.Shuffle(1), device=DEVICE, residency="host", last="drop"
+        store, stoker.Segments(2048), batch_size=512, order=stoker.Shuffle(1), device=DEVICE, residency="host", last_batch="drop"
     )
     kept = []
     for batch in itertools.islice(feed, 100):

@@ -80,7 +80,7 @@ def window_loss(criterion: nn.Module) -> Callable[[nn.Module, Any], torch.Tensor
 def feed_of(x: Any, y: Any, *, length: int, batch: int) -> stoker.Feed:
     """Windows in order, as the authors' loop has them."""
     store = stoker.Store.from_arrays(lengths=[len(x)], x=x, y=y)
-    return stoker.Feed(store, stoker.Windows(length), batch_size=batch, device=DEVICE, residency="device", last="drop")
+    return stoker.Feed(store, stoker.Windows(length), batch_size=batch, device=DEVICE, residency="device", last_batch="drop")
 
 
 def steps_of(trainer: stoker.Trainer, feed: stoker.Feed, epochs: int) -> float:

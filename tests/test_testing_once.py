@@ -23,7 +23,7 @@ def test_a_right_loader_passes(loader: Any) -> None:
 @pytest.mark.parametrize("view", [Windows(3), Sequences(5), Sequences(5, layout="packed")])
 def test_a_feed_passes(view: Any) -> None:
     store = Store.from_arrays(x=[np.arange(5.0), np.arange(9.0), np.ones(3)])
-    assert_exactly_once(partial(Feed, store, view, batch_size=2, order=Shuffle(), numbers=True))
+    assert_exactly_once(partial(Feed, store, view, batch_size=2, order=Shuffle(), return_index=True))
 
 
 def test_rows_padded_to_different_lengths_are_the_same_sample() -> None:
@@ -43,7 +43,7 @@ def test_rows_padded_to_different_lengths_are_the_same_sample() -> None:
             loaders.OrderByRanks,
             r"the order depends on the number of ranks: at position \d+ of epoch 0 on 2 ranks comes the",
         ),
-        (partial(loaders.EndsEarlyOnOneRank, 13), r"in epoch 0, rank 0 of 2 ended after 2 batches, but rank 1 goes on"),
+        (partial(loaders.EndsEarlyOnOneRank, 13), r"in epoch 0, rank 0 of 2 ended after 2 batches, but rank 1 continues"),
     ],
 )
 def test_a_wrong_loader_is_caught(loader: Any, message: str) -> None:
@@ -71,14 +71,14 @@ def test_a_dropped_tail_is_caught_without_a_stated_number() -> None:
 def test_numbers_name_the_sample() -> None:
     store = Store.from_arrays(x=[np.ones(10)])
     with pytest.raises(AssertionError, match=r"epoch 0 on 1 rank has 9 samples; expected 10; sample 9 did not come"):
-        assert_exactly_once(partial(Feed, store, Windows(1), batch_size=3, last="drop", numbers=True))
+        assert_exactly_once(partial(Feed, store, Windows(1), batch_size=3, last_batch="drop", return_index=True))
 
 
 def test_equal_samples_need_numbers() -> None:
     store = Store.from_arrays(x=[np.ones(5)])
-    with pytest.raises(AssertionError, match=r"came twice: .*numbers=True for a feed of stoker"):
+    with pytest.raises(AssertionError, match=r"came twice: .*return_index=True for a feed of stoker"):
         assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2))
-    assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2, numbers=True))
+    assert_exactly_once(partial(Feed, store, Windows(2), batch_size=2, return_index=True))
 
 
 def test_samples_tells_what_a_batch_has() -> None:

@@ -25,7 +25,7 @@ def test_a_right_loader_passes_on_other_numbers_of_ranks() -> None:
 
 def test_a_feed_passes() -> None:
     store = Store.from_arrays(x=[np.arange(9.0), np.arange(7.0)])
-    assert_resumes_exactly(partial(Feed, store, Windows(4), batch_size=2, order=Shuffle(1), numbers=True), worlds=(1, 2))
+    assert_resumes_exactly(partial(Feed, store, Windows(4), batch_size=2, order=Shuffle(1), return_index=True), worlds=(1, 2))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_feed_passes() -> None:
         (loaders.RepeatsAtEnd, "resumed after batch 3 of epoch 0, batch 0 of epoch 1 differs in x, row 0: it is batch 0"),
         (loaders.ResumesOnce, "resumed 2 times, before every batch and twice each time, batch 1 of epoch 0 differs in x"),
         (loaders.ShortEpochAfterResume, "resumed after batch 0 of epoch 0, the epoch ends after 2 batches; expected 3"),
-        (loaders.LongEpochAfterResume, "resumed after batch 0 of epoch 0, the epoch goes on after the 3 batches that were left"),
+        (loaders.LongEpochAfterResume, "resumed after batch 0 of epoch 0, the epoch continues after the 3 batches that were left"),
     ],
 )
 def test_a_wrong_loader_is_caught(loader: Any, message: str) -> None:

@@ -29,7 +29,9 @@ def _open(folder: Path, workload: Workload, threads: int) -> Epoch:
     else:
         store = stoker.Store.from_arrays(x=workload.values(folder), lengths=[workload.rows])
         view = stoker.Windows(workload.length)
-    feed = stoker.Feed(store, view, batch_size=workload.batch_size, order=stoker.Shuffle(seed=SEED), last="short", threads=threads)
+    feed = stoker.Feed(
+        store, view, batch_size=workload.batch_size, order=stoker.Shuffle(seed=SEED), last_batch="short", threads=threads
+    )
 
     def epoch(number: int) -> Iterator[torch.Tensor]:
         feed.set_epoch(number)

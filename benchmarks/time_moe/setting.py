@@ -62,7 +62,13 @@ class Setting:
         store = stoker.Store.from_arrays(x=series.astype(np.float32))
         residency = "device" if ON_GPU else "host"
         return stoker.Feed(
-            store, stoker.Segments(self.length + 1), batch_size=batch, device=DEVICE, residency=residency, last="drop", masks=False
+            store,
+            stoker.Segments(self.length + 1),
+            batch_size=batch,
+            device=DEVICE,
+            residency=residency,
+            last_batch="drop",
+            masks=False,
         )
 
 

@@ -297,7 +297,7 @@ def draw_ranks() -> Picture:
     """One order, shared by one, two and three ranks, stopped in the middle and resumed."""
     left, colors = 150, (INPUT, TARGET, THIRD)
     store = stoker.Store.from_arrays(x=[[i] for i in range(26)])
-    make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(seed=0), numbers=True)
+    make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=4, order=stoker.Shuffle(seed=0), return_index=True)
 
     def steps_of(world: int, state: Any = None) -> list[list[list[int]]]:
         """For each step and each rank, the numbers of the samples."""
@@ -336,7 +336,7 @@ def draw_split() -> Picture:
     view = stoker.Windows(4, horizon=2, tail="drop")
     store = stoker.Store.from_arrays(x=[np.arange(steps)])
     split = stoker.split.chronological(store, view, fractions=(0.5, 0.5), warm_up=warm_up)
-    kept = {int(number): name for name, part in split.parts.items() for number in part.runs.resolve(np.arange(len(part)))}
+    kept = {int(number): name for name, part in split.subsets.items() for number in part.runs.resolve(np.arange(len(part)))}
     picture = Picture(850, 442, "Samples before, over and after a boundary")
     for i in range(steps):
         picture.cell(left + i * STEP, 24, PLAIN, i)

@@ -51,7 +51,7 @@ _LAZY = {
     "Trainer": "stoker.train.trainer:Trainer",
     "Weighted": "stoker.sampling.orders:Weighted",
     "Windows": "stoker.sampling.views:Windows",
-    "audit": "stoker.auditing.check:audit",
+    "audit": "stoker.auditing.audit:audit",
     "inspect": "stoker.store.inspect:inspect",
     "open": "stoker.store.store:open_store",
     "pack": "stoker.store.pack.api:pack",
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from stoker import split as split
     from stoker import testing as testing
     from stoker import train as train
-    from stoker.auditing.check import audit
+    from stoker.auditing.audit import audit
     from stoker.feed.feed import Feed
     from stoker.sampling.block_shuffle import BlockShuffle
     from stoker.sampling.orders import ByLength, Sequential, Shuffle, Weighted

@@ -1,13 +1,16 @@
-"""Content: what is in a batch, bit for bit, whatever it is made of; and which samples a batch has.
+"""Assertions for tests of your own data path.
 
-Dicts, tuples, lists and dataclasses of tensors, arrays and plain values are understood. A batch is copied, so that a loader
-that writes over its buffers is seen through.
+    assert_exactly_once       every epoch has every sample once, on any number of ranks
+    assert_resumes_exactly    a stopped and resumed feed gives the batches that were left
+    assert_no_future          features do not depend on later steps
+
+They take feeds of stoker and any other loader. Batches may be dicts, tuples, lists and dataclasses of tensors, arrays and plain
+values. Batches are copied, so a loader that writes over its buffers is caught.
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import itertools
 import sys
@@ -17,317 +20,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from stoker._batch import entries_of
 from stoker._types import Array
 from stoker.errors import OptionError
-
-SAMPLE, VALID = "sample", "valid"
-"""The entries of a batch of stoker that number its samples, and that say which rows are samples at all."""
 
 TellSamples = Callable[[Any], Sequence[Hashable]]
 """Which samples a batch has: one value for each, the same whenever and wherever the sample comes."""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One tensor, array or value of a batch."""
-
-    kind: str
-    shape: tuple[int, ...]
-    rows: list[bytes]
-    """One for each place along the first axis; a single one where there is no axis."""
-
-
-Content = dict[str, Entry]
-
-
-def content_of(batch: Any) -> Content:
-    """All entries of a batch, by name."""
-    content: Content = {}
-    _collect(batch, "", content)
-    return content
-
-
-def difference(found: Content, expected: Content) -> str | None:
-    """Where two contents differ first, in words; None where they are equal."""
-    if found.keys() != expected.keys():
-        return f"has the entries {_names(found)}; expected {_names(expected)}"
-    for name, entry in expected.items():
-        other = found[name]
-        if (other.kind, other.shape) != (entry.kind, entry.shape):
-            return f"has {name} as {other.kind}{list(other.shape)}; expected {entry.kind}{list(entry.shape)}"
-        for row, (one, two) in enumerate(zip(other.rows, entry.rows, strict=True)):
-            if one != two:
-                return f"differs in {name}" + (f", row {row:,}" if entry.shape else "")
-    return None
-
-
-def samples_of(batch: Any, tell: TellSamples | None) -> list[Hashable]:
-    """The samples of a batch: as `tell` says, by the numbers that stoker gives them, or by what is in each row.
-
-    Zeros at the end of a row do not count: they may be padding, which differs from batch to batch.
-    """
-    if tell is not None:
-        return list(tell(batch))
-    content = content_of(batch)
-    num_rows = _num_rows(content)
-    valid = content.pop(VALID, None)
-    kept = [row for row in range(num_rows) if valid is None or valid.rows[row] != b"\0"]
-    if SAMPLE in content:
-        return [int.from_bytes(content[SAMPLE].rows[row], sys.byteorder, signed=True) for row in kept]
-    return [tuple(entry.rows[row].rstrip(b"\0") for entry in content.values()) for row in kept]
-
-
-def _num_rows(content: Content) -> int:
-    lengths = {name: entry.shape[0] for name, entry in content.items() if entry.shape}
-    if not lengths or len(lengths) < len(content) or len(set(lengths.values())) > 1:
-        if SAMPLE in lengths:
-            return lengths[SAMPLE]
-        shapes = ", ".join(f"{name} {list(entry.shape)}" for name, entry in content.items()) or "nothing"
-        raise OptionError(
-            f"the samples of a batch cannot be told, as its entries have no common first axis: {shapes}. "
-            f"Give samples=, a function from a batch to one value a sample (a feed of stoker: numbers=True)."
-        )
-    return next(iter(lengths.values()))
-
-
-def _names(content: Content) -> str:
-    return ", ".join(content) or "(none)"
-
-
-def _collect(value: Any, name: str, content: Content) -> None:
-    parts = _parts(value)
-    if parts is None:
-        content[name or "batch"] = _entry(value, name or "batch")
-        return
-    for key, part in parts.items():
-        _collect(part, f"{name}.{key}" if name else str(key), content)
-
-
-def _parts(value: Any) -> Mapping[Any, Any] | None:
-    if isinstance(value, Mapping):
-        return value
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        fields: Mapping[Any, Any] = value._asdict()
-        return fields
-    if isinstance(value, list | tuple) and not _is_list_of_values(value):
-        return dict(enumerate(value))
-    return None
-
-
-def _is_list_of_values(value: Sequence[Any]) -> bool:
-    return len(value) > 0 and all(part is None or isinstance(part, str | bytes | int | float | complex) for part in value)
-
-
-def _entry(value: Any, name: str) -> Entry:
-    torch = sys.modules.get("torch")  # without torch there is no tensor, and nothing to import it for
-    if torch is not None and isinstance(value, torch.Tensor):
-        flat = value.detach().cpu().contiguous().reshape(-1)
-        data = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
-        return _of_bytes(str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
-    if isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value)
-        if array.dtype.hasobject:
-            return Entry("object", (len(array),), [repr(one).encode() for one in array])
-        return _of_bytes(str(array.dtype), array.shape, array.tobytes())
-    if isinstance(value, list | tuple):
-        return Entry("list", (len(value),), [repr(one).encode() for one in value])
-    if value is None or isinstance(value, str | bytes | int | float | complex):
-        return Entry(type(value).__name__, (), [repr(value).encode()])
-    raise OptionError(f"a batch has {name} of type {type(value).__name__}; expected tensors, arrays, values, or dicts and lists.")
-
-
-def _of_bytes(kind: str, shape: tuple[int, ...], data: bytes) -> Entry:
-    if not shape:
-        return Entry(kind, shape, [data])
-    size = len(data) // shape[0] if shape[0] else 0
-    return Entry(kind, shape, [data[row * size : (row + 1) * size] for row in range(shape[0])])
-
-
-# Lockstep: the feeds of all ranks of one training, made anew as new processes would, and their batches step by step.
-
 MakeFeed = Callable[..., Any]
 """Makes a new feed each time; takes `rank` and `world_size` as keywords, or nothing if it is for one process."""
 
-
-@dataclass(frozen=True)
-class Seen:
-    """A sample, and where it was seen."""
-
-    sample: Hashable
-    place: str
-
-    def __str__(self) -> str:
-        return f"sample {self.sample:,}" if isinstance(self.sample, int) else f"the sample of {self.place}"
-
-
-@dataclass(frozen=True)
-class Step:
-    """What the ranks get at one step."""
-
-    epoch: int
-    number: int
-    batches: list[Any]
-
-    def seen(self, tell: TellSamples | None) -> Iterator[Seen]:
-        """The samples of all ranks, one rank after the other."""
-        for rank, batch in enumerate(self.batches):
-            where = f"batch {self.number} of epoch {self.epoch}" + (f" on rank {rank}" if len(self.batches) > 1 else "")
-            for row, sample in enumerate(samples_of(batch, tell)):
-                yield Seen(sample, f"row {row} of {where}")
-
-
-def make_ranks(make_feed: MakeFeed, world: int) -> list[Any]:
-    """A new feed for each rank."""
-    if world < 1:
-        raise OptionError(f"worlds has {world}; expected numbers of ranks from 1.")
-    try:
-        parameters = dict(inspect.signature(make_feed).parameters)
-    except (TypeError, ValueError):  # some callables hide what they take
-        parameters = {}
-    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
-    if takes_any or {"rank", "world_size"} <= parameters.keys():
-        return [make_feed(rank=rank, world_size=world) for rank in range(world)]
-    if world != 1:
-        raise OptionError(f"make_feed takes no rank and world_size, so it cannot be tested on {world} ranks. Give worlds=(1,).")
-    return [make_feed()]
-
-
-def walk(feeds: list[Any], epoch: int) -> Iterator[Step]:
-    """One pass of all ranks, step by step."""
-    absent = object()
-    for number, batches in enumerate(itertools.zip_longest(*feeds, fillvalue=absent)):
-        ended = [rank for rank, batch in enumerate(batches) if batch is absent]
-        if ended:
-            going = next(rank for rank in range(len(feeds)) if rank not in ended)
-            fail(
-                f"in epoch {epoch}, rank {ended[0]} of {len(feeds)} ended after {number} batches, but rank {going} goes on: "
-                f"it would wait for the other for ever"
-            )
-        yield Step(epoch, number, list(batches))
-
-
-def close(feeds: list[Any]) -> None:
-    """End what feeds have running, where they can be told to."""
-    for feed in feeds:
-        if callable(getattr(feed, "close", None)):
-            feed.close()
-
-
-def readable_ranks(world: int) -> str:
-    """In words."""
-    return "1 rank" if world == 1 else f"{world} ranks"
-
-
-def fail(message: str) -> NoReturn:
-    """A law does not hold."""
-    raise AssertionError(f"{message}.")
-
-
-# No future: the law that what is computed for a step does not change when later steps do.
-#
-# Features, scalers and models that look ahead score well until they are used. Whether they do is seen by changing what comes
-# after
-# a step and comparing, bit for bit, what was computed up to it.
-
-
-_NUM_CUTS = 5
-
-
-def assert_no_future(
-    function: Callable[[Any], Any],
-    bars: Any,
-    *,
-    at: Iterable[int] | None = None,
-    horizon: int = 0,
-    first: int = 0,
-    keep: Iterable[str] = (),
-    seed: int = 0,
-) -> None:
-    """Assert that `function(bars)` gives the same bits up to step t, whatever the bars after t are.
-
-    `bars` is an array with one row a step, or a mapping of such arrays; those named in `keep` (times) stay as they are. `function`
-    returns arrays or tensors (or dicts, tuples and lists of them) with one row for each step from `first` on: features,
-    predictions, or labels, which may look `horizon` steps ahead. `at` are the steps t, by default some over the whole length.
-    The later bars are scaled, then mixed, then made not a number. A function that nothing changes is refused too: it would pass
-    any test.
-    """
-    columns = {"bars": np.asarray(bars)} if not isinstance(bars, Mapping) else {name: np.asarray(one) for name, one in bars.items()}
-    lengths = {len(one) if one.ndim else 0 for one in columns.values()}
-    if len(lengths) != 1 or max(lengths) < 2:
-        raise OptionError(f"bars have {sorted(lengths)} steps; expected arrays of one length from 2, with one row a step.")
-    (size,) = lengths
-    kept = set(keep)
-    if not kept < set(columns):
-        raise OptionError(
-            f"keep is {sorted(kept)}, but the bars are {sorted(columns)}; expected some of them, and others to change."
-        )
-    cuts = np.unique(np.linspace(horizon, size - 2, _NUM_CUTS).astype(int)).tolist() if at is None else sorted(set(at))
-    if not cuts or not all(0 <= cut < size - 1 for cut in cuts):
-        raise OptionError(f"at has {cuts}; expected steps from 0 to {size - 2:,}, so that some come after each.")
-
-    def run(given: Mapping[str, Array]) -> Content:
-        copies = {name: one.copy() for name, one in given.items()}  # a function may write into what it is given
-        return content_of(function(copies if isinstance(bars, Mapping) else copies["bars"]))
-
-    whole = run(columns)
-    for name, entry in whole.items():
-        if not entry.shape or entry.shape[0] != size - first:
-            raise OptionError(
-                f"{name} has the shape {list(entry.shape)}; expected {size - first:,} rows, one for each step from {first:,} on."
-            )
-    if run(columns) != whole:
-        fail("the function gives different values for the same bars, so nothing can be compared. Seed it")
-    rng = np.random.default_rng(seed)
-    reacted = False
-    for cut in cuts:
-        for how, change in _CHANGES.items():
-            changed = {name: one if name in kept else _after(one, cut, change, rng) for name, one in columns.items()}
-            found = run(changed)
-            reacted |= found != whole
-            _compare(found, whole, first, cut, cut - horizon, how)
-    if not reacted:
-        fail("the function gives the same values whatever the bars are: it looks at nothing that was changed")
-
-
-def _compare(found: Content, whole: Content, first: int, cut: int, last: int, how: str) -> None:
-    for name, entry in whole.items():
-        rows = found[name].rows if name in found else []
-        for row in range(max(0, last - first + 1)):
-            if row >= len(rows) or rows[row] != entry.rows[row]:
-                fail(
-                    f"{name} looks into the future: its row of step {row + first:,} changes when only the bars after step {cut:,} "
-                    f"are {how}. What is known at a step may depend on bars up to it"
-                )
-
-
-def _after(values: Array, cut: int, change: Callable[[Array, np.random.Generator], Array], rng: np.random.Generator) -> Array:
-    changed = values.copy()
-    changed[cut + 1 :] = change(values[cut + 1 :], rng)
-    return changed
-
-
-def _scale(later: Array, rng: np.random.Generator) -> Array:
-    if later.dtype.kind == "b":
-        return ~later
-    factors = np.exp(rng.normal(size=later.shape))
-    scaled: Array = (later * factors + (0 if later.dtype.kind == "f" else 1)).astype(later.dtype)
-    return scaled
-
-
-def _mix(later: Array, rng: np.random.Generator) -> Array:
-    return rng.permutation(later)
-
-
-def _lose(later: Array, rng: np.random.Generator) -> Array:
-    return np.full_like(later, np.nan) if later.dtype.kind == "f" else np.zeros_like(later)
-
-
-_CHANGES: dict[str, Callable[[Array, np.random.Generator], Array]] = {"scaled": _scale, "mixed": _mix, "made not a number": _lose}
-
-
-# Exactly once: the law that every epoch has every sample once, in one order, whatever the number of ranks.
+# Exactly once: every epoch has every sample once, in one order, whatever the number of ranks.
 
 
 def assert_exactly_once(
@@ -341,11 +44,25 @@ def assert_exactly_once(
 ) -> None:
     """Assert that every epoch has every sample exactly once, and that the ranks of any world together have one order.
 
-    `make_feed` makes a new feed each time. It is called with `rank` and `world_size` if it takes them, so
-    `functools.partial(stoker.Feed, store, view, batch_size=8)` will do; any loader will, stoker's or not.
-    An epoch has `num_samples` samples; by default as many as the feed (or its `dataset`) says. `samples` tells which samples
-    a batch has; by default they are known by the numbers that stoker gives them (`numbers=True`), or else by their content.
-    `one_order=False` leaves the order to the number of ranks.
+    Args:
+        make_feed: Makes a new feed, of stoker or any other loader, each time. It is called with `rank` and `world_size` if it
+            takes them, so `functools.partial(stoker.Feed, store, view, batch_size=8)` works.
+        worlds: Numbers of ranks to test.
+        epochs: Epochs to read.
+        num_samples: Samples per epoch; by default what the feed (or its `dataset`) says.
+        samples: A function from a batch to one value per sample; by default the indices that stoker gives
+            (`return_index=True`), otherwise the content of each row.
+        one_order: False lets the order depend on the number of ranks.
+
+    Raises:
+        AssertionError: A sample came twice or never, or in another order.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> from functools import partial
+        >>> store = stoker.Store.from_arrays(x=[np.arange(10.0)])
+        >>> make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=2, order=stoker.Shuffle(), return_index=True)
+        >>> stoker.testing.assert_exactly_once(make, worlds=(1, 2))
     """
     first: dict[int, list[Seen]] = {}
     for world in worlds:
@@ -376,7 +93,7 @@ def _check_once(seen: list[Seen], expected: int | None, place: str) -> None:
         if one.sample in places:
             fail(
                 f"in {place}, {one} came twice: as {places[one.sample]} and as {one.place}. "
-                f"(If the data hold equal samples, number them: numbers=True for a feed of stoker, samples= for others)"
+                f"(If the data hold equal samples, number them: return_index=True for a feed of stoker, samples= for others)"
             )
         places[one.sample] = one.place
     if expected is not None and len(seen) != expected:
@@ -405,7 +122,7 @@ def _check_same_order(seen: list[Seen], reference: list[Seen], place: str, where
             )
 
 
-# Exact resume: the law that whoever stops anywhere and goes on from the state gets the batches of one who did not stop.
+# Exact resume: a run that is stopped anywhere and resumed gets the batches of one that was not stopped.
 
 _PATIENCE = 2  # passes without a batch, one after the other, after which there is nothing to wait for
 
@@ -418,15 +135,30 @@ def assert_resumes_exactly(
     epochs: int = 2,
     samples: TellSamples | None = None,
 ) -> None:
-    """Assert that a feed stopped after any number of batches and resumed by a new one gives the batches that were left.
+    """Assert that a feed that is stopped after any number of batches and resumed by a new one gives the batches that were left.
 
-    `make_feed` makes a new feed (stoker's, or any loader with `state_dict` and `load_state_dict`) each time, as a new process
-    would. It is called with `rank` and `world_size` if it takes them. Batches are compared bit for bit.
+    Batches are compared bit for bit. With several `worlds`, each is also resumed by every other: the samples must then follow
+    one another as if nothing had happened. Last, a feed that is stopped and resumed before every batch, twice each time, must
+    give the same batches too.
 
-    `cuts` are the numbers of batches after which it is stopped, counted over all `epochs`; by default every one. With several
-    `worlds`, each is also resumed by every other: the samples must then follow one another as if nothing had happened
-    (`samples` tells which samples a batch has, as in `assert_exactly_once`). Last, a feed that is stopped and resumed before
-    every single batch, twice each time, must give the same batches too.
+    Args:
+        make_feed: Makes a new feed (of stoker, or any loader with `state_dict` and `load_state_dict`) each time, as a new
+            process would. It is called with `rank` and `world_size` if it takes them.
+        cuts: Numbers of batches after which to stop, counted over all epochs; by default every one.
+        worlds: Numbers of ranks to test.
+        epochs: Epochs to read.
+        samples: As in `assert_exactly_once`.
+
+    Raises:
+        AssertionError: A resumed feed gives another batch.
+        OptionError: The feed has no state, no batches, or a cut is outside the run.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> from functools import partial
+        >>> store = stoker.Store.from_arrays(x=[np.arange(6.0)])
+        >>> make = partial(stoker.Feed, store, stoker.Segments(1), batch_size=2, order=stoker.Shuffle())
+        >>> stoker.testing.assert_resumes_exactly(make)
     """
     for world in worlds:
         whole = _record(make_feed, world, epochs, samples, tells=len(set(worlds)) > 1)
@@ -506,7 +238,7 @@ def _save(feeds: list[Any], when: str) -> _State:
 
 
 def _resume(make_feed: MakeFeed, world: int, state: _State, *, same: bool) -> list[Any]:
-    """New feeds that go on from a state; on another number of ranks all take that of the first."""
+    """New feeds that continue from a state; on another number of ranks all take that of the first."""
     feeds = make_ranks(make_feed, world)
     for rank, feed in enumerate(feeds):
         feed.load_state_dict(copy.deepcopy(state.ranks[rank if same else 0]))
@@ -529,7 +261,7 @@ def _compare_batches(feeds: list[Any], whole: _Whole, cut: int, how: str) -> Non
         left, found = whole.left_of_epoch(done), 0
         for step in _next_pass(feeds):
             if found == left:
-                fail(f"{how}, the epoch goes on after the {left} batches that were left of it")
+                fail(f"{how}, the epoch continues after the {left} batches that were left of it")
             _compare_step(step.batches, whole, done + found, how)
             found += 1
         if found < left:
@@ -584,7 +316,7 @@ def _compare_chain(make_feed: MakeFeed, whole: _Whole) -> None:
             fail(f"{how}, the feed ends after {number} batches; expected {len(whole.steps)}")
         _compare_step(batches, whole, number, how)
         state = _save(feeds, "of a resumed run")
-        del passes  # kept up to here, as whoever trains holds on to the pass while saving
+        del passes  # kept up to here: a training loop holds the pass while saving
         close(feeds)
 
 
@@ -595,3 +327,309 @@ def _first_batches(feeds: list[Any]) -> tuple[list[Iterator[Any]], list[Any]]:
         if len(batches) == len(feeds):
             return passes, batches
     return [], []
+
+
+# No future: what is computed for a step does not change when later steps do.
+#
+# Features, scalers and models that look ahead score well until they are used. To find them, change what comes after a step and
+# compare, bit for bit, what was computed up to it.
+
+_NUM_CUTS = 5
+
+
+def assert_no_future(
+    function: Callable[[Any], Any],
+    bars: Any,
+    *,
+    at: Iterable[int] | None = None,
+    horizon: int = 0,
+    first: int = 0,
+    keep: Iterable[str] = (),
+    seed: int = 0,
+) -> None:
+    """Assert that `function(bars)` gives the same bits up to step t, whatever the bars after t are.
+
+    The later bars are scaled, then permuted, then set to NaN. A function that no change affects is refused too, because it would
+    pass any test.
+
+    Args:
+        function: Returns arrays or tensors (or dicts, tuples and lists of them) with one row for each step from `first` on:
+            features, predictions or labels.
+        bars: An array with one row per step, or a mapping of such arrays.
+        at: The steps t; by default five over the whole length.
+        horizon: Steps that `function` may look ahead, as labels do.
+        first: The step of the first row that `function` returns.
+        keep: Names of arrays that are not changed, such as times.
+        seed: Of the changes.
+
+    Raises:
+        AssertionError: A row depends on later bars, or the function is not deterministic.
+        OptionError: The shapes do not fit.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> stoker.testing.assert_no_future(np.cumsum, np.arange(20.0))
+        >>> stoker.testing.assert_no_future(lambda bars: bars - bars.mean(), np.arange(20.0))
+        Traceback (most recent call last):
+        AssertionError: batch looks into the future: ...
+    """
+    columns = {"bars": np.asarray(bars)} if not isinstance(bars, Mapping) else {name: np.asarray(one) for name, one in bars.items()}
+    lengths = {len(one) if one.ndim else 0 for one in columns.values()}
+    if len(lengths) != 1 or max(lengths) < 2:
+        raise OptionError(f"bars have {sorted(lengths)} steps; expected arrays of one length from 2, with one row per step.")
+    (size,) = lengths
+    kept = set(keep)
+    if not kept < set(columns):
+        raise OptionError(
+            f"keep is {sorted(kept)}, but the bars are {sorted(columns)}; expected some of them, and others to change."
+        )
+    cuts = np.unique(np.linspace(horizon, size - 2, _NUM_CUTS).astype(int)).tolist() if at is None else sorted(set(at))
+    if not cuts or not all(0 <= cut < size - 1 for cut in cuts):
+        raise OptionError(f"at has {cuts}; expected steps from 0 to {size - 2:,}, so that some come after each.")
+
+    def run(given: Mapping[str, Array]) -> Content:
+        copies = {name: one.copy() for name, one in given.items()}  # a function may write into what it is given
+        return content_of(function(copies if isinstance(bars, Mapping) else copies["bars"]))
+
+    whole = run(columns)
+    for name, entry in whole.items():
+        if not entry.shape or entry.shape[0] != size - first:
+            raise OptionError(
+                f"{name} has the shape {list(entry.shape)}; expected {size - first:,} rows, one for each step from {first:,} on."
+            )
+    if run(columns) != whole:
+        fail("the function gives different values for the same bars, so nothing can be compared. Seed it")
+    rng = np.random.default_rng(seed)
+    reacted = False
+    for cut in cuts:
+        for how, change in _CHANGES.items():
+            changed = {name: one if name in kept else _after(one, cut, change, rng) for name, one in columns.items()}
+            found = run(changed)
+            reacted |= found != whole
+            _compare(found, whole, first, cut, cut - horizon, how)
+    if not reacted:
+        fail("the function gives the same values whatever the bars are: it looks at nothing that was changed")
+
+
+def _compare(found: Content, whole: Content, first: int, cut: int, last: int, how: str) -> None:
+    for name, entry in whole.items():
+        rows = found[name].rows if name in found else []
+        for row in range(max(0, last - first + 1)):
+            if row >= len(rows) or rows[row] != entry.rows[row]:
+                fail(
+                    f"{name} looks into the future: its row of step {row + first:,} changes when only the bars after step {cut:,} "
+                    f"are {how}. What is known at a step may depend on bars up to it"
+                )
+
+
+def _after(values: Array, cut: int, change: Callable[[Array, np.random.Generator], Array], rng: np.random.Generator) -> Array:
+    changed = values.copy()
+    changed[cut + 1 :] = change(values[cut + 1 :], rng)
+    return changed
+
+
+def _scale(later: Array, rng: np.random.Generator) -> Array:
+    if later.dtype.kind == "b":
+        return ~later
+    factors = np.exp(rng.normal(size=later.shape))
+    scaled: Array = (later * factors + (0 if later.dtype.kind == "f" else 1)).astype(later.dtype)
+    return scaled
+
+
+def _mix(later: Array, rng: np.random.Generator) -> Array:
+    return rng.permutation(later)
+
+
+def _lose(later: Array, rng: np.random.Generator) -> Array:
+    return np.full_like(later, np.nan) if later.dtype.kind == "f" else np.zeros_like(later)
+
+
+_CHANGES: dict[str, Callable[[Array, np.random.Generator], Array]] = {"scaled": _scale, "permuted": _mix, "set to NaN": _lose}
+
+
+# Ranks: the feeds of all ranks of a training run, made as new processes would make them, and their batches step by step.
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A sample, and where it was seen."""
+
+    sample: Hashable
+    place: str
+
+    def __str__(self) -> str:
+        return f"sample {self.sample:,}" if isinstance(self.sample, int) else f"the sample of {self.place}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the ranks get at one step."""
+
+    epoch: int
+    number: int
+    batches: list[Any]
+
+    def seen(self, tell: TellSamples | None) -> Iterator[Seen]:
+        """The samples of all ranks, one rank after the other."""
+        for rank, batch in enumerate(self.batches):
+            where = f"batch {self.number} of epoch {self.epoch}" + (f" on rank {rank}" if len(self.batches) > 1 else "")
+            for row, sample in enumerate(samples_of(batch, tell)):
+                yield Seen(sample, f"row {row} of {where}")
+
+
+def make_ranks(make_feed: MakeFeed, world: int) -> list[Any]:
+    """A new feed for each rank."""
+    if world < 1:
+        raise OptionError(f"worlds has {world}; expected numbers of ranks from 1.")
+    try:
+        parameters = dict(inspect.signature(make_feed).parameters)
+    except (TypeError, ValueError):  # some callables hide what they take
+        parameters = {}
+    takes_any = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    if takes_any or {"rank", "world_size"} <= parameters.keys():
+        return [make_feed(rank=rank, world_size=world) for rank in range(world)]
+    if world != 1:
+        raise OptionError(f"make_feed takes no rank and world_size, so it cannot be tested on {world} ranks. Give worlds=(1,).")
+    return [make_feed()]
+
+
+def walk(feeds: list[Any], epoch: int) -> Iterator[Step]:
+    """One pass of all ranks, step by step."""
+    absent = object()
+    for number, batches in enumerate(itertools.zip_longest(*feeds, fillvalue=absent)):
+        ended = [rank for rank, batch in enumerate(batches) if batch is absent]
+        if ended:
+            going = next(rank for rank in range(len(feeds)) if rank not in ended)
+            fail(
+                f"in epoch {epoch}, rank {ended[0]} of {len(feeds)} ended after {number} batches, but rank {going} continues: "
+                f"it would wait for the other for ever"
+            )
+        yield Step(epoch, number, list(batches))
+
+
+def close(feeds: list[Any]) -> None:
+    """Close the feeds that can be closed."""
+    for feed in feeds:
+        if callable(getattr(feed, "close", None)):
+            feed.close()
+
+
+def readable_ranks(world: int) -> str:
+    """For a message."""
+    return "1 rank" if world == 1 else f"{world} ranks"
+
+
+def fail(message: str) -> NoReturn:
+    """Raise AssertionError."""
+    raise AssertionError(f"{message}.")
+
+
+# Content: what is in a batch, bit for bit, whatever it is made of; and which samples a batch has.
+
+SAMPLE, VALID = "sample", "valid"
+"""The entries of a batch of stoker that number its samples, and that say which rows are samples at all."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor, array or value of a batch."""
+
+    kind: str
+    shape: tuple[int, ...]
+    rows: list[bytes]
+    """One for each place along the first axis; a single one where there is no axis."""
+
+
+Content = dict[str, Entry]
+
+
+def content_of(batch: Any) -> Content:
+    """All entries of a batch, by name."""
+    content: Content = {}
+    _collect(batch, "", content)
+    return content
+
+
+def difference(found: Content, expected: Content) -> str | None:
+    """Where two contents differ first, in words; None where they are equal."""
+    if found.keys() != expected.keys():
+        return f"has the entries {_names(found)}; expected {_names(expected)}"
+    for name, entry in expected.items():
+        other = found[name]
+        if (other.kind, other.shape) != (entry.kind, entry.shape):
+            return f"has {name} as {other.kind}{list(other.shape)}; expected {entry.kind}{list(entry.shape)}"
+        for row, (one, two) in enumerate(zip(other.rows, entry.rows, strict=True)):
+            if one != two:
+                return f"differs in {name}" + (f", row {row:,}" if entry.shape else "")
+    return None
+
+
+def samples_of(batch: Any, tell: TellSamples | None) -> list[Hashable]:
+    """The samples of a batch: as `tell` says, by the numbers that stoker gives them, or by what is in each row.
+
+    Zeros at the end of a row do not count: they may be padding, which differs from batch to batch.
+    """
+    if tell is not None:
+        return list(tell(batch))
+    content = content_of(batch)
+    num_rows = _num_rows(content)
+    valid = content.pop(VALID, None)
+    kept = [row for row in range(num_rows) if valid is None or valid.rows[row] != b"\0"]
+    if SAMPLE in content:
+        return [int.from_bytes(content[SAMPLE].rows[row], sys.byteorder, signed=True) for row in kept]
+    return [tuple(entry.rows[row].rstrip(b"\0") for entry in content.values()) for row in kept]
+
+
+def _num_rows(content: Content) -> int:
+    lengths = {name: entry.shape[0] for name, entry in content.items() if entry.shape}
+    if not lengths or len(lengths) < len(content) or len(set(lengths.values())) > 1:
+        if SAMPLE in lengths:
+            return lengths[SAMPLE]
+        shapes = ", ".join(f"{name} {list(entry.shape)}" for name, entry in content.items()) or "nothing"
+        raise OptionError(
+            f"the samples of a batch are unknown, because its entries have no common first axis: {shapes}. "
+            f"Give samples=, a function from a batch to one value per sample (a feed of stoker: return_index=True)."
+        )
+    return next(iter(lengths.values()))
+
+
+def _names(content: Content) -> str:
+    return ", ".join(content) or "(none)"
+
+
+def _collect(value: Any, name: str, content: Content) -> None:
+    entries = None if isinstance(value, list | tuple) and _is_list_of_values(value) else entries_of(value)
+    if entries is None:
+        content[name or "batch"] = _entry(value, name or "batch")
+        return
+    for key, part in entries:
+        _collect(part, f"{name}.{key}" if name else str(key), content)
+
+
+def _is_list_of_values(value: Sequence[Any]) -> bool:
+    return len(value) > 0 and all(part is None or isinstance(part, str | bytes | int | float | complex) for part in value)
+
+
+def _entry(value: Any, name: str) -> Entry:
+    torch = sys.modules.get("torch")  # without torch there is no tensor, and nothing to import it for
+    if torch is not None and isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        data = flat.view(torch.uint8).numpy().tobytes() if len(flat) else b""
+        return _of_bytes(str(value.dtype).removeprefix("torch."), tuple(value.shape), data)
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            return Entry("object", (len(array),), [repr(one).encode() for one in array])
+        return _of_bytes(str(array.dtype), array.shape, array.tobytes())
+    if isinstance(value, list | tuple):
+        return Entry("list", (len(value),), [repr(one).encode() for one in value])
+    if value is None or isinstance(value, str | bytes | int | float | complex):
+        return Entry(type(value).__name__, (), [repr(value).encode()])
+    raise OptionError(f"a batch has {name} of type {type(value).__name__}; expected tensors, arrays, values, or dicts and lists.")
+
+
+def _of_bytes(kind: str, shape: tuple[int, ...], data: bytes) -> Entry:
+    if not shape:
+        return Entry(kind, shape, [data])
+    size = len(data) // shape[0] if shape[0] else 0
+    return Entry(kind, shape, [data[row * size : (row + 1) * size] for row in range(shape[0])])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
-from stoker.auditing.check import Audit
+from stoker.auditing.audit import AuditReport
 from stoker.auditing.findings import Finding
 
 NUM = 400
@@ -18,11 +18,11 @@ DATA = TensorDataset(X, Y)
 ALL = ("seen twice", "never seen", "mixed rows", "foreign rows", "order", "same order", "reused memory")
 
 
-def of(audit: Audit, kind: str) -> Finding:
+def of(audit: AuditReport, kind: str) -> Finding:
     return next(check for check in audit.checks if check.kind == kind)
 
 
-def passed(audit: Audit) -> set[str]:
+def passed(audit: AuditReport) -> set[str]:
     return {check.kind for check in audit.checks if check.severity == "passed"}
 
 

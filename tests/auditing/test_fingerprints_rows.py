@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.auditing.samples import NUM, batches_of, of
 
-from stoker.auditing.check import audit
+from stoker.auditing.audit import audit
 
 
 class Point(NamedTuple):

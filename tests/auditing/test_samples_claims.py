@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from stoker import BlockShuffle, ByLength, Feed, Sequences, Sequential, Shuffle, Store, Weighted, Windows
-from stoker.auditing.check import audit
+from stoker.auditing.audit import audit
 
 
 def test_what_a_sampler_says_is_believed() -> None:
@@ -87,12 +87,12 @@ def test_a_feed_that_encodes_is_clean_whether_or_not_its_last_batch_is_masked() 
     def double(arrays: Any) -> Any:
         return {"code": arrays["close"] * 2}
 
-    for last in ("short", "mask"):
-        assert audit(Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), encode=double, last=last), epochs=2).ok
+    for last in ("short", "pad"):
+        assert audit(Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), transform=double, last_batch=last), epochs=2).ok
 
 
 def test_rows_that_lose_their_mask_are_found() -> None:
-    feed = Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), last="mask")
+    feed = Feed(STORE, Windows(8), batch_size=32, order=Shuffle(0), last_batch="pad")
 
     class Careless:
         dataset = feed.dataset

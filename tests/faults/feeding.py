@@ -29,7 +29,7 @@ def samples(batch: dict[str, Any]) -> list[int]:
 
 def make_feed(threads: int, *, windows: bool = False, **options: Any) -> Feed:
     """40 samples in 10 batches; or windows, in 40 batches that may be gathered several at a time."""
-    given = {"batch_size": 1 if windows else 4, "order": Shuffle(), "numbers": True, **options}
+    given = {"batch_size": 1 if windows else 4, "order": Shuffle(), "return_index": True, **options}
     return Feed(small_store(), Windows(8) if windows else Sequences(8), threads=threads, **given)
 
 
@@ -110,7 +110,7 @@ def wait_for_ctrl_c(threads: int) -> dict[str, Any]:
     expected = [samples(batch) for batch in make_feed(0)]
     third = expected[2][0]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    batches = iter(make_feed(threads, encode=encode))
+    batches = iter(make_feed(threads, transform=encode))
     found = [samples(next(batches)), samples(next(batches))]
     interrupted = False
     try:
@@ -152,7 +152,7 @@ def close_while_encoding(delay: float) -> int:
         time.sleep(delay)
         return dict(batch)
 
-    feed = make_feed(2, encode=encode)
+    feed = make_feed(2, transform=encode)
     batches = iter(feed)
     for _ in range(2):
         begun.acquire(timeout=30)

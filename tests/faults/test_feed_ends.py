@@ -168,7 +168,7 @@ def encode(batch):
         threading.Event().wait()
     time.sleep(0.02)
     return dict(batch)
-feed = feeding.make_feed(threads, encode=None if how == "quick" else encode)
+feed = feeding.make_feed(threads, transform=None if how == "quick" else encode)
 batches = iter(feed)
 if how != "stuck":
     next(batches)

@@ -63,7 +63,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_an_error_at_any_batch(k: int, depth: int, threads: int, store: Store) -> None:
     error = Boom("no")
     encode = Encoder(4 * k, error)
-    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, depth=depth, encode=encode, numbers=True)
+    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, prefetch=depth, transform=encode, return_index=True)
     seen: list[list[int]] = []
     with pytest.raises(Boom) as caught:
         seen.extend(batch["sample"].tolist() for batch in feed)
@@ -91,7 +91,7 @@ def check_goes_on(feed: Feed, encode: Encoder, k: int) -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()], ids=repr)
 def test_errors_that_are_no_exceptions(error: BaseException, threads: int, store: Store) -> None:
-    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, encode=Encoder(8, error), numbers=True)
+    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, transform=Encoder(8, error), return_index=True)
     with pytest.raises(type(error)) as caught:
         list(feed)
     assert caught.value is error
@@ -99,7 +99,7 @@ def test_errors_that_are_no_exceptions(error: BaseException, threads: int, store
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, store: Store) -> None:
-    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, encode=Encoder(8, StopIteration()), numbers=True)
+    feed = Feed(store, Sequences(8), batch_size=4, threads=threads, transform=Encoder(8, StopIteration()), return_index=True)
     with pytest.raises(FeedError, match=r"making a batch raised StopIteration\(\), which means the end of an iterator") as caught:
         list(feed)
     assert "while making batch 2 of this pass" in caught.value.__notes__[0]
@@ -108,7 +108,7 @@ def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, sto
 @pytest.mark.parametrize(
     ("encode", "error", "message"),
     [
-        (lambda batch: list(batch), FeedError, "encode returned list; expected a dict of arrays."),
+        (lambda batch: list(batch), FeedError, "transform returned list; expected a dict of arrays."),
         (lambda batch: {"x": object()}, RuntimeError, "object"),
         (lambda batch: {"x": batch["y"]}, KeyError, "'y'"),
         (lambda batch: batch["x"].append(1), AttributeError, "append"),
@@ -116,7 +116,7 @@ def test_a_stop_iteration_of_an_encoder_does_not_end_the_epoch(threads: int, sto
 )
 def test_a_wrong_encoder_is_noted(encode: Any, error: type[Exception], message: str, store: Store) -> None:
     with pytest.raises(error, match=message) as caught:
-        next(iter(Feed(store, Sequences(8), batch_size=4, encode=encode)))
+        next(iter(Feed(store, Sequences(8), batch_size=4, transform=encode)))
     assert "while making batch 0 of this pass over epoch 0: samples 0, 1, 2, 3 of series" in caught.value.__notes__[0]
 
 
@@ -180,14 +180,14 @@ def test_a_damaged_store_is_named_where_it_is_damaged(residency: str, threads: i
 
 def test_a_note_is_short_however_large_the_batch(store: Store) -> None:
     with pytest.raises(Boom) as caught:
-        next(iter(Feed(store, Windows(1), batch_size=100, encode=Encoder(0, Boom("no")), numbers=True)))
+        next(iter(Feed(store, Windows(1), batch_size=100, transform=Encoder(0, Boom("no")), return_index=True)))
     assert "samples 0, 1, 2, 3, … of series 0, 0, 0, 0, … in" in caught.value.__notes__[0]
 
 
 def test_columns_of_several_files_are_all_named(tmp_path: Path) -> None:
     store = write_store(every_number(), tmp_path / "s")
-    make = partial(Feed, store, Sequences(8), batch_size=2, columns=["xf4", "xi8"], numbers=True)
+    make = partial(Feed, store, Sequences(8), batch_size=2, columns=["xf4", "xi8"], return_index=True)
     with pytest.raises(Boom) as caught:
-        next(iter(make(encode=Encoder(0, Boom("no")))))
+        next(iter(make(transform=Encoder(0, Boom("no")))))
     assert all(Path(name).exists() for name in make().shards())
     assert ", ".join(make().shards()) in caught.value.__notes__[0]

@@ -101,7 +101,7 @@ def test_series_beyond_the_reach_of_32_bits(keep: str, residency: str, vast: Sto
 @pytest.mark.parametrize(("length", "stride"), [(3, 1), (4, 2**20 + 1)])
 def test_windows_beyond_the_reach_of_32_bits(length: int, stride: int, residency: str, vast: Store) -> None:
     feed = Feed(
-        vast, Windows(length, stride=stride, tail="drop"), batch_size=64, residency=residency, order=Shuffle(), numbers=True
+        vast, Windows(length, stride=stride, tail="drop"), batch_size=64, residency=residency, order=Shuffle(), return_index=True
     )
     counts = [max(0, (stop - start - length) // stride + 1) for start, stop in itertools.pairwise(BOUNDS)]
     assert feed.num_samples == sum(counts)

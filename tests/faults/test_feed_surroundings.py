@@ -59,7 +59,7 @@ def contents(**options: Any) -> list[Content]:
         for residency in ("host", "device"):
             feed = Feed(every_number(), view, batch_size=4, order=Shuffle(), residency=residency, normalize="zero", **options)
             made += [content_of(batch) for batch in feed]
-    encoded = Feed(every_number(), Windows(4), batch_size=4, encode=lambda batch: {"x": batch["xf4"], "y": batch["xf8"].mean(1)})
+    encoded = Feed(every_number(), Windows(4), batch_size=4, transform=lambda batch: {"x": batch["xf4"], "y": batch["xf8"].mean(1)})
     return made + [content_of(batch) for batch in encoded]
 
 
@@ -93,7 +93,7 @@ def test_seeds_and_defaults_change_nothing(threads: int) -> None:
     [
         {"threads": 0},
         {"threads": 3},
-        {"threads": 2, "encode": lambda batch: {"x": batch["x"] * 2}},
+        {"threads": 2, "transform": lambda batch: {"x": batch["x"] * 2}},
         {"threads": 1, "residency": "device"},
         {"threads": 0, "order": BlockShuffle(block=2, window=8)},
     ],

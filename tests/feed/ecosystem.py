@@ -22,7 +22,7 @@ def ragged() -> stoker.Store:
 
 def window_feed(**options: Any) -> stoker.Feed:
     """Windows of `ragged`, some of them padded, with their numbers as `sample`."""
-    given = {"batch_size": 4, "numbers": True, **options}
+    given = {"batch_size": 4, "return_index": True, **options}
     return stoker.Feed(ragged(), stoker.Windows(4, stride=2, horizon=1), **given)
 
 

@@ -104,7 +104,7 @@ def double(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_samples_are_encoded_as_batches_of_the_feed_are() -> None:
-    feed = window_feed(encode=double, last="short")
+    feed = window_feed(transform=double, last_batch="short")
     dataset = feed.as_dataset()
     assert_same(dataset[:4], next(iter(feed)))
     assert_same(dataset[3], {"doubled": window_feed().as_dataset()[3]["x"] * 2})
@@ -112,15 +112,15 @@ def test_samples_are_encoded_as_batches_of_the_feed_are() -> None:
 
 @pytest.mark.parametrize("value", [0.0, np.zeros(7)])
 def test_an_encoder_that_has_no_row_for_each_sample_is_refused(value: Any) -> None:
-    dataset = window_feed(encode=lambda arrays: {"mean": value}).as_dataset()
+    dataset = window_feed(transform=lambda arrays: {"mean": value}).as_dataset()
     with pytest.raises(
-        stoker.errors.FeedError, match=r"^encode returned 'mean' of shape \[7?\] for 3 samples; a dataset needs one row"
+        stoker.errors.FeedError, match=r"^transform returned 'mean' of shape \[7?\] for 3 samples; a dataset needs one row"
     ):
         dataset[:3]
 
 
 def test_an_error_says_which_series_it_met() -> None:
-    dataset = window_feed(encode=lambda arrays: {"x": arrays["missing"]}).as_dataset()
+    dataset = window_feed(transform=lambda arrays: {"x": arrays["missing"]}).as_dataset()
     with pytest.raises(KeyError, match="missing") as caught:
         dataset[[0, 3, 4]]
     assert caught.value.__notes__ == ["while gathering 3 samples of series 0, 1, 2 in <memory>"]
@@ -151,12 +151,12 @@ def test_a_dataset_on_disk_travels_as_its_path(folder: Path) -> None:
 def test_a_dataset_whose_store_was_packed_anew_is_refused(folder: Path) -> None:
     message = pickle.dumps(stoker.Feed(stoker.open(folder), stoker.Windows(8), batch_size=4, columns=["x"]).as_dataset())
     stoker.pack({"series": np.arange(3), "x": np.arange(3.0)}, folder, series="series", replace=True)
-    with pytest.raises(stoker.errors.FeedError, match=r"numbers\.stoker was packed anew since the feed was made from it"):
+    with pytest.raises(stoker.errors.FeedError, match=r"numbers\.stoker was packed again since the feed was made from it"):
         pickle.loads(message)
 
 
 def test_a_dataset_in_memory_travels_by_value() -> None:
-    dataset = window_feed(encode=double).as_dataset()
+    dataset = window_feed(transform=double).as_dataset()
     assert_same(pickle.loads(pickle.dumps(dataset))[:], dataset[:])
 
 

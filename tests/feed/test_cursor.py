@@ -11,6 +11,7 @@ import pytest
 from stoker import BlockShuffle, ByLength, Feed, Segments, Sequences, Shuffle, Store, Weighted, Windows
 from stoker.errors import FeedError, OptionError
 from stoker.feed.cursor import Cursor, check_state
+from stoker.split import chronological
 
 STATE = {"seed": 7, "epoch": 3, "position": 40, "samples": 100, "feed": "0123abcd"}
 
@@ -31,18 +32,18 @@ def test_a_state_becomes_seed_cursor_and_choices() -> None:
     [
         ({"seed": None}, "the state of a feed lacks seed; found epoch, position, samples, feed."),
         (dict.fromkeys(STATE), "the state of a feed lacks seed, epoch, position, samples, feed; found nothing."),
-        ({"epoch": -1}, "the state of a feed has epoch -1; expected a whole number from 0."),
-        ({"position": 1.5}, r"the state of a feed has position 1.5; expected a whole number from 0."),
-        ({"seed": "7"}, "the state of a feed has seed '7'; expected a whole number from 0."),
-        ({"epoch": True}, "the state of a feed has epoch True; expected a whole number from 0."),
+        ({"epoch": -1}, "the state of a feed has epoch -1; expected an integer from 0."),
+        ({"position": 1.5}, r"the state of a feed has position 1.5; expected an integer from 0."),
+        ({"seed": "7"}, "the state of a feed has seed '7'; expected an integer from 0."),
+        ({"epoch": True}, "the state of a feed has epoch True; expected an integer from 0."),
         ({"epoch": 2**63}, r"the state of a feed has epoch 9,223,372,036,854,775,808; expected at most 2\*\*63 - 1."),
-        ({"block": "x"}, "the state of a feed has block 'x'; expected a whole number from 0."),
-        ({"samples": 99}, "the state was saved with 99 samples an epoch, but this feed has 100: other data, another view"),
+        ({"block": "x"}, "the state of a feed has block 'x'; expected an integer from 0."),
+        ({"samples": 99}, "the state was saved with 99 samples per epoch, but this feed has 100: other data, another view"),
         ({"feed": "ffff0000"}, r"other data, another view or another kind of order \(it says ffff0000, this feed is 0123abcd\)"),
         ({"position": 101}, "the state is at position 101 of 100; expected at most that."),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_invalid_states_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(FeedError, match=message):
         check(**changes)
 
@@ -75,8 +76,8 @@ def test_a_state_of_something_else_is_refused(saved: dict[str, Any], resumed: di
 
 
 def test_a_state_brings_its_seed() -> None:
-    saved = feed(order=Shuffle(5), numbers=True)
-    resumed = feed(order=Shuffle(6), numbers=True)
+    saved = feed(order=Shuffle(5), return_index=True)
+    resumed = feed(order=Shuffle(6), return_index=True)
     resumed.load_state_dict(saved.state_dict())
     assert next(iter(resumed))["sample"].equal(next(iter(saved))["sample"])
 
@@ -86,7 +87,7 @@ def test_a_state_brings_what_its_order_chose_for_another_batch_size(order: Any) 
     """Also the second time: what was taken from one state does not bind against the next."""
     given: dict[str, Any] = {"view": Sequences(20), "lengths": (3, 9, 1, 20, 4, 7, 8), "order": order}
     saved = {size: feed(batch_size=size, **given) for size in (2, 3)}
-    resumed = feed(batch_size=5, numbers=True, last="short", **given)
+    resumed = feed(batch_size=5, return_index=True, last_batch="short", **given)
     for size in (2, 3, 2):
         resumed.load_state_dict(saved[size].state_dict())
         expected = saved[size].plan.numbers(0, 0, 7).tolist()
@@ -105,3 +106,34 @@ def test_a_state_is_a_few_plain_numbers() -> None:
     assert json.loads(json.dumps(state)) == state
     large = {**state, "epoch": 999, "position": 1_234_567_890, "samples": 9_876_543_210, "block": 4096, "window": 12_345_678}
     assert len("".join(json.dumps(value) for value in large.values())) <= 64
+
+
+def test_a_state_saved_under_the_earlier_option_names_loads() -> None:
+    """Written by the version with `part=`, `last="mask"`, `numbers=` and `encode=`; the identity is compared by `Trainer.fit`."""
+    store = Store.from_arrays(x=[np.arange(80.0), np.arange(60.0)])
+    view = Windows(8, horizon=1)
+    made = Feed(
+        store,
+        view,
+        subset=chronological(store, view).train,
+        batch_size=4,
+        order=Shuffle(0),
+        last_batch="pad",
+        return_index=True,
+        transform=dict,
+    )
+    made.load_state_dict({"seed": 7, "epoch": 0, "position": 8, "samples": 82, "feed": "c154eb27"})
+    assert next(iter(made))["sample"].tolist() == [22, 57, 66, 17]
+    assert made.identity() == {
+        "store": "9d963ba877e8f13df5a607a309b09f51",
+        "view": view,
+        "part": "9a06ced5bb4a2ecc",
+        "order": Shuffle(0),
+        "batch_size": 4,
+        "last": "mask",
+        "columns": {"x": "float64"},
+        "normalize": None,
+        "encode": dict,
+        "numbers": True,
+        "masks": None,
+    }

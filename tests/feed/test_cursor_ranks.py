@@ -62,15 +62,15 @@ def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     [
         (0, None, "rank is 0 and world_size None; give both, or none to read RANK and WORLD_SIZE."),
         (None, 2, "rank is None and world_size 2; give both"),
-        (2, 2, "rank 2 of 2 cannot be; expected a rank from 0 below the number of ranks."),
-        (-1, 2, "rank -1 of 2 cannot be"),
-        (0, 0, "rank 0 of 0 cannot be"),
-        (0.5, 2, r"rank 0.5 of 2 cannot be"),
-        ("0", "2", r"rank '0' of '2' cannot be"),
-        (False, True, "rank False of True cannot be"),
+        (2, 2, "rank 2 of 2 is invalid; expected 0 <= rank < world_size."),
+        (-1, 2, "rank -1 of 2 is invalid"),
+        (0, 0, "rank 0 of 0 is invalid"),
+        (0.5, 2, r"rank 0.5 of 2 is invalid"),
+        ("0", "2", r"rank '0' of '2' is invalid"),
+        (False, True, "rank False of True is invalid"),
     ],
 )
-def test_ranks_that_cannot_be_are_refused(rank: Any, world_size: Any, message: str) -> None:
+def test_invalid_ranks_are_refused(rank: Any, world_size: Any, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         Ranks.find(rank, world_size)
 
@@ -79,12 +79,12 @@ def test_ranks_that_cannot_be_are_refused(rank: Any, world_size: Any, message: s
 def test_an_environment_that_cannot_be_is_refused(rank: str, world_size: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", world_size)
-    with pytest.raises(OptionError, match=r"the environment variable (RANK|WORLD_SIZE) is '.*'; expected a whole number."):
+    with pytest.raises(OptionError, match=r"the environment variable (RANK|WORLD_SIZE) is '.*'; expected an integer."):
         Ranks.find(None, None)
 
 
 def test_a_rank_without_its_number_of_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(OptionError, match="rank 1 of 1 cannot be"):
+    with pytest.raises(OptionError, match="rank 1 of 1 is invalid"):
         Ranks.find(None, None)

@@ -54,7 +54,7 @@ def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_batches_are_those_of_the_cpu(view: Any, residency: str, normalize: Any) -> None:
     store = make_store()
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "numbers": True}
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "normalize": normalize, "return_index": True}
     there = stoker.Feed(store, view, device="cuda", residency=residency, **options)
     for a, b in zip(stoker.Feed(store, view, **options), there, strict=True):
         assert all(tensor.is_cuda for tensor in b.values())
@@ -73,7 +73,7 @@ def test_time_moe_batches_are_those_of_the_cpu(normalize: Any) -> None:
 @pytest.mark.parametrize("view", [*VIEWS[:4], stoker.Sequences(32, buckets=(32,))], ids=str)
 def test_captured_batches_are_those_of_the_cpu_epoch_after_epoch(view: Any) -> None:
     store = make_store()
-    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "numbers": True}
+    options: dict[str, Any] = {"batch_size": 32, "order": stoker.Shuffle(3), "return_index": True}
     captured = stoker.Feed(store, view, device="cuda", residency="device", **options).captured()
     feed = stoker.Feed(store, view, **options)
     for _ in range(3):

@@ -97,7 +97,7 @@ from tests.feed.ecosystem import window_feed
 from tests.feed.test_feed_accelerate import prepared_model, train
 
 accelerator = Accelerator(cpu=True)
-feed = window_feed(order=stoker.Shuffle(seed=2), last="mask", batch_size=4)
+feed = window_feed(order=stoker.Shuffle(seed=2), last_batch="pad", batch_size=4)
 assert (feed.ranks.rank, feed.ranks.world_size) == (accelerator.process_index, accelerator.num_processes) == (feed.ranks.rank, 2)
 model, optimizer = prepared_model(accelerator)
 fed, gathered = [], []
@@ -136,7 +136,7 @@ def test_two_ranks_share_one_order() -> None:
         assert rank.returncode == 0, errors
     first, second = (json.loads(output.splitlines()[-1]) for output, _ in outputs)
 
-    one_rank = window_feed(order=stoker.Shuffle(seed=2), last="short", batch_size=8, rank=0, world_size=1)
+    one_rank = window_feed(order=stoker.Shuffle(seed=2), last_batch="short", batch_size=8, rank=0, world_size=1)
     together = [mine + yours for mine, yours in zip(first["fed"], second["fed"], strict=True)]
     assert together == first["gathered"] == second["gathered"]
     assert [[number for number in step if number >= 0] for step in together] == numbers(one_rank)

@@ -16,16 +16,16 @@ def seen(batches: Iterator[dict[str, object]]) -> list[list[int]]:
 
 
 def test_it_has_what_a_loader_has() -> None:
-    feed = window_feed(last="drop")
+    feed = window_feed(last_batch="drop")
     assert (len(feed), feed.batch_size, feed.drop_last) == (4, 4, True)
-    assert not window_feed(last="mask").drop_last
+    assert not window_feed(last_batch="pad").drop_last
     assert_same(feed.dataset[:4], next(iter(feed)))
     assert len(feed.dataset) == feed.num_samples == 18
 
 
-@pytest.mark.parametrize("last", ["mask", "short", "drop"])
+@pytest.mark.parametrize("last", ["pad", "short", "drop"])
 def test_its_length_is_the_number_of_batches(last: str) -> None:
-    feed = window_feed(last=last)
+    feed = window_feed(last_batch=last)
     assert len(list(feed)) == len(feed) == (4 if last == "drop" else 5)
 
 

@@ -25,7 +25,7 @@ from stoker import Feed, Shuffle, Windows, open
 store, meeting, state, num_steps = sys.argv[1:]
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-feed = Feed(open(store), Windows(4, stride=2, horizon=1), batch_size=3, order=Shuffle(), dtype="float32", numbers=True, threads=1)
+feed = Feed(open(store), Windows(4, stride=2, horizon=1), batch_size=3, order=Shuffle(), dtype="float32", return_index=True, threads=1)
 feed.load_state_dict(json.loads(state))
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
@@ -60,7 +60,7 @@ def make_store(folder: Path) -> Store:
 
 
 def make_feed(store: Store, batch_size: int) -> Feed:
-    return Feed(store, Windows(4, stride=2, horizon=1), batch_size=batch_size, order=Shuffle(6), numbers=True)
+    return Feed(store, Windows(4, stride=2, horizon=1), batch_size=batch_size, order=Shuffle(6), return_index=True)
 
 
 def run_alone(feed: Feed, num_steps: int) -> list[int]:

@@ -63,7 +63,7 @@ def trainer(folder: Path | str, **options: Any) -> Any:
 
 
 def shuffled(**options: Any) -> stoker.Feed:
-    return window_feed(order=stoker.Shuffle(seed=4), last="short", **options)
+    return window_feed(order=stoker.Shuffle(seed=4), last_batch="short", **options)
 
 
 def epochs(feed: stoker.Feed, num: int) -> list[list[int]]:
@@ -72,7 +72,7 @@ def epochs(feed: stoker.Feed, num: int) -> list[list[int]]:
 
 def test_the_feed_is_a_loader_for_training_and_validation(tmp_path: Path) -> None:
     model = Tiny()
-    trainer(tmp_path).fit(model, train_dataloaders=shuffled(), val_dataloaders=window_feed(last="short"))
+    trainer(tmp_path).fit(model, train_dataloaders=shuffled(), val_dataloaders=window_feed(last_batch="short"))
     assert model.trained == epochs(shuffled(), 2)
     assert model.validated[0] == EPOCH[:2], "the sanity check"
     assert model.validated[1:] == [EPOCH, EPOCH], "each validation begins at the start"
@@ -83,7 +83,7 @@ def test_validation_and_test_of_a_shuffled_feed_see_every_sample(tmp_path: Path)
     trainer(tmp_path).fit(model, train_dataloaders=shuffled(), val_dataloaders=shuffled())
     for validated in model.validated[1:]:
         assert sorted(chain(*validated)) == list(range(18))
-    trainer(tmp_path).validate(model, dataloaders=window_feed(last="short"), verbose=False)
+    trainer(tmp_path).validate(model, dataloaders=window_feed(last_batch="short"), verbose=False)
     assert model.validated[-1] == EPOCH
 
 
@@ -142,7 +142,7 @@ def test_limited_epochs_are_resumed_with_the_next_one(tmp_path: Path, at: int, w
         keep = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1, **when)
         model, options = Tiny(), {"callbacks": [keep], "enable_checkpointing": True, "limit_train_batches": 2}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "a state was loaded that goes on with epoch")
+            warnings.filterwarnings("ignore", "a state was loaded that continues epoch")
             trainer(tmp_path, max_epochs=3, **options).fit(model, train_dataloaders=shuffled(), ckpt_path=path)
         trained.append(model.trained)
     assert trained[1] == trained[0][at:]
@@ -154,7 +154,7 @@ def test_a_checkpoint_at_the_end_of_an_epoch_is_resumed_with_the_next_one(tmp_pa
     for path in (None, tmp_path / "step=5.ckpt"):
         keep = lightning.callbacks.ModelCheckpoint(tmp_path, filename="{step}", save_top_k=-1)
         model, options = Tiny(), {"callbacks": [keep], "enable_checkpointing": True}
-        loaders = {"train_dataloaders": shuffled(), "val_dataloaders": window_feed(last="short")}
+        loaders = {"train_dataloaders": shuffled(), "val_dataloaders": window_feed(last_batch="short")}
         trainer(tmp_path, max_epochs=3, **options).fit(model, **loaders, ckpt_path=path)
         models.append(model)
     assert models[1].trained == models[0].trained[5:]
@@ -170,7 +170,7 @@ def test_a_state_loaded_by_hand_is_where_training_begins(tmp_path: Path) -> None
 
 def test_overfitting_takes_the_same_batches(tmp_path: Path) -> None:
     model = Tiny()
-    trainer(tmp_path, overfit_batches=2).fit(model, train_dataloaders=window_feed(last="short"))
+    trainer(tmp_path, overfit_batches=2).fit(model, train_dataloaders=window_feed(last_batch="short"))
     assert model.trained == [*EPOCH[:2], *EPOCH[:2]]
 
 

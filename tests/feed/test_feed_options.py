@@ -30,18 +30,18 @@ def make(**options: Any) -> Feed:
         ({"store": "prices.stoker"}, "store is 'prices.stoker'; expected what stoker.open"),
         ({"view": 48}, r"view is 48; expected Windows\(…\), Segments\(…\) or Sequences\(…\)."),
         ({"view": Windows}, "view is <class"),
-        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1."),
-        ({"batch_size": 2.0}, r"batch_size is 2.0; expected a whole number from 1."),
-        ({"batch_size": True}, "batch_size is True; expected a whole number from 1."),
-        ({"batch_size": "8"}, "batch_size is '8'; expected a whole number from 1."),
-        ({"threads": -1}, "threads is -1; expected a whole number from 0."),
-        ({"threads": 1.5}, r"threads is 1.5; expected a whole number from 0."),
-        ({"depth": 0}, "depth is 0; expected a whole number from 1."),
-        ({"last": "pad"}, "last is 'pad'; expected 'mask', 'short' or 'drop'."),
-        ({"last": None}, "last is None; expected 'mask', 'short' or 'drop'."),
+        ({"batch_size": 0}, "batch_size is 0; expected an integer from 1."),
+        ({"batch_size": 2.0}, r"batch_size is 2.0; expected an integer from 1."),
+        ({"batch_size": True}, "batch_size is True; expected an integer from 1."),
+        ({"batch_size": "8"}, "batch_size is '8'; expected an integer from 1."),
+        ({"threads": -1}, "threads is -1; expected an integer from 0."),
+        ({"threads": 1.5}, r"threads is 1.5; expected an integer from 0."),
+        ({"prefetch": 0}, "prefetch is 0; expected an integer from 1."),
+        ({"last_batch": "mask"}, "last_batch is 'mask'; expected 'pad', 'short' or 'drop'."),
+        ({"last_batch": None}, "last_batch is None; expected 'pad', 'short' or 'drop'."),
         ({"order": "shuffle"}, r"order is 'shuffle'; expected Sequential\(\), Shuffle\(…\), BlockShuffle\(…\) or another order."),
         ({"order": Shuffle}, "order is <class"),
-        ({"encode": "text"}, "encode is 'text'; expected a function from a dict of arrays to one."),
+        ({"transform": "text"}, "transform is 'text'; expected a function from a dict of arrays to one."),
         ({"device": "gpu"}, "device is 'gpu'; expected 'cpu', 'cuda' or 'cuda:N'"),
         ({"device": None}, "device is None; expected 'cpu', 'cuda' or 'cuda:N'"),
         ({"device": "meta"}, "device is 'meta'; expected 'cpu', 'cuda' or 'cuda:N'."),
@@ -52,9 +52,9 @@ def make(**options: Any) -> Feed:
         ({"normalize": "minmax"}, "normalize is 'minmax'; expected 'zero', 'max' or None."),
         ({"residency": "gpu"}, "residency is 'gpu'; expected 'device', 'host', 'stream' or 'auto'."),
         ({"residency": "stream"}, "residency='stream' reads from disk, but this store is in memory."),
-        ({"residency": "device", "encode": dict}, "residency='device' cannot be had, because batches are encoded by a function."),
+        ({"residency": "device", "transform": dict}, "residency='device' is not possible, because transform runs on the CPU."),
         ({"rank": 1}, "rank is 1 and world_size None; give both"),
-        ({"rank": 2, "world_size": 2}, "rank 2 of 2 cannot be"),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2 is invalid"),
         ({"view": Windows(99, tail="drop")}, r"<memory> has no sample of Windows\(99, .*3 of 3 series have no window"),
         ({"view": Segments(4, compat="time-moe")}, "compat='time-moe' feeds one column of single numbers, but found x, n, y."),
     ],
@@ -82,14 +82,14 @@ def test_columns_that_a_batch_would_hide_are_refused(name: str) -> None:
 def test_texts_are_no_tensors(tmp_path: Path) -> None:
     tiny = tiny_store(tmp_path / "s").open()
     assert "symbol" not in [column.name for column in Feed(tiny, Sequences(4), batch_size=1).columns]
-    with pytest.raises(OptionError, match=r"column 'symbol' of .* holds text, which is no tensor. Leave it out of columns=."):
+    with pytest.raises(OptionError, match=r"column 'symbol' of .* holds text, which cannot be a tensor. Leave it out of columns=."):
         Feed(tiny, Sequences(4), batch_size=1, columns=["symbol"])
 
 
 def test_arrays_cannot_hold_bfloat16(tmp_path: Path) -> None:
     tiny = tiny_store(tmp_path / "s").open()
-    with pytest.raises(OptionError, match=r"encode gets NumPy arrays, which cannot hold bfloat16. Leave brief out of columns=."):
-        Feed(tiny, Sequences(4), batch_size=1, encode=dict)
+    with pytest.raises(OptionError, match=r"transform gets NumPy arrays, which cannot hold bfloat16. Leave brief out of columns=."):
+        Feed(tiny, Sequences(4), batch_size=1, transform=dict)
 
 
 def test_a_store_without_series_has_no_sample() -> None:
@@ -100,7 +100,7 @@ def test_a_store_without_series_has_no_sample() -> None:
 
 @pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
 def test_an_epoch_is_a_whole_number(epoch: Any) -> None:
-    with pytest.raises(OptionError, match=r"epoch is .*; expected a whole number from 0."):
+    with pytest.raises(OptionError, match=r"epoch is .*; expected an integer from 0."):
         make().set_epoch(epoch)
 
 
@@ -115,13 +115,13 @@ def test_captured_batches_need_the_columns_on_the_device() -> None:
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    feed = make(batch_size=np.int64(2), threads=np.int32(0), depth=np.uint8(3), rank=np.int64(0), world_size=np.int64(1))
-    assert [type(value) for value in (feed.batch_size, feed.threads, feed.depth)] == [int] * 3
+    feed = make(batch_size=np.int64(2), threads=np.int32(0), prefetch=np.uint8(3), rank=np.int64(0), world_size=np.int64(1))
+    assert [type(value) for value in (feed.batch_size, feed.threads, feed.prefetch)] == [int] * 3
     assert feed.state_dict() == make().state_dict()
 
 
 def test_defaults_depend_on_what_is_fed() -> None:
     assert make().threads == 0
-    assert make(encode=dict).threads > 0
+    assert make(transform=dict).threads > 0
     assert make(residency="device").threads == 1
-    assert make(threads=5).depth >= 5
+    assert make(threads=5).prefetch >= 5

@@ -87,9 +87,9 @@ def test_only_what_is_delivered_counts(residency: str) -> None:
     view = Windows(8, stride=8, tail="drop")
     assert whole_epoch(store, view, dtype="float32", residency=residency)
     split = chronological(store, Windows(4), fractions=(0.5, 0.5))
-    assert whole_epoch(store, Windows(4), dtype="float32", residency=residency, part=split.parts["train"])
+    assert whole_epoch(store, Windows(4), dtype="float32", residency=residency, subset=split.subsets["train"])
     with pytest.raises(FeedError, match="at step 69 of series 2"):
-        whole_epoch(store, Windows(4), dtype="float32", residency=residency, part=[*split.parts.values()][-1])
+        whole_epoch(store, Windows(4), dtype="float32", residency=residency, subset=[*split.subsets.values()][-1])
 
 
 @pytest.mark.parametrize("residency", RESIDENCIES)

@@ -16,15 +16,17 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from stoker import Feed, Shuffle, Store, Windows
+from stoker._clock import Spans
 from stoker.errors import FeedError
-from stoker.feed.cursor import Batches, Cursor, Ranks, Steps
+from stoker.feed.cursor import Cursor, Ranks, Steps
+from stoker.feed.prefetch import FeedIterator
 
 NUM_THREADS = 8
 
 
 def make_feed(**options: Any) -> Feed:
     store = Store.from_arrays(x=[np.arange(400.0) + 1000 * i for i in range(4)])
-    return Feed(store, Windows(8), batch_size=5, order=Shuffle(1), numbers=True, last="short", **options)
+    return Feed(store, Windows(8), batch_size=5, order=Shuffle(1), return_index=True, last_batch="short", **options)
 
 
 @pytest.fixture
@@ -63,13 +65,25 @@ def test_threads_that_share_a_pass_see_each_sample_once(threads: int, residency:
 
 
 class Slow:
-    """A source that says how many are in it at once; with `meets` they wait for each other there."""
+    """A producer that counts how many threads are in it at once; with `meets` they wait for each other there."""
 
     def __init__(self, *, meets: bool) -> None:
         self.inside = self.most = self.given = 0
         self._meeting = threading.Barrier(NUM_THREADS) if meets else None
 
-    def __next__(self) -> dict[str, int]:
+    def start(self, steps: Steps, waits: Spans) -> Slow:
+        return self
+
+    def refuse_fork(self) -> None:
+        pass
+
+    def __next__(self) -> int:
+        return 0
+
+    def unpack(self, made: int) -> Iterator[int]:
+        return iter([made])
+
+    def receive(self, entry: int, in_flight: Any) -> dict[str, int]:
         self.inside += 1
         self.most = max(self.most, self.inside)
         if self._meeting is not None:
@@ -82,10 +96,10 @@ class Slow:
         pass
 
 
-def batches_of(source: Slow) -> Batches:
+def batches_of(source: Slow) -> FeedIterator:
     plan: Any = type("Plan", (), {"num_positions": NUM_THREADS})()
     steps = Steps(plan=plan, epoch=0, start=0, batch_size=1, ranks=Ranks(rank=0, world_size=1), drops_last=False)
-    return Batches(source, steps, Cursor())  # type: ignore[arg-type]
+    return FeedIterator(source, steps, Cursor(), Spans())  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("hasty")
@@ -111,7 +125,7 @@ def test_a_pass_that_is_closed_ends_for_all_threads() -> None:
         wait.wait(120)
         return batch
 
-    feed = make_feed(threads=1, encode=encode)
+    feed = make_feed(threads=1, transform=encode)
     batches = iter(feed)
     taken: list[Any] = []
     waiting = [threading.Thread(target=lambda: taken.extend(batches), daemon=True) for _ in range(3)]

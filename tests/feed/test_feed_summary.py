@@ -43,8 +43,8 @@ def test_a_summary_says_everything() -> None:
         ({"view": Windows(4), "dtype": "float16"}, "a", "batch x float16[4, 4], w float16[4, 4, 3], y int64[4]: 160 B"),
         ({"view": Windows(3, horizon=1), "columns": "x"}, "a", "batch x float32[4, 3], x_target [4, 1]: 64 B"),
         ({"view": Windows(4), "batch_size": 3}, "batches", "3 of 3"),
-        ({"view": Windows(4), "last": "drop"}, "batches", "2 of 4; the last 1 sample of an epoch is dropped"),
-        ({"view": Windows(4), "last": "short"}, "batches", "3 of 4; the last one has 1 sample, it is shorter"),
+        ({"view": Windows(4), "last_batch": "drop"}, "batches", "2 of 4; the last 1 sample of an epoch is dropped"),
+        ({"view": Windows(4), "last_batch": "short"}, "batches", "3 of 4; the last one has 1 sample, it is shorter"),
         (
             {"view": Windows(4), "rank": 1, "world_size": 2},
             "batches",
@@ -55,7 +55,7 @@ def test_a_summary_says_everything() -> None:
             "batches",
             "1 of 4; the last one has 3 samples, the others are masked by `loss_masks`",
         ),
-        ({"view": Windows(4), "threads": 2, "depth": 5}, "threads", "2, 5 batches ahead"),
+        ({"view": Windows(4), "threads": 2, "prefetch": 5}, "threads", "2, 5 batches ahead"),
         ({"view": Windows(4), "residency": "device"}, "residency", "device: as asked"),
         (
             {"view": Windows(4), "order": BlockShuffle(1, block=2, window=4)},

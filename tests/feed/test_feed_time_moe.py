@@ -62,7 +62,7 @@ def check(series: list[Array], length: int, stride: int | None, method: str | No
     view = Segments(length, compat="time-moe") if stride is None else Windows(length, stride=stride, compat="time-moe")
     expected = original(series, length, stride or length, method)
     store = Store.from_arrays(x=series)
-    feed = Feed(store, view, batch_size=7, normalize=method, last="short", **options)
+    feed = Feed(store, view, batch_size=7, normalize=method, last_batch="short", **options)
     assert feed.num_samples == len(expected)
     for i, batch in enumerate(feed):
         assert_same_batch(with_one_nan(batch), with_one_nan(stacked(expected[i * 7 : i * 7 + 7])))
@@ -190,7 +190,7 @@ def test_a_jsonl_file_as_time_moe_reads_it(method: str | None, numbers: str, tmp
 def check_against_file(path: Path, series: list[Array], method: str | None, stride: int | None) -> None:
     windows = TimeMoEWindowDataset(TimeMoEDataset(path, method), W, stride=stride)
     view = Windows(W, stride=stride, compat="time-moe") if stride else Segments(W, compat="time-moe")
-    feed = Feed(Store.from_arrays(x=series), view, batch_size=10**6, normalize=method, last="short")
+    feed = Feed(Store.from_arrays(x=series), view, batch_size=10**6, normalize=method, last_batch="short")
     (batch,) = feed
     assert_same_batch(batch, stacked(list(windows)))
     dataset = feed.as_dataset()
@@ -208,7 +208,7 @@ def test_a_masked_last_batch_has_no_loss() -> None:
 
 
 def test_numbers_can_be_had() -> None:
-    feed = Feed(Store.from_arrays(x=[np.arange(20.0)]), Segments(4, compat="time-moe"), batch_size=3, numbers=True)
+    feed = Feed(Store.from_arrays(x=[np.arange(20.0)]), Segments(4, compat="time-moe"), batch_size=3, return_index=True)
     assert [batch["sample"].tolist() for batch in feed] == [[0, 1, 2], [3, -1, -1]]
 
 
@@ -229,11 +229,11 @@ def test_without_compat_every_target_comes_exactly_once() -> None:
     for lengths in ([*range(3 * W + 2)], [1, 0, 2], [W] * 5, [W + 1] * 5, [2 * W] * 3):
         starts = np.cumsum([0, *lengths])[:-1]
         store = Store.from_arrays(lengths=lengths, x=np.arange(sum(lengths)))
-        for last in ("mask", "short"):
+        for last in ("pad", "short"):
             seen = []
-            for batch in Feed(store, Segments(W, shift=1), batch_size=5, order=Shuffle(), last=last):
+            for batch in Feed(store, Segments(W, shift=1), batch_size=5, order=Shuffle(), last_batch=last):
                 mask = batch["target_mask"] if "target_mask" in batch else torch.ones_like(batch["x"], dtype=torch.bool)
-                mask = mask & batch["valid"][:, None] if last == "mask" else mask
+                mask = mask & batch["valid"][:, None] if last == "pad" else mask
                 assert (batch["x"][mask] + 1).equal(batch["x_target"][mask])
                 seen += batch["x_target"][mask].tolist()
             targets = [step for start, size in zip(starts, lengths, strict=True) for step in range(start + 1, start + size)]

@@ -116,7 +116,7 @@ def test_parts_of_a_dataset_are_gathered_together_too() -> None:
 
 
 def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> None:
-    dataset = stoker.Feed(ragged(), stoker.Sequences(16), batch_size=2, numbers=True).as_dataset()
+    dataset = stoker.Feed(ragged(), stoker.Sequences(16), batch_size=2, return_index=True).as_dataset()
     parts = ConcatDataset([Subset(dataset, [0, 1, 2]), Subset(dataset, [3, 4, 5])])
     for batch in DataLoader(parts, batch_size=2, collate_fn=dataset.collate):
         assert_same(batch, dataset[batch["sample"]])
@@ -129,7 +129,7 @@ def test_sequences_of_different_lengths_need_the_collate_of_the_dataset() -> Non
 )
 @pytest.mark.parametrize("last", ["short", "drop"])
 def test_the_order_of_a_feed_can_be_that_of_a_loader(order: Any, last: str) -> None:
-    feed, other = (window_feed(order=order, last=last) for _ in range(2))
+    feed, other = (window_feed(order=order, last_batch=last) for _ in range(2))
     loader = DataLoader(other.as_dataset(), batch_sampler=other.batch_sampler, collate_fn=SampleDataset.collate)
     assert len(loader) == len(feed)
     for epoch in range(2):

@@ -61,7 +61,7 @@ def check(store: Store, view: Any, *, batch_size: int, columns: list[str] | None
     names = columns or [name for name, column in store.schema.items() if column.dtype is not None]
     twin = Twin(store, view, columns=names, dtype=options.get("dtype"), normalize=options.get("normalize"))
     assert feed.num_samples == len(twin.samples)
-    last, shows_numbers = options.get("last", "mask"), options.get("numbers", False)
+    last, shows_numbers = options.get("last_batch", "pad"), options.get("return_index", False)
     order = feed.plan.numbers(0, 0, feed.num_samples).tolist()
     starts = range(0, len(order), batch_size)
     if last == "drop":
@@ -70,8 +70,8 @@ def check(store: Store, view: Any, *, batch_size: int, columns: list[str] | None
     assert len(batches) == len(feed) == len(starts)
     for start, batch in zip(starts, batches, strict=True):
         numbers = order[start : start + batch_size]
-        rows = batch_size if last == "mask" else len(numbers)
-        assert_same_batch(batch, twin.batch(numbers, rows, valid=last == "mask", shows_numbers=shows_numbers))
+        rows = batch_size if last == "pad" else len(numbers)
+        assert_same_batch(batch, twin.batch(numbers, rows, valid=last == "pad", shows_numbers=shows_numbers))
     return len(batches)
 
 
@@ -84,12 +84,12 @@ def test_every_view_of_every_type_is_its_twin(view: Any, residency: str, folder:
 
 
 @pytest.mark.parametrize("residency", RESIDENCIES)
-@pytest.mark.parametrize("last", ["mask", "short", "drop"])
+@pytest.mark.parametrize("last", ["pad", "short", "drop"])
 @pytest.mark.parametrize("view", [Windows(4, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
 def test_a_short_last_batch_is_masked_short_or_dropped(view: Any, last: str, residency: str, folder: Path) -> None:
     store = open_for(residency, folder)
     for batch_size in (1, 4, 100):
-        check(store, view, batch_size=batch_size, last=last, numbers=True, residency=residency, order=Sequential())
+        check(store, view, batch_size=batch_size, last_batch=last, return_index=True, residency=residency, order=Sequential())
 
 
 @pytest.mark.parametrize("residency", RESIDENCIES)
@@ -120,7 +120,7 @@ def test_series_of_one_length_are_their_twin(view: Any, residency: str, tmp_path
     assert store.uniform_length == 7
     store = write_store(store, tmp_path / "s") if residency == "stream" else store
     columns = ["xf4", "wu2", "si8"]
-    check(store, view, batch_size=4, columns=columns, residency=residency, order=Shuffle(), numbers=True)
+    check(store, view, batch_size=4, columns=columns, residency=residency, order=Shuffle(), return_index=True)
 
 
 @pytest.mark.parametrize("residency", RESIDENCIES)
@@ -142,7 +142,7 @@ def test_batches_large_enough_to_be_written_past_the_caches(view: Any) -> None:
     rng = np.random.default_rng(0)
     store = Store.from_arrays(x=[rng.normal(size=size).astype(np.float32) for size in (3000, 11, 70_000, 0, 5000)])
     size = 2048 if isinstance(view, Windows) else 5
-    check(store, view, batch_size=size, order=Shuffle(), columns=["x"], last="drop")
+    check(store, view, batch_size=size, order=Shuffle(), columns=["x"], last_batch="drop")
 
 
 def test_numbers_that_no_type_may_change_pass_unchanged() -> None:
@@ -156,7 +156,7 @@ def test_numbers_that_no_type_may_change_pass_unchanged() -> None:
 def test_a_subset_of_columns_in_any_order() -> None:
     store = every_number()
     check(store, Windows(4), batch_size=4, columns=["wf8", "xi1"])
-    assert list(next(iter(Feed(store, Windows(4), batch_size=2, columns="xi1", last="short")))) == ["xi1", "lengths", "mask"]
+    assert list(next(iter(Feed(store, Windows(4), batch_size=2, columns="xi1", last_batch="short")))) == ["xi1", "lengths", "mask"]
 
 
 LENGTH_LISTS = st.lists(st.integers(0, 25), min_size=1, max_size=12)
@@ -183,7 +183,7 @@ def views(draw: st.DrawFn) -> Any:
     lengths=LENGTH_LISTS,
     view=views(),
     batch_size=st.integers(1, 9),
-    last=st.sampled_from(["mask", "short", "drop"]),
+    last=st.sampled_from(["pad", "short", "drop"]),
     residency=st.sampled_from(["host", "device"]),
     threads=st.sampled_from([0, 0, 2]),
     normalize=st.sampled_from([None, "zero", "max"]),
@@ -200,9 +200,9 @@ def test_whatever_the_lengths_and_the_view(
     )
     twin = Twin(store, view, columns=["x"], dtype=None, normalize=None)
     if twin.samples:
-        options: dict[str, Any] = {"last": last, "residency": residency, "threads": threads, "normalize": normalize}
+        options: dict[str, Any] = {"last_batch": last, "residency": residency, "threads": threads, "normalize": normalize}
         columns = ["x", "w", "s"] if sum(lengths) != len(lengths) else ["x"]
-        check(store, view, batch_size=batch_size, columns=columns, numbers=True, order=Shuffle(), **options)
+        check(store, view, batch_size=batch_size, columns=columns, return_index=True, order=Shuffle(), **options)
 
 
 def test_the_twin_sees_a_difference() -> None:

@@ -172,7 +172,7 @@ def test_a_ring_that_ignores_who_looks_would_be_seen(threads: int, monkeypatch: 
 def test_an_encoder_may_hand_on_what_it_got() -> None:
     """Also a part of it, which then keeps the whole slot."""
     store = some_store()
-    feed = Feed(store, Windows(8), batch_size=3, threads=2, encode=lambda batch: {"first": batch["x"][:, 0], "all": batch["x"]})
+    feed = Feed(store, Windows(8), batch_size=3, threads=2, transform=lambda batch: {"first": batch["x"][:, 0], "all": batch["x"]})
     plain = [batch["x"].clone() for batch in Feed(store, Windows(8), batch_size=3)]
     kept = list(feed)
     for batch, expected in zip(kept, plain, strict=True):
@@ -200,7 +200,7 @@ def test_a_plain_loop_needs_a_few_slots_however_long_it_is(
 ) -> None:
     """One for each batch made ahead, in the making, or in the hands of the caller (who holds two while he takes the next)."""
     counts = count_slots(monkeypatch)
-    feed = Feed(some_store(), Windows(8), batch_size=2, threads=threads, depth=depth)
+    feed = Feed(some_store(), Windows(8), batch_size=2, threads=threads, prefetch=depth)
     for _ in range(20):
         for _ in feed:
             pass

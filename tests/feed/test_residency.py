@@ -65,7 +65,7 @@ def test_an_encoder_needs_the_host() -> None:
 
 @pytest.mark.parametrize("asked", ["device", "host", "stream"])
 def test_what_is_asked_for_is_had_whatever_the_memory(asked: str) -> None:
-    assert choose(asked, giga=10**6, device=GPU) == Residency(asked, "as asked")  # type: ignore[arg-type]
+    assert choose(asked, giga=10**6, device=GPU) == Residency(asked, "as given")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_asked_for_is_had_whatever_the_memory(asked: str) -> None:
         ({"asked": None}, "residency is None; expected"),
         (
             {"asked": "device", "needs_host": "batches are encoded"},
-            "residency='device' cannot be had, because batches",
+            "residency='device' is not possible, because batches",
         ),
         ({"asked": "stream", "on_disk": False}, "residency='stream' reads from disk, but this store is in memory."),
     ],

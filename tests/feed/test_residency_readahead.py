@@ -22,17 +22,18 @@ from tests.feed.stores import write_store
 from stoker import BlockShuffle, Feed, Sequences, Shuffle, Store, Windows
 from stoker.errors import StoreDamagedError
 from stoker.feed import residency
-from stoker.feed.residency import PAGE, merge, split
+from stoker.feed.residency import PAGE, split
+from stoker.sampling.subset import merge_ranges
 
 Array = npt.NDArray[Any]
 HEADER = 128
 
 
-def covered(starts: Array, stops: Array, gap: int) -> list[tuple[int, int]]:
-    """The twin: whole numbers that lie in a stretch, or between two that are close; then runs of them."""
+def covered(starts: Array, stops: Array) -> list[tuple[int, int]]:
+    """The twin: integers that lie in a range; then runs of them."""
     inside: set[int] = set()
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        inside |= set(range(2 * start, 2 * stop + 1 + 2 * gap))  # doubled, so that stretches that touch are one run
+        inside |= set(range(2 * start, 2 * stop + 1))  # doubled, so that ranges that touch are one run
     edges = sorted(inside)
     runs: list[tuple[int, int]] = []
     for place in edges:
@@ -40,23 +41,23 @@ def covered(starts: Array, stops: Array, gap: int) -> list[tuple[int, int]]:
             runs[-1] = runs[-1][0], place
         else:
             runs.append((place, place))
-    return [(first // 2, (last - 2 * gap) // 2) for first, last in runs]
+    return [(first // 2, last // 2) for first, last in runs]
 
 
-STRETCHES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 
 
-@given(stretches=STRETCHES, gap=st.integers(0, 5))
-def test_stretches_are_merged_like_their_twin(stretches: list[tuple[int, int]], gap: int) -> None:
-    starts = np.array([start for start, _ in stretches], dtype=np.int64)
-    stops = np.array([start + count for start, count in stretches], dtype=np.int64)
-    merged = merge(starts, stops, gap=gap)
-    assert list(zip(*(part.tolist() for part in merged), strict=True)) == covered(starts, stops, gap)
+@given(ranges=RANGES)
+def test_ranges_are_merged_like_their_twin(ranges: list[tuple[int, int]]) -> None:
+    starts = np.array([start for start, _ in ranges], dtype=np.int64)
+    stops = np.array([start + count for start, count in ranges], dtype=np.int64)
+    merged = merge_ranges(starts, stops)
+    assert list(zip(*(part.tolist() for part in merged), strict=True)) == covered(starts, stops)
 
 
 @dataclass
 class Asked:
-    """What was asked for: the stretches of memory of each call, and where the files lie."""
+    """What was asked for: the ranges of memory of each call, and where the files lie."""
 
     calls: list[list[tuple[int, int]]]
 
@@ -115,7 +116,7 @@ def needed_pages(store: Store, name: str, starts: Array, counts: Array) -> set[i
 @pytest.mark.parametrize("order", [Shuffle(), BlockShuffle(block=7, window=28)], ids=["shuffle", "blocks"])
 @pytest.mark.parametrize("threads", [0, 3])
 def test_what_a_batch_needs_was_asked_for_before(view: Any, order: Any, threads: int, store: Store, asked: Asked) -> None:
-    feed = Feed(store, view, batch_size=16, order=order, residency="stream", threads=threads, numbers=True, last="short")
+    feed = Feed(store, view, batch_size=16, order=order, residency="stream", threads=threads, return_index=True, last_batch="short")
     for batch in feed:
         found = feed.samples.locate(batch["sample"].numpy())
         for name in ("x", "w"):
@@ -127,12 +128,14 @@ def test_a_shuffle_asks_for_the_pages_of_its_batches_and_no_others(
     view: Any, store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(residency, "UNIT_BYTES", 1)  # a batch at a time
-    feed = Feed(store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", numbers=True, last="short")
+    feed = Feed(
+        store, view, order=Shuffle(), columns=["x"], batch_size=16, residency="stream", return_index=True, last_batch="short"
+    )
     for number, batch in enumerate(feed):
         found = feed.samples.locate(batch["sample"].numpy())
         (call,) = asked.calls[number : number + 1]
         assert asked.pages(store, "x", slice(number, number + 1)) == needed_pages(store, "x", found.starts, found.counts)
-        assert all(stop < start for (_, stop), (start, _) in pairwise(call)), "sorted, and stretches that touch are one"
+        assert all(stop < start for (_, stop), (start, _) in pairwise(call)), "sorted, and ranges that touch are one"
     assert len(asked.calls) == len(feed)
 
 
@@ -180,7 +183,7 @@ def test_each_pass_asks_anew(store: Store, asked: Asked) -> None:
         asked.calls.clear()
 
 
-def test_large_stretches_are_asked_for_in_pieces(store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_ranges_are_asked_for_in_pieces(store: Store, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residency, "PIECE_BYTES", 3 * PAGE)
     for _ in Feed(store, Sequences(10**6), batch_size=60, residency="stream", columns=["x"]):
         pass
@@ -188,13 +191,11 @@ def test_large_stretches_are_asked_for_in_pieces(store: Store, asked: Asked, mon
     assert len(asked.pages(store, "x")) == -(-(HEADER + store.column("x").nbytes) // PAGE)
 
 
-@given(stretches=STRETCHES, size=st.integers(1, 9))
-def test_pieces_cover_their_stretches(stretches: list[tuple[int, int]], size: int) -> None:
-    starts = np.array([start for start, _ in stretches], dtype=np.int64)
-    stops = np.array([start + count for start, count in stretches], dtype=np.int64)
-    expected = [
-        (place, min(place + size, start + count)) for start, count in stretches for place in range(start, start + count, size)
-    ]
+@given(ranges=RANGES, size=st.integers(1, 9))
+def test_pieces_cover_their_ranges(ranges: list[tuple[int, int]], size: int) -> None:
+    starts = np.array([start for start, _ in ranges], dtype=np.int64)
+    stops = np.array([start + count for start, count in ranges], dtype=np.int64)
+    expected = [(place, min(place + size, start + count)) for start, count in ranges for place in range(start, start + count, size)]
     assert list(zip(*(part.tolist() for part in split(starts, stops, size)), strict=True)) == expected
 
 
@@ -263,7 +264,7 @@ def test_an_error_of_the_one_who_asks_reaches_the_one_who_waits(
     def broken(self: Any, unit: int) -> Any:
         raise ZeroDivisionError("of the test")
 
-    monkeypatch.setattr(residency.WindowUnits, "stretches", broken)
+    monkeypatch.setattr(residency.WindowUnits, "ranges", broken)
     with pytest.raises(ZeroDivisionError, match="of the test") as caught:
         next(iter(stream(store, threads=threads)))
     assert "while making batch 0" in "".join(caught.value.__notes__)
@@ -275,7 +276,7 @@ def test_a_damaged_series_is_reported_by_its_own_batch(store: Store, monkeypatch
     def damaged(self: Any, unit: int) -> Any:
         raise StoreDamagedError("of the test")
 
-    monkeypatch.setattr(residency.WindowUnits, "stretches", damaged)
+    monkeypatch.setattr(residency.WindowUnits, "ranges", damaged)
     feed = stream(store)
     assert len(list(feed)) == len(feed)
 

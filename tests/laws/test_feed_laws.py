@@ -45,7 +45,7 @@ def read(feeds: list[Feed], steps: int | None = None) -> list[int]:
 
 
 def make_ranks(store: Store, world: int, **options: Any) -> list[Feed]:
-    given = {"numbers": True, **options}
+    given = {"return_index": True, **options}
     return [Feed(store, Sequences(4), rank=rank, world_size=world, **given) for rank in range(world)]
 
 
@@ -55,15 +55,15 @@ def make_ranks(store: Store, world: int, **options: Any) -> list[Feed]:
     batch_size=st.integers(1, 9),
     worlds=st.lists(st.integers(1, 5), min_size=2, max_size=3, unique=True),
     order=st.sampled_from(ORDERS),
-    last=st.sampled_from(["mask", "short"]),
+    last=st.sampled_from(["pad", "short"]),
     threads=st.sampled_from([0, 0, 1, 3]),
     residency=st.sampled_from(["host", "device"]),
 )
 def test_every_sample_once_in_one_order(
     size: int, batch_size: int, worlds: list[int], order: Any, last: str, threads: int, residency: str
 ) -> None:
-    options = {"batch_size": batch_size, "order": order, "last": last, "threads": threads, "residency": residency}
-    assert_exactly_once(partial(Feed, numbered(size), Sequences(4), numbers=True, **options), worlds=worlds)  # type: ignore[arg-type]
+    options = {"batch_size": batch_size, "order": order, "last_batch": last, "threads": threads, "residency": residency}
+    assert_exactly_once(partial(Feed, numbered(size), Sequences(4), return_index=True, **options), worlds=worlds)  # type: ignore[arg-type]
 
 
 @settings(max_examples=60)
@@ -71,7 +71,7 @@ def test_every_sample_once_in_one_order(
     size=st.integers(1, 60),
     order=st.sampled_from(ORDERS),
     runs=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(0, 4), st.sampled_from([0, 2])), max_size=12),
-    last=st.sampled_from(["mask", "short"]),
+    last=st.sampled_from(["pad", "short"]),
 )
 def test_restarts_with_other_ranks_and_batches_leave_no_trace(
     size: int, order: Any, runs: list[tuple[int, int, int, int]], last: str
@@ -81,7 +81,7 @@ def test_restarts_with_other_ranks_and_batches_leave_no_trace(
     state: dict[str, Any] | None = None
     seen: list[int] = []
     for world, batch_size, steps, threads in [*runs, (1, 7, 10**6, 0)]:
-        feeds = make_ranks(store, world, batch_size=batch_size, order=order, last=last, threads=threads)
+        feeds = make_ranks(store, world, batch_size=batch_size, order=order, last_batch=last, threads=threads)
         for feed in feeds:
             if state is not None:
                 feed.load_state_dict(state)
@@ -99,7 +99,7 @@ def test_restarts_with_other_ranks_and_batches_leave_no_trace(
 @settings(max_examples=40)
 @given(size=st.integers(1, 60), batch_size=st.integers(1, 9), world=st.integers(1, 4), order=st.sampled_from(ORDERS))
 def test_what_is_dropped_is_the_rest_and_nothing_is_repeated(size: int, batch_size: int, world: int, order: Any) -> None:
-    feeds = make_ranks(numbered(size), world, batch_size=batch_size, order=order, last="drop")
+    feeds = make_ranks(numbered(size), world, batch_size=batch_size, order=order, last_batch="drop")
     step = batch_size * world
     for epoch in range(2):
         assert read(feeds) == feeds[0].plan.numbers(epoch, 0, size // step * step).tolist()
@@ -109,7 +109,7 @@ def test_what_is_dropped_is_the_rest_and_nothing_is_repeated(size: int, batch_si
 def test_weights_are_drawn_exactly_over_any_restarts() -> None:
     """An epoch of a weighted order has a number of draws of its own; each is handed out once."""
     weights = np.arange(1.0, 12.0)
-    make = partial(Feed, numbered(11), Sequences(4), batch_size=4, order=Weighted(weights, num_samples=30), numbers=True)
+    make = partial(Feed, numbered(11), Sequences(4), batch_size=4, order=Weighted(weights, num_samples=30), return_index=True)
     whole = read([make()])
     assert len(whole) == 30
     assert np.abs(np.bincount(whole, minlength=11) - 30 * weights / weights.sum()).max() < 1
@@ -122,17 +122,17 @@ def double(batch: dict[str, Any]) -> dict[str, Any]:
 
 CONFIGURATIONS: list[tuple[Any, dict[str, Any]]] = [
     (Windows(4, stride=2, shift=1), {"order": Shuffle(1)}),
-    (Windows(4, stride=2), {"order": Shuffle(1), "threads": 3, "last": "short"}),
+    (Windows(4, stride=2), {"order": Shuffle(1), "threads": 3, "last_batch": "short"}),
     (Windows(3, stride=2, horizon=2), {"order": BlockShuffle(block=4, window=8), "threads": 1}),
     (Windows(3, stride=2), {"order": BlockShuffle(), "residency": "device"}),
     (Segments(3), {"order": ByLength(group=4, pool=2), "threads": 2}),
     (Segments(3, compat="time-moe"), {"order": Shuffle(5), "columns": ["xf4"], "normalize": "zero"}),
-    (Sequences(6), {"order": ByLength(group=4, pool=1), "last": "short"}),
-    (Sequences(6, buckets=(2, 6)), {"order": Shuffle(), "last": "drop", "batch_size": 2}),
+    (Sequences(6), {"order": ByLength(group=4, pool=1), "last_batch": "short"}),
+    (Sequences(6, buckets=(2, 6)), {"order": Shuffle(), "last_batch": "drop", "batch_size": 2}),
     (Sequences(6, layout="packed"), {"order": Shuffle(), "threads": 2}),
     (Sequences(6, layout="packed"), {"order": Sequential(), "residency": "device"}),
     (Windows(4, stride=3), {"residency": "stream", "order": BlockShuffle(block=2, window=6), "threads": 2}),
-    (Windows(4, stride=3), {"encode": double, "numbers": True}),
+    (Windows(4, stride=3), {"transform": double, "return_index": True}),
 ]
 
 
@@ -148,7 +148,7 @@ def test_resumes_at_every_position(view: Any, options: dict[str, Any], tmp_path:
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("view", [Windows(4, stride=2, shift=1), Sequences(6), Sequences(6, layout="packed")], ids=str)
 def test_resumes_at_every_position_on_other_numbers_of_ranks(view: Any, order: Any) -> None:
-    make = partial(Feed, every_number(), view, batch_size=2, order=order, columns=["xf8"], numbers=True)
+    make = partial(Feed, every_number(), view, batch_size=2, order=order, columns=["xf8"], return_index=True)
     assert_resumes_exactly(make, worlds=(1, 2, 3), epochs=2)
 
 
@@ -170,7 +170,7 @@ RESUME = """
 import json, sys
 import numpy as np
 from stoker import Feed, Shuffle, Windows, open
-feed = Feed(open(sys.argv[1]), Windows(4, stride=2), batch_size=5, order=Shuffle(), numbers=True, threads=2)
+feed = Feed(open(sys.argv[1]), Windows(4, stride=2), batch_size=5, order=Shuffle(), return_index=True, threads=2)
 feed.load_state_dict(json.loads(sys.argv[2]))
 print(json.dumps([batch["sample"].tolist() for epoch in range(2) for batch in feed]))
 """
@@ -178,7 +178,7 @@ print(json.dumps([batch["sample"].tolist() for epoch in range(2) for batch in fe
 
 def test_resumes_in_a_new_process(tmp_path: Path) -> None:
     store = write_store(every_number(), tmp_path / "s")
-    feed = Feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), numbers=True)
+    feed = Feed(store, Windows(4, stride=2), batch_size=3, order=Shuffle(9), return_index=True)
     batches = iter(feed)
     next(batches), next(batches)
     state = json.dumps(feed.state_dict())
@@ -287,8 +287,8 @@ def test_a_lost_sample_would_be_seen() -> None:
             original = self.plan.numbers
             self.plan.numbers = lambda epoch, start, stop: original(epoch, max(0, start + gap), stop)  # type: ignore[method-assign]
 
-    make = partial(Careless, numbered(20), Sequences(4), batch_size=3, numbers=True)
+    make = partial(Careless, numbered(20), Sequences(4), batch_size=3, return_index=True)
     with pytest.raises(AssertionError, match=r"epoch 0 on 1 rank has 13 samples; expected 20; sample 0 did not come"):
         assert_exactly_once(partial(make, gap=1))
     with pytest.raises(AssertionError, match=r"sample 2 came twice: as row 2 of batch 0 .* and as row 0 of batch 1"):
-        assert_exactly_once(partial(make, gap=-1, last="short"))
+        assert_exactly_once(partial(make, gap=-1, last_batch="short"))

@@ -85,7 +85,7 @@ def test_sequential_is_as_stored() -> None:
 def test_orders_say_what_they_are() -> None:
     assert plan_of(Shuffle(5), 10).describe() == "shuffled, seed 5"
     assert plan_of(ByLength(5, 4), 10).describe() == "shuffled, groups of 4 of similar length, seed 5"
-    assert plan_of(Weighted([1, 2], 5, 1000), 2).describe() == "1,000 draws an epoch in proportion to weights, seed 5"
+    assert plan_of(Weighted([1, 2], 5, 1000), 2).describe() == "1,000 draws per epoch in proportion to weights, seed 5"
 
 
 def test_kinds_tell_orders_apart() -> None:

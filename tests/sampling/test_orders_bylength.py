@@ -91,7 +91,7 @@ def test_saved_states_bring_their_group() -> None:
 def test_bad_options_are_refused(name: str, value: object) -> None:
     with pytest.raises(OptionError) as caught:
         ByLength(**{name: value})  # type: ignore[arg-type]
-    assert str(caught.value) == f"ByLength: {name} is {value!r}; expected a whole number from 1."
+    assert str(caught.value) == f"ByLength: {name} is {value!r}; expected an integer from 1."
 
 
 def test_numbers_of_numpy_become_plain() -> None:

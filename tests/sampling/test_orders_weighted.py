@@ -128,17 +128,17 @@ def test_sums_that_round_at_each_step_would_be_seen() -> None:
 @pytest.mark.parametrize(
     ("weights", "num_draws", "message"),
     [
-        ([], None, "weights have shape (0,); expected a list with one number a sample or a series."),
-        ([[1.0]], None, "weights have shape (1, 1); expected a list with one number a sample or a series."),
-        (1.0, None, "weights have shape (); expected a list with one number a sample or a series."),
+        ([], None, "weights have shape (0,); expected a list with one number per sample or series."),
+        ([[1.0]], None, "weights have shape (1, 1); expected a list with one number per sample or series."),
+        (1.0, None, "weights have shape (); expected a list with one number per sample or series."),
         ([1.0, -1.0], None, "weight 1 is -1.0; expected numbers from 0 to 1e+200."),
         ([1.0, math.nan], None, "weight 1 is nan; expected numbers from 0 to 1e+200."),
         ([math.inf], None, "weight 0 is inf; expected numbers from 0 to 1e+200."),
         ([1e300], None, "weight 0 is 1e+300; expected numbers from 0 to 1e+200."),
         ([0.0, 0.0], None, "all weights are 0, so that no sample can be drawn."),
-        ([1.0], 0, "num_samples is 0; expected a whole number from 1."),
-        ([1.0], 2.5, "num_samples is 2.5; expected a whole number from 1."),
-        ([1.0], True, "num_samples is True; expected a whole number from 1."),
+        ([1.0], 0, "num_samples is 0; expected an integer from 1."),
+        ([1.0], 2.5, "num_samples is 2.5; expected an integer from 1."),
+        ([1.0], True, "num_samples is True; expected an integer from 1."),
     ],
 )
 def test_bad_options_are_refused(weights: object, num_draws: object, message: str) -> None:
@@ -149,7 +149,7 @@ def test_bad_options_are_refused(weights: object, num_draws: object, message: st
 
 def test_weights_must_fit_the_samples() -> None:
     samples = Windows(4).over(twins.ragged([10, 10]))
-    with pytest.raises(OptionError, match=r"^Weighted: 3 weights; expected 14 \(one a sample\) or 2 \(one a series\)\.$"):
+    with pytest.raises(OptionError, match=r"^Weighted: 3 weights; expected 14 \(one per sample\) or 2 \(one per series\)\.$"):
         Weighted([1.0] * 3).over(samples, batch_size=4)
     empty = Windows(4).over(twins.ragged([10, 0]))
     with pytest.raises(OptionError, match="only series without a sample have a weight"):

@@ -39,7 +39,7 @@ def test_no_two_keys_of_neighbouring_words_are_equal() -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 1.0, "1", None, True])
 def test_a_bad_seed_is_refused(seed: object) -> None:
-    with pytest.raises(OptionError, match=r"^seed is .*; expected a whole number from 0 to 2\*\*63 - 1\.$"):
+    with pytest.raises(OptionError, match=r"^seed is .*; expected an integer from 0 to 2\*\*63 - 1\.$"):
         checked_seed(seed)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from tests.sampling.plans import Array, plan_of, whole
 from stoker.sampling import quality
 from stoker.sampling.block_shuffle import WORTH, BlockShuffle
 from stoker.sampling.orders import Order, Plan, Sequential, Shuffle
-from stoker.sampling.quality import choose_stretches, measure
+from stoker.sampling.quality import choose_runs, measure
 
 FILES, EVENTS, BATCH = 66, 1500, 256
 SIZE = FILES * EVENTS
@@ -160,11 +160,11 @@ def test_what_is_looked_at_is_bounded() -> None:
             return self._inner.numbers(epoch, start, stop)
 
     assert measure(Watched(), batch_size=BATCH).worth == pytest.approx(1, abs=0.01)
-    assert sum(asked) <= 3 * quality.NUM_COUNTED + quality.MIN_STRETCHES * 50 * BATCH
+    assert sum(asked) <= 3 * quality.NUM_COUNTED + quality.MIN_RUNS * 50 * BATCH
 
 
-def test_stretches_are_whole_and_begin_with_a_batch() -> None:
-    rows = choose_stretches(plan_of(Sequential(), 1000), 16, 160)
+def test_runs_are_whole_and_begin_with_a_batch() -> None:
+    rows = choose_runs(plan_of(Sequential(), 1000), 16, 160)
     assert rows.shape[1] == 160
     assert (rows[:, 0] % 16 == 0).all()
     assert (np.diff(rows, axis=1) == 1).all()

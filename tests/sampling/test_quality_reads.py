@@ -13,7 +13,8 @@ from tests.sampling.plans import whole
 from stoker.sampling import quality
 from stoker.sampling.block_shuffle import BlockPlan, BlockShuffle
 from stoker.sampling.orders import Order, Sequential, Shuffle
-from stoker.sampling.quality import PAGE, Reads, count_reads, merge
+from stoker.sampling.quality import PAGE, Reads, count_reads
+from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Lengths, Samples, Segments, Sequences, Windows
 
 BATCH = 16
@@ -129,10 +130,10 @@ def test_nothing_to_read() -> None:
 
 
 def test_merge() -> None:
-    starts, stops = merge(np.array([5, 0, 3, 7, 2]), np.array([6, 2, 5, 8, 4]))
+    starts, stops = merge_ranges(np.array([5, 0, 3, 7, 2]), np.array([6, 2, 5, 8, 4]))
     assert (starts.tolist(), stops.tolist()) == ([0, 7], [6, 8])
-    assert [part.tolist() for part in merge(np.array([], dtype=np.int64), np.array([], dtype=np.int64))] == [[], []]
-    assert [part.tolist() for part in merge(np.array([0, 1]), np.array([9, 2]))] == [[0], [9]]
+    assert [part.tolist() for part in merge_ranges(np.array([], dtype=np.int64), np.array([], dtype=np.int64))] == [[], []]
+    assert [part.tolist() for part in merge_ranges(np.array([0, 1]), np.array([9, 2]))] == [[0], [9]]
 
 
 def test_it_can_be_printed() -> None:

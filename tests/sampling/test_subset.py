@@ -1,4 +1,4 @@
-"""Parts: runs of numbers find what a list of them finds."""
+"""Subsets: runs of numbers find what a list of them finds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from stoker.sampling.subset import Part, Runs
+from stoker.sampling.subset import Runs, Subset
 from stoker.sampling.views import Lengths, Sequences, Windows
 
 numbers = st.lists(st.integers(0, 60), min_size=1, unique=True).map(sorted)
@@ -29,9 +29,9 @@ def test_digests_differ_where_numbers_do(first: list[int], second: list[int]) ->
     assert (Runs.of(np.array(first)).digest() == Runs.of(np.array(second)).digest()) == (first == second)
 
 
-def part_of(view: object, listed: list[int], num_all: int) -> Part:
+def subset_of(view: object, listed: list[int], num_all: int) -> Subset:
     runs = Runs.of(np.array(listed))
-    return Part(name="train", origin="a test", view=view, data="d", runs=runs, num_all=num_all, whole_series=False)
+    return Subset(name="train", origin="a test", view=view, data="d", runs=runs, num_all=num_all, whole_series=False)
 
 
 @given(data=st.data(), lengths=st.lists(st.integers(0, 12), min_size=1, max_size=6), stride=st.integers(1, 6))
@@ -41,20 +41,20 @@ def test_samples_of_a_part(data: st.DataObject, lengths: list[int], stride: int)
     view = data.draw(st.sampled_from([Windows(3, stride=stride), Sequences(5)]))
     samples = view.over(where)
     listed = sorted(data.draw(st.sets(st.integers(0, samples.num_samples - 1), min_size=1)))
-    part = part_of(view, listed, samples.num_samples).over(samples)
-    found, expected = part.locate(np.arange(part.num_samples)), samples.locate(np.array(listed))
+    subset = subset_of(view, listed, samples.num_samples).over(samples)
+    found, expected = subset.locate(np.arange(subset.num_samples)), samples.locate(np.array(listed))
     assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
-    firsts = part.first_samples()
+    firsts = subset.first_samples()
     assert firsts is not None
     assert np.diff(firsts).tolist() == [int((expected.series == one).sum()) for one in range(len(offsets) - 1)]
     held = {(series, step) for series, start, count in zip(*expected, strict=True) for step in range(start, start + count)}
     if isinstance(view, Sequences) or stride <= 3:
-        stretches = [one for several in part.stretches() for one in zip(*several, strict=True)]
-        assert {(series, step) for series, start, stop, _ in stretches for step in range(start, stop)} == held
+        ranges = [one for several in subset.step_ranges() for one in zip(*several, strict=True)]
+        assert {(series, step) for series, start, stop, _ in ranges for step in range(start, stop)} == held
 
 
 def test_a_part_travels_to_other_processes() -> None:
-    part = part_of(Windows(3), [1, 2, 5], 9)
-    again = pickle.loads(pickle.dumps(part))
-    assert again.fingerprint == part.fingerprint
+    subset = subset_of(Windows(3), [1, 2, 5], 9)
+    again = pickle.loads(pickle.dumps(subset))
+    assert again.fingerprint == subset.fingerprint
     assert again.runs.resolve(np.arange(3)).tolist() == [1, 2, 5]

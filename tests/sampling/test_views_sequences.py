@@ -58,9 +58,9 @@ def test_rows_are_as_wide_as_the_longest_or_its_bucket() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_length": 0}, "max_length is 0; expected a whole number from 1."),
-        ({"max_length": 2.5}, "max_length is 2.5; expected a whole number from 1."),
-        ({"max_length": True}, "max_length is True; expected a whole number from 1."),
+        ({"max_length": 0}, "max_length is 0; expected an integer from 1."),
+        ({"max_length": 2.5}, "max_length is 2.5; expected an integer from 1."),
+        ({"max_length": True}, "max_length is True; expected an integer from 1."),
         ({"layout": "ragged"}, "layout is 'ragged'; expected 'padded' or 'packed'."),
         ({"keep": "middle"}, "keep is 'middle'; expected 'first' or 'last'."),
         ({"layout": "packed", "buckets": (9,)}, "buckets are for layout='padded'; a packed batch has no rows to widen."),

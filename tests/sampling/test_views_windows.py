@@ -179,11 +179,11 @@ def test_no_series_at_all() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 0}, "length is 0; expected a whole number from 1."),
-        ({"length": 2.0}, "length is 2.0; expected a whole number from 1."),
-        ({"length": True}, "length is True; expected a whole number from 1."),
-        ({"horizon": -1}, "horizon is -1; expected a whole number from 0."),
-        ({"shift": "1"}, "shift is '1'; expected a whole number from 0."),
+        ({"length": 0}, "length is 0; expected an integer from 1."),
+        ({"length": 2.0}, "length is 2.0; expected an integer from 1."),
+        ({"length": True}, "length is True; expected an integer from 1."),
+        ({"horizon": -1}, "horizon is -1; expected an integer from 0."),
+        ({"shift": "1"}, "shift is '1'; expected an integer from 0."),
         ({"tail": "pad"}, "tail is 'pad'; expected 'keep' or 'drop'."),
         ({"compat": "gluonts"}, "compat is 'gluonts'; expected 'time-moe' or None."),
         ({"horizon": 1, "shift": 2}, "horizon 1 and shift 2 are two kinds of target; give one of them."),
@@ -198,7 +198,7 @@ def test_bad_options_are_refused(kind: type, options: dict[str, object], message
 
 
 def test_a_bad_stride_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"^Windows: stride is 0; expected a whole number from 1\.$"):
+    with pytest.raises(OptionError, match=r"^Windows: stride is 0; expected an integer from 1\.$"):
         Windows(5, stride=0)
 
 

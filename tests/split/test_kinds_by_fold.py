@@ -1,4 +1,4 @@
-"""Folds: each step is in the valid part of one fold, and what is trained on shares none with it, on either side."""
+"""Folds: each step is in the valid subset of one fold, and what is trained on shares none with it, on either side."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tests.split import twin
 from tests.split.stores import plain, timed
 from tests.split.test_kinds_by_time import lengths, options_of, reaches, views
 
-from stoker import OptionError, Sequences, Windows
+from stoker import Sequences, Windows
+from stoker.errors import OptionError
 from stoker.split import check, purged
 
 
 @settings(max_examples=80)
-@given(lengths=lengths, view=views, reach=reaches, folds=st.integers(2, 4), forward=st.booleans())
-def test_folds_are_what_a_loop_finds(lengths: list[int], view: Any, reach: Any, folds: int, forward: bool) -> None:
-    store, options = plain(lengths), options_of(view, reach)
+@given(lengths=lengths, view=views, margins=reaches, folds=st.integers(2, 4), forward=st.booleans())
+def test_folds_are_what_a_loop_finds(lengths: list[int], view: Any, margins: Any, folds: int, forward: bool) -> None:
+    store, options = plain(lengths), options_of(view, margins)
     found = purged(store, view, folds=folds, forward=forward, **options)
     check(found)
     assert len(found) == folds - forward
@@ -27,8 +28,8 @@ def test_folds_are_what_a_loop_finds(lengths: list[int], view: Any, reach: Any, 
         after = [] if forward else [(fold + 1, folds)]
         train = [(low, high) for low, high in [(0, fold), *after] if low < high]
         expected = twin.split_samples(store, view, cuts, {"train": train, "valid": [(fold, fold + 1)]}, **options)
-        assert twin.numbers_of(split) == expected.parts
-        assert (split.tally.purged, split.tally.embargoed) == (expected.purged, expected.embargoed)
+        assert twin.numbers_of(split) == expected.subsets
+        assert (split.excluded.purged, split.excluded.embargoed) == (expected.purged, expected.embargoed)
         reach_only = {"horizon": options["horizon"], "warm_up": options["warm_up"]}
         assert not twin.shared_steps(twin.steps_of(split, store, view, **reach_only))
 
@@ -39,7 +40,7 @@ def test_pairs_as_scikit_learn_gives_them() -> None:
     assert all(train.name == "train" and valid.name == "valid" for train, valid in pairs)
     assert folds[1].valid is list(pairs[1])[1]
     assert str(folds).count("purged split of <memory>") == 4
-    assert str(folds[0].parts["train"]) in str(list(pairs[0]))
+    assert str(folds[0].subsets["train"]) in str(list(pairs[0]))
 
 
 def test_walking_forward_trains_on_the_past_only() -> None:
@@ -52,14 +53,14 @@ def test_walking_forward_trains_on_the_past_only() -> None:
 
 @pytest.mark.parametrize("folds", [0, 1, 2.0, True])
 def test_folds_that_cannot_be(folds: Any) -> None:
-    with pytest.raises(OptionError, match=r"folds is .*; expected a whole number from 2"):
+    with pytest.raises(OptionError, match=r"folds is .*; expected an integer from 2"):
         purged(plain([50]), Windows(2), folds=folds)
 
 
 def test_more_folds_than_steps() -> None:
     with pytest.raises(OptionError, match="folds is 51, but the longest series of <memory> has 50 steps"):
         purged(plain([50, 7]), Windows(2), folds=51)
-    with pytest.raises(OptionError, match="the valid part of this purged split of <memory> has no sample"):
+    with pytest.raises(OptionError, match="the valid subset of this purged split of <memory> has no sample"):
         purged(plain([50]), Windows(20), folds=5)
     with pytest.raises(OptionError, match="has no time to put them in order"):
         purged(plain([5, 5]), Sequences(9), folds=2)

@@ -32,19 +32,19 @@ def test_a_shared_step_is_found_by_the_guard_where_a_loop_finds_one(
     store = plain([*lengths, 30])
     size = len(twin.list_samples(store, view))
     owners = data.draw(st.lists(st.sampled_from(["train", "valid", "test", "none", "none"]), min_size=size, max_size=size))
-    parts = {name: [i for i, owner in enumerate(owners) if owner == name] for name in ("train", "valid", "test")}
-    parts = {name: numbers for name, numbers in parts.items() if numbers} or {"train": [0]}
+    subsets = {name: [i for i, owner in enumerate(owners) if owner == name] for name in ("train", "valid", "test")}
+    subsets = {name: numbers for name, numbers in subsets.items() if numbers} or {"train": [0]}
     horizon = getattr(view, "windows", view).span - view.length + beyond
     with pytest.warns(UserWarning, match="allow_leak=True"):
-        split = given(store, view, parts, horizon=horizon, warm_up=warm_up, allow_leak=True)
-    assert twin.numbers_of(split) == parts
+        split = given(store, view, subsets, horizon=horizon, warm_up=warm_up, allow_leak=True)
+    assert twin.numbers_of(split) == subsets
     assert split.leaks
     shared = twin.shared_steps(twin.steps_of(split, store, view, horizon=horizon, warm_up=warm_up))
     if not shared:
-        given(store, view, parts, horizon=horizon, warm_up=warm_up)
+        given(store, view, subsets, horizon=horizon, warm_up=warm_up)
         return
-    with pytest.raises(LeakError, match="is in two parts") as found:
-        given(store, view, parts, horizon=horizon, warm_up=warm_up)
+    with pytest.raises(LeakError, match="is in two subsets") as found:
+        given(store, view, subsets, horizon=horizon, warm_up=warm_up)
     words = str(found.value).replace(",", "").split()
     assert (int(words[4]), int(words[1])) in shared, "the step that is named is one of them"
     with pytest.raises(LeakError):
@@ -56,9 +56,9 @@ def test_windows_that_share_steps_are_not_shuffled() -> None:
     for options in ({"stride": 5}, {"stride": 7, "horizon": 2}):
         with pytest.raises(LeakError, match=r"samples of Windows\(6.* share steps: each is made of .* Use chronological"):
             shuffled(store, Windows(6, **options))
-    with pytest.raises(LeakError, match=r"made of 9 steps \(warm-up 3, window 6, horizon 0\), and the next begins 8 on"):
+    with pytest.raises(LeakError, match=r"made of 9 steps \(warm-up 3, window 6, horizon 0\), and the next begins 8 steps later"):
         shuffled(store, Windows(6, stride=8), warm_up=3)
-    with pytest.warns(UserWarning, match="a score on such parts is too good"):
+    with pytest.warns(UserWarning, match="a score on such subsets is too good"):
         split = shuffled(store, Windows(6), allow_leak=True)
     assert "LEAKS" in str(split)
 
@@ -69,8 +69,8 @@ def test_what_shares_no_step_is_shuffled() -> None:
         split = shuffled(store, view, fractions=(0.5, 0.3, 0.2))
         numbers = twin.numbers_of(split)
         size = split.train.num_all
-        assert [len(part) for part in split] == [size // 2, size * 3 // 10, size // 5]
-        assert sorted(n for part in numbers.values() for n in part) == list(range(size))
+        assert [len(subset) for subset in split] == [size // 2, size * 3 // 10, size // 5]
+        assert sorted(n for subset in numbers.values() for n in subset) == list(range(size))
         assert not twin.shared_steps(twin.steps_of(split, store, view))
         assert numbers != twin.numbers_of(shuffled(store, view, fractions=(0.5, 0.3, 0.2), seed=1))
         assert numbers == twin.numbers_of(shuffled(store, view, fractions=(0.5, 0.3, 0.2)))
@@ -78,16 +78,16 @@ def test_what_shares_no_step_is_shuffled() -> None:
 
 def test_numbers_that_cannot_be() -> None:
     store = plain([20])
-    for parts, words in (
-        ({}, "parts is empty"),
-        ({"train": [0, 1, 1]}, "part 'train' has 1 samples twice"),
-        ({"train": [0], "valid": [99]}, "part 'valid' has sample 99; <memory> has samples 0 to 15"),
-        ({"train": [-1]}, "part 'train' has sample -1"),
-        ({"train": [0.5]}, "part 'train' has float64 of shape"),
-        ({"train": []}, "the train part of this given split of <memory> has no sample"),
+    for subsets, words in (
+        ({}, "subsets is empty"),
+        ({"train": [0, 1, 1]}, "subset 'train' has 1 samples twice"),
+        ({"train": [0], "valid": [99]}, "subset 'valid' has sample 99; <memory> has samples 0 to 15"),
+        ({"train": [-1]}, "subset 'train' has sample -1"),
+        ({"train": [0.5]}, "subset 'train' has float64 of shape"),
+        ({"train": []}, "the train subset of this given split of <memory> has no sample"),
     ):
         with pytest.raises(OptionError, match=words):
-            given(store, Windows(5, tail="drop"), parts)  # type: ignore[arg-type]
+            given(store, Windows(5, tail="drop"), subsets)  # type: ignore[arg-type]
 
 
 def test_as_scikit_learn_gives_them() -> None:

@@ -15,12 +15,12 @@ from stoker.split import Split, grouped
 
 
 def parts_of_series(split: Split, store: Store, view: object) -> dict[int, str]:
-    """The part of each series that has samples."""
+    """The subset of each series that has samples."""
     samples = twin.list_samples(store, view)
     found: dict[int, str] = {}
     for name, numbers in twin.numbers_of(split).items():
         for number in numbers:
-            assert found.setdefault(samples[number].series, name) == name, "a series is in one part"
+            assert found.setdefault(samples[number].series, name) == name, "a series is in one subset"
     return found
 
 
@@ -32,8 +32,8 @@ def named(names: list[str], seed: int = 0) -> Store:
 def test_shares_are_about_as_asked() -> None:
     store = named([f"series {i}" for i in range(4000)])
     split = grouped(store, Sequences(8), by="name")
-    assert [len(part) / 4000 for part in split] == pytest.approx([0.7, 0.15, 0.15], abs=0.02)
-    assert sum(len(part) for part in split) == 4000
+    assert [len(subset) / 4000 for subset in split] == pytest.approx([0.7, 0.15, 0.15], abs=0.02)
+    assert sum(len(subset) for subset in split) == 4000
     assert "of " in split.limits["train"]
 
 
@@ -42,7 +42,7 @@ def test_series_that_are_added_move_no_others() -> None:
     few, many = named(names[::2]), named(names)
     before = parts_of_series(grouped(few, Sequences(8), by="name"), few, Sequences(8))
     after = parts_of_series(grouped(many, Sequences(8), by="name"), many, Sequences(8))
-    assert {names[::2][series]: part for series, part in before.items()} == {
+    assert {names[::2][series]: subset for series, subset in before.items()} == {
         names[series]: after[series] for series in range(0, 60, 2)
     }
     other = grouped(many, Sequences(8), by="name", seed=1)
@@ -63,7 +63,7 @@ def test_groups_stay_together() -> None:
         found = parts_of_series(split, store, Windows(8, horizon=2))
         assert len(found) == 100
         assert all(len({found[series] for series in np.flatnonzero(sector == one)}) == 1 for one in range(12))
-        assert split.tally.purged == split.tally.embargoed == 0, "windows never cross from one series to the next"
+        assert split.excluded.purged == split.excluded.embargoed == 0, "windows never cross from one series to the next"
 
 
 def test_a_packed_store_is_known_by_its_keys(tmp_path: Path) -> None:
@@ -76,11 +76,11 @@ def test_a_packed_store_is_known_by_its_keys(tmp_path: Path) -> None:
     before = parts_of_series(grouped(few, Windows(2)), few, Windows(2))
     after = parts_of_series(grouped(many, Windows(2)), many, Windows(2))
     assert list(before.values()) != [after[series] for series in before], "their numbers differ"
-    assert all(after[series + 10] == part for series, part in before.items())
+    assert all(after[series + 10] == subset for series, subset in before.items())
 
 
 def test_the_parts_are_the_same_everywhere() -> None:
-    """Golden: whoever splits again in another version must get the same test part."""
+    """Golden: whoever splits again in another version must get the same test subset."""
     store = Store.from_arrays(x=[[1.0]] * 20, name=[f"series {i}" for i in range(20)])
     assert twin.numbers_of(grouped(store, Sequences(1), by="name", fractions=(0.6, 0.4)))["valid"] == GOLDEN
     store = Store.from_arrays(x=[[1.0]] * 20)
@@ -95,7 +95,7 @@ def test_what_cannot_be_grouped_by() -> None:
     store = Store.from_arrays(x=[[1.0, 2.0], [3.0]], group=np.array([1, 2]))
     with pytest.raises(OptionError, match="has no column 'y' to group by; it has x, group"):
         grouped(store, Windows(1), by="y")
-    with pytest.raises(OptionError, match="column 'x' of <memory> holds float64 a step; to group by it"):
+    with pytest.raises(OptionError, match="column 'x' of <memory> holds float64 per step; to group by it"):
         grouped(store, Windows(1), by="x")
-    with pytest.raises(OptionError, match="part of this grouped split of <memory> has no sample: 2 groups fell into the others"):
+    with pytest.raises(OptionError, match="subset of this grouped split of <memory> has no sample: 2 groups fell into the others"):
         grouped(store, Windows(1))

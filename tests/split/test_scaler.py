@@ -1,4 +1,4 @@
-"""Scaler: the moments of the training part and of nothing else, carried in the model."""
+"""Scaler: the moments of the training subset and of nothing else, carried in the model."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.split.test_kinds_by_time import lengths, views
 
 from stoker import Sequences, Store, Windows
 from stoker.errors import LeakError, OptionError
-from stoker.split import Part, Scaler, chronological, grouped, pos_weight, purged
+from stoker.split import Scaler, Subset, chronological, grouped, pos_weight, purged
 from stoker.split import scaler as moments
 
 VIEW = Windows(6, horizon=2)
 
 
-def held_steps(store: Store, view: Any, part: Part) -> list[int]:
-    """The steps of the flat column that samples of a part hold, and those between the samples of a run."""
+def held_steps(store: Store, view: Any, subset: Subset) -> list[int]:
+    """The steps of the flat column that samples of a subset hold, and those between the samples of a run."""
     samples = twin.list_samples(store, view)
-    numbers = part.runs.resolve(np.arange(len(part))).tolist()
+    numbers = subset.runs.resolve(np.arange(len(subset))).tolist()
     offsets = store.offsets.tolist()
     span = view.max_length if isinstance(view, Sequences) else view.span
     ranges = [(samples[n].series, samples[n].start, min(samples[n].start + span, samples[n].length)) for n in numbers]
@@ -63,7 +63,9 @@ def test_a_part_with_few_finite_values_has_the_moments_that_are_documented() -> 
         assert (found.counts[0], found.means[0], found.deviations[0]) == pytest.approx(expected)
 
 
-@example(lengths=[2, 300, 0], view=Windows(5, tail="keep", compat="time-moe"), kind="series", seed=3)  # one finite value in a part
+@example(
+    lengths=[2, 300, 0], view=Windows(5, tail="keep", compat="time-moe"), kind="series", seed=3
+)  # one finite value in a subset
 @settings(max_examples=80)
 @given(lengths=lengths, view=views, kind=st.sampled_from(["time", "series", "fold"]), seed=st.integers(0, 99))
 def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: Any, kind: str, seed: int) -> None:
@@ -77,9 +79,9 @@ def test_moments_are_those_of_the_steps_of_the_part(lengths: list[int], view: An
     except OptionError as error:
         assert "by chance" in str(error)  # noqa: PT017
         return
-    for part in split:
-        found = moments.measure(store, part, "x")
-        steps = held_steps(store, view, part)
+    for subset in split:
+        found = moments.measure(store, subset, "x")
+        steps = held_steps(store, view, subset)
         kept = values[steps]
         assert found.num_rows == len(steps)
         counts, means, deviations = expected_moments(kept)
@@ -153,23 +155,23 @@ def test_it_is_saved_with_the_model_and_still_knows_its_steps() -> None:
 def test_a_scaler_fitted_on_other_steps_is_found() -> None:
     store = wide_store()
     split = chronological(store, VIEW)
-    for part, words in (
+    for subset, words in (
         (None, r"fitted on all steps of a store \(400 steps\)"),
-        (split.valid, "fitted on the valid part"),
-        (chronological(store, VIEW, fractions=(0.8, 0.2)).train, "fitted on another part than these"),
+        (split.valid, "fitted on the valid subset"),
+        (chronological(store, VIEW, fractions=(0.8, 0.2)).train, "fitted on another subset than these"),
     ):
         with pytest.raises(LeakError, match=words):
-            Scaler.fit(store, part, columns=["close"]).check(split)
+            Scaler.fit(store, subset, columns=["close"]).check(split)
     Scaler.fit(store, chronological(store, VIEW).train, columns=["close"]).check(split)
 
 
 def test_without_the_guard_a_scaler_of_all_steps_tells_of_the_future() -> None:
-    """Negative control: it changes with the steps of the test part, and the right one does not."""
+    """Negative control: it changes with the steps of the test subset, and the right one does not."""
 
     def means(end: float) -> list[float]:
         store = Store.from_arrays(x=[np.concatenate([np.arange(80.0), np.full(20, end)])])
         split = chronological(store, VIEW, fractions=(0.7, 0.3))
-        return [Scaler.fit(store, part, columns=["x"]).mean.item() for part in (None, split.train)]
+        return [Scaler.fit(store, subset, columns=["x"]).mean.item() for subset in (None, split.train)]
 
     assert means(0.0)[0] != means(1000.0)[0]
     assert means(0.0)[1] == means(1000.0)[1]
@@ -183,7 +185,7 @@ def test_weight_of_labels() -> None:
     assert pos_weight(Store.from_arrays(y=labels[None]), split.train, "y").item() == pytest.approx(5 / 2)
     assert pos_weight(store, None, "y").item() == pytest.approx(5 / 10)
     assert pos_weight(store, None, "z").item() == 1
-    for column, words in (("x", "all 16 labels of column 'x' are 0"), ("w", "2 numbers a step"), ("q", "has no column 'q'")):
+    for column, words in (("x", "all 16 labels of column 'x' are 0"), ("w", "2 numbers per step"), ("q", "has no column 'q'")):
         with pytest.raises(OptionError, match=words):
             pos_weight(store, None, column)
     with pytest.raises(OptionError, match="other values than labels 0 and 1"):
@@ -209,7 +211,7 @@ def test_what_cannot_be_fitted() -> None:
     ):
         with pytest.raises(OptionError, match=words):
             Scaler.fit(store, split.train, columns=columns)
-    with pytest.raises(OptionError, match="part is 'train'; expected a part"):
+    with pytest.raises(OptionError, match="subset is 'train'; expected a subset"):
         Scaler.fit(store, "train", columns=["x"])  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="is of other data than this store"):
         Scaler.fit(plain([9, 9]), split.train, columns=["x"])

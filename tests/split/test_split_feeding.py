@@ -1,4 +1,4 @@
-"""Feeds of a part: its samples and no others, with every law of a feed."""
+"""Feeds of a subset: its samples and no others, with every law of a feed."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def split_of(kind: str) -> tuple[Store, Any, Split]:
 @pytest.mark.parametrize("kind", SPLITS)
 def test_a_feed_has_the_samples_of_its_part(kind: str) -> None:
     store, view, split = split_of(kind)
-    whole = Feed(store, view, batch_size=1, last="short")
+    whole = Feed(store, view, batch_size=1, last_batch="short")
     every = [batch["x"].reshape(-1).tolist() for batch in whole]
-    for name, part in split.parts.items():
-        feed = Feed(store, view, part=part, batch_size=1, last="short")
+    for name, subset in split.subsets.items():
+        feed = Feed(store, view, subset=subset, batch_size=1, last_batch="short")
         found = [batch["x"].reshape(-1).tolist() for batch in feed]
         assert found == [every[number] for number in twin.numbers_of(split)[name]]
-        assert feed.num_samples == len(part) == len(found)
-        assert f"the {name} part of a {split.kind} split of <memory>: {len(part)} of {whole.num_samples} samples." in str(feed)
+        assert feed.num_samples == len(subset) == len(found)
+        assert f"the {name} subset of a {split.kind} split of <memory>: {len(subset)} of {whole.num_samples} samples." in str(feed)
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.kind)
@@ -55,33 +55,33 @@ def test_a_feed_has_the_samples_of_its_part(kind: str) -> None:
 def test_every_sample_of_a_part_once(kind: str, order: Any) -> None:
     store, view, split = split_of(kind)
     for residency in ("host", "device"):
-        make = partial(Feed, store, view, part=split.train, batch_size=3, order=order, residency=residency)
+        make = partial(Feed, store, view, subset=split.train, batch_size=3, order=order, residency=residency)
         assert_exactly_once(make)
-        assert_exactly_once(partial(make, numbers=True, threads=2))
+        assert_exactly_once(partial(make, return_index=True, threads=2))
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.kind)
 def test_a_feed_of_a_part_resumes_exactly(order: Any) -> None:
     store, view, split = split_of("folds")
-    make = partial(Feed, store, view, part=split.train, batch_size=9, order=order, numbers=True)
+    make = partial(Feed, store, view, subset=split.train, batch_size=9, order=order, return_index=True)
     assert_resumes_exactly(make, worlds=(1, 2))
 
 
 def test_a_state_belongs_to_its_part() -> None:
     store, view, split = split_of("windows")
-    state = Feed(store, view, part=split.train, batch_size=4).state_dict()
-    Feed(store, view, part=SPLITS["windows"][1](store, view).train, batch_size=4).load_state_dict(state)
+    state = Feed(store, view, subset=split.train, batch_size=4).state_dict()
+    Feed(store, view, subset=SPLITS["windows"][1](store, view).train, batch_size=4).load_state_dict(state)
     moved = given(store, view, {"train": np.array(twin.numbers_of(split)["train"]) + 1}).train
     assert len(moved) == len(split.train)
     for other in (None, split.valid, moved):
         with pytest.raises(FeedError, match="the state was saved"):
-            Feed(store, view, part=other, batch_size=4).load_state_dict(state)
+            Feed(store, view, subset=other, batch_size=4).load_state_dict(state)
 
 
 def test_weights_of_series_weigh_the_samples_of_a_part() -> None:
     store, view, split = split_of("windows")
     weights = np.array([0, 1, 3, 1, 0, 0.0])
-    feed = Feed(store, view, part=split.valid, batch_size=8, order=Weighted(weights), numbers=True)
+    feed = Feed(store, view, subset=split.valid, batch_size=8, order=Weighted(weights), return_index=True)
     drawn = np.concatenate([batch["sample"].numpy() for batch in feed])
     assert set(feed.samples.locate(drawn[drawn >= 0]).series.tolist()) == {2}
 
@@ -90,8 +90,8 @@ def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
     store = write_store(plain(LENGTHS), tmp_path / "store")
     view = Windows(5, stride=2, horizon=1)
     split = chronological(store, view)
-    make = partial(Feed, store, view, part=split.train, batch_size=4, order=stoker.BlockShuffle(block=3, window=12))
-    assert_exactly_once(partial(make, residency="stream", numbers=True))
+    make = partial(Feed, store, view, subset=split.train, batch_size=4, order=stoker.BlockShuffle(block=3, window=12))
+    assert_exactly_once(partial(make, residency="stream", return_index=True))
     dataset = make().as_dataset()
     again = pickle.loads(pickle.dumps(dataset))
     assert len(again) == len(split.train)
@@ -101,16 +101,16 @@ def test_on_disk_in_a_stream_and_in_other_processes(tmp_path: Path) -> None:
 def test_a_part_of_something_else_is_refused() -> None:
     store, view, split = split_of("windows")
     with pytest.raises(
-        OptionError, match=r"the part 'train' is of Windows\(5, stride=2, horizon=1\), but the view here is Windows\(6\)"
+        OptionError, match=r"the subset 'train' is of Windows\(5, stride=2, horizon=1\), but the view here is Windows\(6\)"
     ):
-        Feed(store, Windows(6), part=split.train, batch_size=2)
-    with pytest.raises(OptionError, match="the part 'train' is of other data than this store"):
-        Feed(plain([40, 40]), view, part=split.train, batch_size=2)
-    with pytest.raises(OptionError, match="part is 'train'; expected a part of a split"):
-        Feed(store, view, part="train", batch_size=2)  # type: ignore[arg-type]
+        Feed(store, Windows(6), subset=split.train, batch_size=2)
+    with pytest.raises(OptionError, match="the subset 'train' is of other data than this store"):
+        Feed(plain([40, 40]), view, subset=split.train, batch_size=2)
+    with pytest.raises(OptionError, match="subset is 'train'; expected a subset of a split"):
+        Feed(store, view, subset="train", batch_size=2)  # type: ignore[arg-type]
 
 
 def test_whole_series_may_be_normalized() -> None:
     store, view, split = split_of("series")
-    batch = next(iter(Feed(store, view, part=split.train, batch_size=2, normalize="zero", order=Shuffle())))
+    batch = next(iter(Feed(store, view, subset=split.train, batch_size=2, normalize="zero", order=Shuffle())))
     assert batch["x"].isfinite().all()

@@ -15,7 +15,7 @@ from stoker import Feed, Store, Windows
 from stoker.errors import LeakError
 from stoker.split import Split, chronological, cuts, purged, shuffled
 from stoker.split import split as splits
-from stoker.split.cuts import Ground, Reach, StepCuts
+from stoker.split.cuts import Margins, SampledStore, StepCuts
 
 Array = npt.NDArray[Any]
 VIEW = Windows(8, horizon=3)
@@ -25,10 +25,10 @@ PARTS = {"train": [(0, 1)], "valid": [(1, 2)]}
 def cut_carelessly(**careless: int) -> Split:
     """A split in the middle, made with less reach than samples have."""
     store = plain([60, 200])
-    ground = Ground.of(store, VIEW)
-    true = Reach.of(VIEW, horizon=None, warm_up=5)
-    runs, tally = cuts.carve(ground, StepCuts(ground, [0.0, 0.5, 1.0]), replace(true, **careless), PARTS)
-    return splits.build(ground, "careless", runs, reach=true, tally=tally)
+    sampled = SampledStore.of(store, VIEW)
+    true = Margins.of(VIEW, horizon=None, warm_up=5)
+    runs, excluded = cuts.carve(sampled, StepCuts(sampled, [0.0, 0.5, 1.0]), replace(true, **careless), PARTS)
+    return splits.build(sampled, "careless", runs, margins=true, excluded=excluded)
 
 
 LEAKS = {"without a purge": {"horizon": 0}, "purged by one too few": {"horizon": 2}, "without an embargo": {"embargo": 0},
@@ -37,7 +37,7 @@ LEAKS = {"without a purge": {"horizon": 0}, "purged by one too few": {"horizon":
 
 @pytest.mark.parametrize("careless", LEAKS.values(), ids=LEAKS)
 def test_a_boundary_without_its_distance_is_found(careless: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(LeakError, match=r"step \d+ of series 0 of <memory> is in two parts: .* of train and .* of valid"):
+    with pytest.raises(LeakError, match=r"step \d+ of series 0 of <memory> is in two subsets: .* of train and .* of valid"):
         cut_carelessly(**careless)
     monkeypatch.setattr(splits, "check", lambda split: None)
     split = cut_carelessly(**careless)
@@ -52,9 +52,9 @@ def random_walk(seed: int, size: int = 1200) -> Store:
     return Store.from_arrays(x=np.random.default_rng(seed).normal(size=(1, size)).cumsum(axis=1))
 
 
-def shapes_and_rises(store: Store, view: Any, part: Any) -> tuple[Array, Array]:
+def shapes_and_rises(store: Store, view: Any, subset: Any) -> tuple[Array, Array]:
     """The shape of each window, and whether the walk rises over the horizon: nobody can know, as it is a random walk."""
-    (batch,) = Feed(store, view, part=part, batch_size=len(part))
+    (batch,) = Feed(store, view, subset=subset, batch_size=len(subset))
     x, later = batch["x"].numpy(), batch["x_target"].numpy()
     return x - x[:, -1:], later[:, -1] > x[:, -1]
 
@@ -98,18 +98,20 @@ def test_shuffled_windows_of_a_random_walk_can_be_predicted_and_are_refused() ->
 def test_scaling_by_whole_series_is_refused_for_a_part_of_them() -> None:
     store = random_walk(0)
     split = chronological(store, VIEW)
-    with pytest.raises(LeakError, match=r"normalize='zero' scales by whole series, so the train part would tell of .*Scaler.fit"):
-        Feed(store, VIEW, part=split.train, batch_size=4, normalize="zero")
+    with pytest.raises(
+        LeakError, match=r"normalize='zero' scales by whole series, so the train subset would depend on .*Scaler.fit"
+    ):
+        Feed(store, VIEW, subset=split.train, batch_size=4, normalize="zero")
 
 
 def test_without_the_refusal_the_scale_would_tell_of_the_future() -> None:
-    """Negative control: what a training sample looks like changes with steps of the test part."""
+    """Negative control: what a training sample looks like changes with steps of the test subset."""
 
     def first_sample(end: float) -> list[float]:
         store = Store.from_arrays(x=[np.concatenate([np.arange(80.0), np.full(20, end)])])
         split = chronological(store, VIEW, fractions=(0.7, 0.3))
         object.__setattr__(split.train, "whole_series", True)
-        feed = Feed(store, VIEW, part=split.train, batch_size=1, normalize="zero")
+        feed = Feed(store, VIEW, subset=split.train, batch_size=1, normalize="zero")
         values: list[float] = next(iter(feed))["x"][0].tolist()
         return values
 

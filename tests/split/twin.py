@@ -1,4 +1,4 @@
-"""Splitting as one would explain it: every sample is a set of steps, every step is in a part, and a loop looks at all of them."""
+"""Splitting as one would explain it: every sample is a set of steps, every step is in a subset, and a loop looks at all of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made_of(sample: Sample, view: Any, *, horizon: int | None = None, warm_up: i
 
 
 class Expected(NamedTuple):
-    parts: dict[str, list[int]]
+    subsets: dict[str, list[int]]
     purged: int
     embargoed: int
 
@@ -57,8 +57,8 @@ def split_samples(
     warm_up: int = 0,
     embargo: int | None = None,
 ) -> Expected:
-    """`cuts` has for each series its steps before each cut, beginning with 0; parts are intervals between cuts."""
-    parts: dict[str, list[int]] = {name: [] for name in wanted}
+    """`cuts` has for each series its steps before each cut, beginning with 0; subsets are intervals between cuts."""
+    subsets: dict[str, list[int]] = {name: [] for name in wanted}
     purged = embargoed = 0
     windows = view.windows if isinstance(view, Segments) else view
     least = windows.length - 1 + warm_up
@@ -78,21 +78,21 @@ def split_samples(
                 early = early or [-1]
             late = [step for step in steps if step >= inside.stop]
             if not early and not late:
-                parts[name].append(sample.number)
+                subsets[name].append(sample.number)
             elif early:
                 embargoed += 1
             else:
                 purged += 1
-    return Expected(parts, purged, embargoed)
+    return Expected(subsets, purged, embargoed)
 
 
 def numbers_of(split: Split) -> dict[str, list[int]]:
-    """The samples of each part, by their numbers in the whole view."""
-    return {name: part.runs.resolve(np.arange(len(part))).tolist() for name, part in split.parts.items()}
+    """The samples of each subset, by their numbers in the whole view."""
+    return {name: subset.runs.resolve(np.arange(len(subset))).tolist() for name, subset in split.subsets.items()}
 
 
 def steps_of(split: Split, store: Store, view: Any, *, horizon: int | None = None, warm_up: int = 0) -> dict[str, set[Step]]:
-    """All steps that samples of each part were made of."""
+    """All steps that samples of each subset were made of."""
     samples = list_samples(store, view)
     return {
         name: {step for number in numbers for step in made_of(samples[number], view, horizon=horizon, warm_up=warm_up)}
@@ -100,11 +100,11 @@ def steps_of(split: Split, store: Store, view: Any, *, horizon: int | None = Non
     }
 
 
-def shared_steps(parts: Mapping[str, set[Step]]) -> set[Step]:
-    """Steps that are in two parts."""
+def shared_steps(subsets: Mapping[str, set[Step]]) -> set[Step]:
+    """Steps that are in two subsets."""
     seen: set[Step] = set()
     shared: set[Step] = set()
-    for steps in parts.values():
+    for steps in subsets.values():
         shared |= seen & steps
         seen |= steps
     return shared

@@ -115,7 +115,12 @@ def test_shapes_beyond_a_limit_run_eagerly(stand_in: list[int], monkeypatch: pyt
 def test_a_feed_on_the_device_is_gathered_within_the_graph(stand_in: list[int]) -> None:
     def feed() -> stoker.Feed:
         return stoker.Feed(
-            make_store(), stoker.Windows(8, horizon=1), batch_size=32, order=stoker.Shuffle(7), residency="device", last="drop"
+            make_store(),
+            stoker.Windows(8, horizon=1),
+            batch_size=32,
+            order=stoker.Shuffle(7),
+            residency="device",
+            last_batch="drop",
         )
 
     def net() -> nn.Module:

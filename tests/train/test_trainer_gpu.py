@@ -40,12 +40,18 @@ def pairs(num_batches: int = 12, *, rows: int = 16, seed: int = 0) -> list[tuple
     return [(x.to(DEVICE), (x[:, :1] - x[:, 1:2]).to(DEVICE)) for x in made]
 
 
-def feed_of(residency: str = "device", *, last: Any = "drop") -> stoker.Feed:
+def feed_of(residency: str = "device", *, last_batch: Any = "drop") -> stoker.Feed:
     rng = np.random.default_rng(0)
     series = [np.cumsum(rng.standard_normal(200)).astype(np.float32) for _ in range(6)]
     store = stoker.Store.from_arrays(x=series)
     return stoker.Feed(
-        store, stoker.Windows(8, horizon=1), batch_size=32, order=stoker.Shuffle(3), device=DEVICE, residency=residency, last=last
+        store,
+        stoker.Windows(8, horizon=1),
+        batch_size=32,
+        order=stoker.Shuffle(3),
+        device=DEVICE,
+        residency=residency,
+        last_batch=last_batch,
     )
 
 
@@ -191,7 +197,7 @@ def test_a_graph_draws_new_random_numbers_each_time() -> None:
     assert len(set(kept.losses())) > 6
 
 
-@pytest.mark.parametrize("last", ["drop", "mask"])
+@pytest.mark.parametrize("last", ["drop", "pad"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_feed_is_gathered_within_the_graph(last: str, accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
     gathered = []
@@ -199,10 +205,10 @@ def test_a_feed_is_gathered_within_the_graph(last: str, accumulate: int, monkeyp
     monkeypatch.setattr(Gathering, "micro", lambda self, entry: (gathered.append(entry), original(self, entry)))
     loss = stoker.train.supervised(nn.MSELoss(), x="x", y="x_target")
     eager, graph = net(), net()
-    trainer_of(eager, loss, accumulate=accumulate).fit(feed_of(last=last), epochs=3)
-    trainer_of(graph, loss, graph=True, accumulate=accumulate).fit(feed_of(last=last), epochs=3)
+    trainer_of(eager, loss, accumulate=accumulate).fit(feed_of(last_batch=last), epochs=3)
+    trainer_of(graph, loss, graph=True, accumulate=accumulate).fit(feed_of(last_batch=last), epochs=3)
     assert_same(eager, graph)
-    assert len(gathered) == 3 * len(feed_of(last=last))
+    assert len(gathered) == 3 * len(feed_of(last_batch=last))
 
 
 @pytest.mark.parametrize("graph", [False, True])

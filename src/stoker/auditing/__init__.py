@@ -1,1 +1,1 @@
-"""Checks of any iterable of batches: what is wrong with it."""
+"""Audit of any iterable of batches; the entry point is `stoker.audit`."""

@@ -1,4 +1,11 @@
-"""Appearance: types, shapes and non-finite values of the entries, batch by batch. Gives notes, never faults."""
+"""Checks of an audit: what is measured in batches and epochs.
+
+Appearance         types, shapes and non-finite values of the entries; gives notes, never faults
+Coverage           which samples came more than once in an epoch, and which never
+judge_overlap      samples that are also in other data
+Order, Recurrence  how an order compares with a uniform permutation, and with that of the epoch before
+HeldBatches        batches that change after they were handed out
+"""
 
 from __future__ import annotations
 
@@ -10,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from stoker._batch import is_tensor
 from stoker._types import Array
-from stoker.auditing.findings import UNKNOWN, Catalogue, Finding, Ledger, Severity, counted, listed, shown
-from stoker.auditing.fingerprints import Rows, as_array, is_tensor, seal
-from stoker.auditing.samples import Known, Recogniser, Reference
+from stoker.auditing.findings import UNKNOWN, Catalogue, EpochLog, Finding, Severity, counted, listed, shown
+from stoker.auditing.fingerprints import Rows, as_array, seal
+from stoker.auditing.samples import Reference, ReferenceIndex, SampleMatcher
 
 MAX_ENTRIES = 6
 """Entries that a note names one by one."""
@@ -119,7 +127,7 @@ class Coverage:
         return len(self.rows_again)
 
 
-def cover(ledger: Ledger, catalogue: Catalogue | None) -> Coverage:
+def cover(ledger: EpochLog, catalogue: Catalogue | None) -> Coverage:
     """Count what came against what is there; without a catalogue, each content is taken to be there once."""
     rows = np.flatnonzero(ledger.identities != UNKNOWN)
     identities = ledger.identities[rows]
@@ -168,25 +176,25 @@ BEYOND_CHANCE = 3.0
 """Times what contents that repeat by themselves would share, from which samples are shared for another reason."""
 
 
-def judge_overlap(ledger: Ledger, recogniser: Recogniser, other: Reference) -> Finding:
+def judge_overlap(ledger: EpochLog, matcher: SampleMatcher, other: Reference) -> Finding:
     """Compare an epoch with other data: by number where samples have numbers, else by content.
 
     A content that is frequent on either side (a constant window, an empty row) says nothing about a leak and is left out. Nor do
     contents that are equal no more often between both than within each (labels, categories, small whole numbers).
     """
-    lacking = [name for name in recogniser.contents.entries if name in other.lacking]
-    if lacking and recogniser.numbered is None:
+    lacking = [name for name in matcher.contents.entries if name in other.lacking]
+    if lacking and matcher.numbered is None:
         text = f"apart_from has no {listed(lacking)}, by which samples are known."
         return Finding(kind="shared samples", severity="unchecked", text=text)
-    known = ledger.identities[ledger.identities != UNKNOWN] if recogniser.catalogue is not None else ledger.identities
-    if recogniser.numbered is None:
-        distinct, keys, counts = recogniser.contents.came(known)
-        their_keys = recogniser.contents.words(other.table)
+    known = ledger.identities[ledger.identities != UNKNOWN] if matcher.catalogue is not None else ledger.identities
+    if matcher.numbered is None:
+        distinct, keys, counts = matcher.contents.came(known)
+        their_keys = matcher.contents.words(other.table)
     elif other.ids is None:
         return Finding(kind="shared samples", severity="unchecked", text="Samples are numbered, but those of apart_from are not.")
     else:
         distinct = np.unique(known)
-        keys = distinct if recogniser.catalogue is None else recogniser.catalogue.numbers[distinct]
+        keys = distinct if matcher.catalogue is None else matcher.catalogue.numbers[distinct]
         counts = np.ones(len(keys), dtype=np.int64)
         their_keys = other.ids
     values, first, their_counts = np.unique(their_keys, return_index=True, return_counts=True)
@@ -198,15 +206,15 @@ def judge_overlap(ledger: Ledger, recogniser: Recogniser, other: Reference) -> F
     if not num_shared:
         return Finding(kind="shared samples", severity="passed", text=f"No sample is in apart_from, too.{aside}")
     # Without a reference, samples that come again look like contents that repeat.
-    chance = _chance(counts) if recogniser.catalogue is not None else min(_chance(counts), _chance(their_counts))
+    chance = _chance(counts) if matcher.catalogue is not None else min(_chance(counts), _chance(their_counts))
     explained = BEYOND_CHANCE * chance * float(counts.sum()) * float(their_counts.sum())
-    if recogniser.numbered is None and isinstance(recogniser.contents, Known):
-        explained = max(explained, recogniser.contents.shared_by_chance(their_keys))
+    if matcher.numbered is None and isinstance(matcher.contents, ReferenceIndex):
+        explained = max(explained, matcher.contents.shared_by_chance(their_keys))
     if num_shared <= explained:
         text = f"Contents are no more often equal in both than within each, so nothing can be said.{aside}"
         return Finding(kind="shared samples", severity="unchecked", text=text)
     pairs = zip(distinct[ours[~frequent]].tolist(), other.numbers[first[theirs[~frequent]]].tolist(), strict=True)
-    examples = [_example(identity, there, ledger, recogniser) for identity, there in itertools.islice(pairs, NUM_EXAMPLES)]
+    examples = [_example(identity, there, ledger, matcher) for identity, there in itertools.islice(pairs, NUM_EXAMPLES)]
     text = f"{num_shared:,} of {counted(len(keys), 'sample')} are in apart_from, too: {shown(examples, num_shared)}{aside}"
     return Finding(kind="shared samples", severity="fault", text=text, count=num_shared)
 
@@ -221,9 +229,9 @@ def _chance(counts: Array) -> float:
     return float((usual * (usual - 1)).sum() / max(usual.sum() * (usual.sum() - 1), 1.0))
 
 
-def _example(identity: int, there: int, ledger: Ledger, recogniser: Recogniser) -> str:
+def _example(identity: int, there: int, ledger: EpochLog, matcher: SampleMatcher) -> str:
     place = ledger.place(int(np.flatnonzero(ledger.identities == identity)[0]))
-    catalogue = recogniser.catalogue
+    catalogue = matcher.catalogue
     number = f"sample {catalogue.numbers[identity]:,} ({place})" if catalogue is not None else place
     return f"{number} is row {there:,} there"
 
@@ -351,7 +359,7 @@ def _pairs(identities: Array) -> Array:
     return pairs
 
 
-# Verdicts on order: is it as shuffled as it is said to be, and is each epoch shuffled anew?
+# Verdicts on order: is it as shuffled as it is said to be, and does each epoch have another order?
 
 
 def judge_order(order: Order | None, shuffled: bool | None) -> Finding:
@@ -421,7 +429,7 @@ class _Batch:
         return sum(size for _, size in self.addresses.values())
 
 
-class Kept:
+class HeldBatches:
     """Batches of one epoch that are held, with the hash that each had when it came."""
 
     def __init__(self, epoch: int) -> None:
@@ -461,7 +469,7 @@ class Kept:
             number, how = min(self._changed.items())
             text = (
                 f"{counted(len(self._changed), 'batch')}{epoch} changed after being handed out: batch {number:,} {how}. "
-                f"Whoever keeps a batch, or copies it asynchronously, trains on the wrong samples."
+                f"A program that keeps a batch, or copies it asynchronously, trains on the wrong samples."
             )
             return Finding(kind="reused memory", severity="fault", text=text, count=len(self._changed))
         if self._same:

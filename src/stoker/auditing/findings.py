@@ -1,4 +1,4 @@
-"""Findings: what an audit has to say, one sentence each, and how much it weighs."""
+"""Findings of an audit, the log of an epoch, and the catalogue of samples that the rows are compared with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from stoker._types import Array
-from stoker.auditing.fingerprints import Words, combine
+from stoker.auditing.fingerprints import Hashes, combine
 
 Severity = Literal["fault", "note", "unchecked", "passed"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
@@ -34,7 +34,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One check and how it came out."""
+    """One check and its outcome."""
 
     kind: Kind
     severity: Severity
@@ -64,12 +64,12 @@ def shown(examples: Sequence[str], total: int, between: str = "; ") -> str:
     return between.join(examples) + (f"{between}…" if total > len(examples) else ".")
 
 
-# The ledger of an epoch: which sample each row was, batch by batch. Eight bytes a row.
+# The log of an epoch: which sample each row was, batch by batch. Eight bytes per row.
 
 UNKNOWN = -1
 
 
-class Ledger:
+class EpochLog:
     """Rows in the order in which they came."""
 
     def __init__(self, epoch: int) -> None:
@@ -103,17 +103,17 @@ class Ledger:
         return self._identities[0]
 
     def add_batch(self, num_rows: int, valid: Array | None) -> None:
-        """Note that a batch came, with so many rows that are samples."""
+        """Note that a batch came, with `num_rows` rows that are samples."""
         if valid is not None and not valid.all():
             self._places[self.num_batches] = np.flatnonzero(valid)
         self._ends.append(self.num_rows + num_rows)
 
     def add_identities(self, identities: Array) -> None:
-        """Note who the next rows are."""
+        """Note which samples the next rows are."""
         self._identities.append(identities)
 
     def place(self, row: int) -> str:
-        """Where a row was, for people."""
+        """Where a row was, for a message."""
         batch = int(np.searchsorted(self._ends, row, side="right"))
         within = row - (self._ends[batch - 1] if batch else 0)
         if batch in self._places:
@@ -170,7 +170,7 @@ def at_most(number: float) -> float:
     return float((math.sqrt(number) + math.sqrt(-math.log(SURE))) ** 2)
 
 
-def equal_pairs(words: Words) -> int:
+def equal_pairs(words: Hashes) -> int:
     """Pairs of rows with the same word."""
     counts = np.unique(words, return_counts=True)[1]
     return int((counts * (counts - 1) // 2).sum())
@@ -185,25 +185,25 @@ def most_likely_equal(num_equal: int, num_rows: int) -> float:
 # Contents: rows told apart by what is in them, where there is no reference. Equal rows are one, and none has a number.
 
 
-class Contents:
+class ContentIndex:
     """Identities that are the fingerprints of whole rows."""
 
     catalogue = None
 
-    def __init__(self, names: tuple[str, ...], table: Words) -> None:
+    def __init__(self, names: tuple[str, ...], table: Hashes) -> None:
         """Settle, from a first table of rows, which entries count: those that every batch has."""
         self._columns = [column for column in range(len(names)) if table[:, column].all()]
         self.entries = tuple(names[column] for column in self._columns)
 
-    def words(self, table: Words) -> Words:
+    def words(self, table: Hashes) -> Hashes:
         """Fingerprints of whole samples, to compare with those that came."""
         return combine(table[:, self._columns])
 
-    def identify(self, table: Words) -> Array:
+    def identify(self, table: Hashes) -> Array:
         """Identities of rows."""
         return self.words(table).view(np.int64)
 
-    def came(self, identities: Array) -> tuple[Array, Words, Array]:
+    def came(self, identities: Array) -> tuple[Array, Hashes, Array]:
         """The distinct identities of an epoch, their fingerprints, and how often each came."""
         distinct, counts = np.unique(identities, return_counts=True)
         return distinct, distinct.view(np.uint64), counts

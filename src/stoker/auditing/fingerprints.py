@@ -1,6 +1,11 @@
-"""Leaves: the tensors, arrays and lists inside a batch, by name. Containers are opened, whatever they are.
+"""Fingerprints: a batch of any shape as rows, and 64 bits for each row and entry.
 
-A list is ambiguous: it may hold entries (x and y of a whole batch) or samples (one item a row). It holds entries where all its
+    leaves_of      the tensors, arrays and lists inside a batch, by name
+    Rows           a batch as named entries with one value per row
+    BatchForm      names and types of the entries, which everything compared is converted to
+    fingerprint    the hash of each row and entry
+
+A list is ambiguous: it may hold entries (x and y of a whole batch) or samples (one item per row). It holds entries where all its
 parts have one length, which then is the number of rows, and samples where they have the same parts of different lengths.
 """
 
@@ -11,7 +16,7 @@ import itertools
 import numbers
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +24,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from stoker._batch import entries_of, is_tensor
 from stoker._types import Array
 
 Cells = Array | list[Any]
-"""One value a row: an array, or a list where values are texts or arrays of different shapes."""
+"""One value per row: an array, or a list where values are texts or arrays of different shapes."""
 
 WHOLE = "batch"
 """The name of a batch that is a single array."""
@@ -59,17 +65,17 @@ def _collect(value: Any, name: str, leaves: dict[str, Any]) -> None:
 
 def _parts(value: Any) -> list[tuple[str, Any]] | None:
     """The named parts of a container; None for what is a leaf."""
-    if isinstance(value, Mapping):
-        return [(str(key), part) for key, part in value.items()]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    if not isinstance(value, list | tuple) or isinstance(value, Column | Stack) or not value or _is_line(value):
+    if isinstance(value, list | tuple):
+        if isinstance(value, Column | Stack) or not value or _is_line(value):
+            return None
+        samples = _samples(value)
+        if samples is not None:
+            return samples
+    entries = entries_of(value)
+    if entries is None:
         return None
-    samples = _samples(value)
-    if samples is not None:
-        return samples
-    fields: Sequence[str] = getattr(value, "_fields", ())
-    return [(fields[i] if fields else f"[{i}]", part) for i, part in enumerate(value)]
+    is_list = isinstance(value, list | tuple)
+    return [(f"[{key}]" if is_list and isinstance(key, int) else str(key), part) for key, part in entries]
 
 
 def _samples(value: Sequence[Any]) -> list[tuple[str, Any]] | None:
@@ -121,14 +127,8 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether this is a tensor of torch, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def cells_of(leaf: Any) -> Cells | None:
-    """The values of a leaf, one a row if it has rows; None for what has none."""
+    """The values of a leaf, one per row if it has rows; None for what has none."""
     if isinstance(leaf, Column):
         values = [as_array(value) if is_array(value) else value for value in leaf]
         return values if all(value is not None for value in values) else None
@@ -169,7 +169,7 @@ def describe(leaf: Any) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class BatchForm:
     """What a batch looks like."""
 
     names: tuple[str, ...]
@@ -178,7 +178,7 @@ class Form:
     """Axes of the entries that are arrays, rows included."""
 
     @classmethod
-    def of(cls, rows: Rows) -> Form:
+    def of(cls, rows: Rows) -> BatchForm:
         """The form of a (first) batch."""
         arrays = {name: cells for name, cells in rows.entries.items() if isinstance(cells, np.ndarray)}
         dtypes = {name: array.dtype for name, array in arrays.items()}
@@ -191,8 +191,8 @@ class Form:
             return bool(ndims) and list(ndims.values()) == list(self.ndims.values())
         return all(ndims[name] == ndim for name, ndim in self.ndims.items() if name in ndims)
 
-    def table(self, rows: Rows) -> Words:
-        """Fingerprints, one line a sample and one column an entry; 0 for entries that the rows lack."""
+    def table(self, rows: Rows) -> Hashes:
+        """Fingerprints, one row per sample and one column per entry; 0 for entries that the rows lack."""
         return fingerprint(rows, self.names, self.dtypes)
 
     def lacking(self, rows: Rows) -> list[str]:
@@ -209,20 +209,20 @@ class Form:
         return rows
 
 
-# Fingerprints: 64 bits a row and entry, by which the audit knows a sample again wherever it turns up.
+# Fingerprints: 64 bits per row and entry, by which the audit recognises a sample wherever it comes.
 #
 # Equal content has equal fingerprints, whatever batch it came in. Zeros at the end do not count, so that a row padded to the
 # longest of its batch is the same row in another batch; rows of one length stay distinct all the same.
 
-Words = npt.NDArray[np.uint64]
+Hashes = npt.NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 
 
-def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any]] | None = None) -> Words:
-    """One line a sample, one column a name; masked rows are left out, absent entries are 0.
+def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any]] | None = None) -> Hashes:
+    """One row per sample, one column per name; masked rows are left out, absent entries are 0.
 
     `dtypes` casts arrays first, so that a reference can be compared with batches of another precision.
     """
@@ -234,7 +234,7 @@ def fingerprint(rows: Rows, names: Sequence[str], dtypes: dict[str, np.dtype[Any
     return table if rows.valid is None else table[rows.valid]
 
 
-def combine(table: Words) -> Words:
+def combine(table: Hashes) -> Hashes:
     """The fingerprint of whole samples, from those of their entries."""
     word = np.full(len(table), _GOLDEN, dtype=np.uint64)
     for column in table.T:
@@ -250,7 +250,7 @@ def seal(array: Array) -> int:
     return xxhash.xxh3_64_intdigest(array.view(np.uint8).data if array.ndim and array.size else array.tobytes())
 
 
-def _hash_rows(cells: Cells, bounds: Array | None, dtype: np.dtype[Any] | None) -> Words:
+def _hash_rows(cells: Cells, bounds: Array | None, dtype: np.dtype[Any] | None) -> Hashes:
     if isinstance(cells, list):
         return np.fromiter((_hash(_bytes_of(value, dtype)) for value in cells), np.uint64, len(cells))
     array = _cast(cells, dtype)
@@ -290,9 +290,9 @@ def _bytes_of(value: Any, dtype: np.dtype[Any] | None) -> bytes:
     return repr(value).encode("utf-8", "surrogatepass")
 
 
-# Rows: a batch of any shape as named entries with one value a row. The first step of an audit.
+# Rows: a batch of any shape as named entries with one value per row. The first step of an audit.
 #
-# Packed batches are cut at their `cu_seqlens`, and rows where `valid` is False are masked. What has no value a row is left out
+# Packed batches are cut at their `cu_seqlens`, and rows where `valid` is False are masked. What has no value per row is left out
 # by name, never guessed at.
 
 BOUNDS = "cu_seqlens"
@@ -306,7 +306,7 @@ class Rows:
     num_rows: int
     entries: dict[str, Cells]
     others: dict[str, str]
-    """Entries without one value a row, and what they are."""
+    """Entries without one value per row, and what they are."""
     originals: dict[str, Any]
     """Tensors and arrays as they came, whether by rows or not: what a loader might write over later."""
     packed: frozenset[str] = frozenset()

@@ -1,4 +1,11 @@
-"""Numbered samples: rows that carry the number of their sample, in an entry or by a function of the batch."""
+"""Samples: how the rows of batches are recognised as samples.
+
+IndexedSamples    rows that carry the index of their sample, in an entry or by a function of the batch
+LoaderClaims      what a loader says about itself: its dataset, whether it shuffles, and so on
+ReferenceIndex    rows looked up in a reference, as a whole and entry by entry
+SampleMatcher     which of these is used, settled with the first rows
+Reference         the fingerprints of all samples
+"""
 
 from __future__ import annotations
 
@@ -11,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stoker._types import Array
-from stoker.auditing.findings import UNKNOWN, Catalogue, Contents, at_most, equal_pairs, listed, most_likely_equal
-from stoker.auditing.fingerprints import Form, Rows, Words, as_array, combine, rows_of, rows_of_items
+from stoker.auditing.findings import UNKNOWN, Catalogue, ContentIndex, at_most, equal_pairs, listed, most_likely_equal
+from stoker.auditing.fingerprints import BatchForm, Hashes, Rows, as_array, combine, rows_of, rows_of_items
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
     from stoker.feed.feed import Feed
 
-Ids = str | Callable[[Any], Any]
+SampleIds = str | Callable[[Any], Any]
 """The name of an entry, or a function of the batch."""
 
 
-def numbers_of(ids: Ids, rows: Rows, batch: Any) -> Array:
+def numbers_of(ids: SampleIds, rows: Rows, batch: Any) -> Array:
     """The sample number of each row that is not masked, int64."""
     if callable(ids):
         given = ids(batch)
@@ -35,12 +42,12 @@ def numbers_of(ids: Ids, rows: Rows, batch: Any) -> Array:
         what = f"the entry {ids!r}"
     if found is None or found.shape != (rows.num_rows,) or found.dtype.kind not in "iu":
         shape = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
-        raise OptionError(f"{what} gives {shape}; expected one whole number for each of {rows.num_rows:,} rows.")
+        raise OptionError(f"{what} gives {shape}; expected one integer for each of {rows.num_rows:,} rows.")
     numbers: Array = found.astype(np.int64)
     return numbers if rows.valid is None else numbers[rows.valid]
 
 
-class Numbered:
+class IndexedSamples:
     """Identities from numbers: places among those that there should be, or the numbers themselves."""
 
     def __init__(self, expected: Array | None, num_samples: int) -> None:
@@ -65,14 +72,14 @@ class Numbered:
         return ranks, len(values)
 
 
-# Claims: what a loader says of itself, which is what an audit holds it to. Reads attributes, runs nothing.
+# Claims: what a loader says about itself, which the audit checks. Reads attributes, runs nothing.
 #
 # A `DataLoader` of torch is understood with its samplers, and a `Feed` with its order. Any other object may say `dataset`,
 # `collate_fn`, `shuffled`, `drop_last`, `batch_size` and `num_replicas`.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claims:
+class LoaderClaims:
     """What a loader promises; None where it promises nothing."""
 
     name: str
@@ -83,7 +90,7 @@ class Claims:
     items_are_batches: bool = False
     shuffled: bool | None = None
     once: bool = True
-    """Each sample once an epoch; False where the sampler draws with replacement or a number of its own."""
+    """Each sample once per epoch; False where the sampler draws with replacement or a number of its own."""
     expected: Array | None = None
     """The samples that the sampler goes through, where these are not all."""
     num_replicas: int = 1
@@ -95,7 +102,7 @@ class Claims:
     """Whether each worker process runs the whole iterable of the user."""
 
 
-def claims_of(batches: Any) -> Claims:
+def claims_of(batches: Any) -> LoaderClaims:
     """Read what an iterable of batches says of itself."""
     data = _torch_data()
     if data is not None and isinstance(batches, data.DataLoader):
@@ -108,7 +115,7 @@ def claims_of(batches: Any) -> Claims:
     shuffled = getattr(batches, "shuffled", None)
     collate = getattr(batches, "collate_fn", None)
     replicas = getattr(batches, "num_replicas", 1)
-    return Claims(
+    return LoaderClaims(
         name=name_of(batches),
         dataset=dataset,
         collate=collate if callable(collate) else None,
@@ -118,7 +125,7 @@ def claims_of(batches: Any) -> Claims:
     )
 
 
-class Turn:
+class EpochSetter:
     """The epoch of a loader or its sampler, which a training sets before each epoch, and an audit puts back afterwards."""
 
     def __init__(self, batches: Any) -> None:
@@ -160,11 +167,11 @@ def _torch_data() -> Any:
     return sys.modules.get("torch.utils.data")
 
 
-def _feed_claims(feed: Feed) -> Claims:
+def _feed_claims(feed: Feed) -> LoaderClaims:
     from stoker.sampling.orders import ByLength, Sequential, Weighted
 
     dataset = None if feed.is_packed else feed.dataset
-    return Claims(
+    return LoaderClaims(
         name=f"Feed of {feed.store.name}",
         dataset=dataset,
         collate=None if dataset is None else dataset.collate,
@@ -176,10 +183,10 @@ def _feed_claims(feed: Feed) -> Claims:
     )
 
 
-def _torch_claims(loader: Any, data: Any) -> Claims:
+def _torch_claims(loader: Any, data: Any) -> LoaderClaims:
     name = f"{type(loader).__name__} over {type(loader.dataset).__name__}"
     if isinstance(loader.dataset, data.IterableDataset):
-        return Claims(name=name, num_workers=loader.num_workers, iterable=True)
+        return LoaderClaims(name=name, num_workers=loader.num_workers, iterable=True)
     dataset = loader.dataset if is_map_style(loader.dataset) else None
     alone = loader.batch_size is None and loader.batch_sampler is None
     sampler = loader.sampler if alone else getattr(loader.batch_sampler, "sampler", None)
@@ -198,12 +205,12 @@ def _torch_claims(loader: Any, data: Any) -> Claims:
         shuffled, replicas = bool(sampler.shuffle), int(sampler.num_replicas)
     elif dataset is not None and sampler is not None and hasattr(sampler, "__len__"):
         once = len(sampler) == len(dataset)
-    return Claims(
+    return LoaderClaims(
         name=name,
         dataset=dataset,
         collate=loader.collate_fn,
         items_are_batches=alone,
-        shuffled=None if alone else shuffled,  # what it says of items says nothing of the rows in them
+        shuffled=None if alone else shuffled,  # the order of items says nothing about the rows in them
         once=once,
         expected=None if alone else expected,
         num_replicas=replicas,
@@ -219,12 +226,11 @@ def _droppable(samples: Any, batcher: Any) -> int:
     return len(samples) % size
 
 
-# Known samples: rows are looked up in a reference, as a whole and entry by entry.
+# The reference index: rows are looked up in a reference, as a whole and entry by entry.
 #
 # Samples of equal content cannot be told apart; they are counted, never guessed at. A row that the reference does not hold,
 # though it holds each of its entries, is mixed of different samples. A row with an entry that is nowhere is foreign. Of a
-# reference
-# that was read in part only what no sample beyond that part can explain is a fault.
+# reference that was read in part, only what no sample beyond that part can explain is a fault.
 
 MAX_DETAILED = 1000
 """Mixed and foreign rows that are remembered one by one; the rest is counted."""
@@ -235,7 +241,7 @@ MIN_KNOWN_EXACT = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixed:
+class MixedRow:
     """A row whose entries belong to different samples."""
 
     row: int
@@ -248,22 +254,22 @@ class Mixed:
 
 
 @dataclass(kw_only=True)
-class Strangers:
+class UnmatchedRows:
     """Rows of one epoch that the reference does not hold as they are."""
 
     num_mixed: int = 0
-    mixed: list[Mixed] = field(default_factory=list)
+    mixed: list[MixedRow] = field(default_factory=list)
     num_foreign: int = 0
     foreign: list[tuple[int, str]] = field(default_factory=list)
     """Rows, and which of their entries are nowhere in the reference."""
-    seen: list[tuple[Words, Words]] = field(default_factory=list)
+    seen: list[tuple[Hashes, Hashes]] = field(default_factory=list)
     """Anchors and fingerprints of all rows, where the reference was read in part."""
 
 
-class Known:
+class ReferenceIndex:
     """Identities that are places in the catalogue of a reference."""
 
-    def __init__(self, reference: Reference, names: tuple[str, ...], table: Words) -> None:
+    def __init__(self, reference: Reference, names: tuple[str, ...], table: Hashes) -> None:
         """Settle, from a first table of rows, which entries identify a sample."""
         self.partial = reference.partial
         self.aside = dict.fromkeys(reference.unstable, "depends on chance, or on the rest of its batch")
@@ -296,16 +302,16 @@ class Known:
         """The entry that tells most samples apart."""
         return self.entries[self._anchor]
 
-    def words(self, table: Words) -> Words:
+    def words(self, table: Hashes) -> Hashes:
         """Fingerprints of whole samples, to compare with those that came."""
         return combine(table[:, self._columns])
 
-    def came(self, identities: Array) -> tuple[Array, Words, Array]:
+    def came(self, identities: Array) -> tuple[Array, Hashes, Array]:
         """The distinct identities of an epoch, their fingerprints, and how many samples have each."""
         distinct = np.unique(identities[identities != UNKNOWN])
         return distinct, self._words[distinct], self.catalogue.counts[distinct]
 
-    def identify(self, table: Words, row: int, strangers: Strangers) -> Array:
+    def identify(self, table: Hashes, row: int, unmatched: UnmatchedRows) -> Array:
         """Identities of rows, the first of which is `row` of its epoch; notes those that are mixed or foreign."""
         place, held = _find(self._words, self.words(table))
         identities = np.where(held, place, UNKNOWN)
@@ -313,7 +319,7 @@ class Known:
         anchors, lines, owners = self._parts[self._anchor]
         place, anchored = _find(anchors, table[:, self._anchor])
         if self.partial:
-            strangers.seen.append((table[:, self._anchor], combine(table)))
+            unmatched.seen.append((table[:, self._anchor], combine(table)))
         odd = np.flatnonzero(~held)
         if not len(odd):
             return identities
@@ -323,33 +329,33 @@ class Known:
         # Who has this anchor alone is who came, so y of another row does not count as an x that is missing, too.
         owned = mixed & (owners[place[odd]] == 1)
         identities[odd[owned]] = self._identities[line[owned]]
-        strangers.num_mixed += int(np.count_nonzero(mixed))
-        for i in np.flatnonzero(mixed)[: MAX_DETAILED - len(strangers.mixed)].tolist():
-            strangers.mixed.append(self._mixed(table[odd[i]], int(line[i]), row + int(odd[i])))
+        unmatched.num_mixed += int(np.count_nonzero(mixed))
+        for i in np.flatnonzero(mixed)[: MAX_DETAILED - len(unmatched.mixed)].tolist():
+            unmatched.mixed.append(self._mixed(table[odd[i]], int(line[i]), row + int(odd[i])))
         if not self.partial:
-            strangers.num_foreign += int(np.count_nonzero(~mixed))
-            for i in np.flatnonzero(~mixed)[: MAX_DETAILED - len(strangers.foreign)].tolist():
+            unmatched.num_foreign += int(np.count_nonzero(~mixed))
+            for i in np.flatnonzero(~mixed)[: MAX_DETAILED - len(unmatched.foreign)].tolist():
                 nowhere = [name for name, good in zip(self.entries, known[i], strict=True) if not good]
-                strangers.foreign.append((row + int(odd[i]), listed(nowhere)))
+                unmatched.foreign.append((row + int(odd[i]), listed(nowhere)))
         return identities
 
     def again_by_chance(self, num_rows: int) -> float:
-        """Rows of so many that may seem to have come again, at most, for they are equal to samples that were not read."""
+        """Of `num_rows` rows, those that may seem to have come again, at most, for they are equal to samples that were not read."""
         if not self.partial:
             return 0.0
         num_equal = 0 if self.anchors_tell else equal_pairs(combine(self._table))
         return at_most(num_rows * len(self._table) * most_likely_equal(num_equal, len(self._table)))
 
-    def mixed_by_chance(self, strangers: Strangers) -> float:
+    def mixed_by_chance(self, unmatched: UnmatchedRows) -> float:
         """Rows of an epoch that may seem to be mixed, at most, for they share their anchor with samples that were not read."""
         if not self.partial:
             return 0.0
-        anchors, whole = (np.concatenate(words) for words in zip(*strangers.seen, strict=True))
+        anchors, whole = (np.concatenate(words) for words in zip(*unmatched.seen, strict=True))
         num_equal = equal_pairs(anchors) - equal_pairs(whole)  # a sample that comes again shares its anchor with itself alone
         likely = min(most_likely_equal(num_equal, len(anchors)), most_likely_equal(0, len(self._table)))
         return at_most(len(anchors) * len(self._table) * likely)
 
-    def shared_by_chance(self, theirs: Words) -> float:
+    def shared_by_chance(self, theirs: Hashes) -> float:
         """Samples that may seem to be in other data, at most, for their contents repeat more than the part that was read shows."""
         if not self.partial:
             return 0.0
@@ -359,11 +365,11 @@ class Known:
         likely = math.sqrt(ours * most_likely_equal(equal_pairs(theirs), len(theirs)))
         return at_most(len(whole) * len(theirs) * likely)
 
-    def _mixed(self, found: Words, line: int, row: int) -> Mixed:
+    def _mixed(self, found: Hashes, line: int, row: int) -> MixedRow:
         column = int(np.flatnonzero(found != self._table[line])[0])
         words, lines, owners = self._parts[column]
         place, held = _find(words, found[column : column + 1])
-        return Mixed(
+        return MixedRow(
             row=row,
             sample=int(self._numbers[line]),
             entry=self.entries[column],
@@ -372,7 +378,7 @@ class Known:
         )
 
 
-def _find(words: Words, wanted: Words) -> tuple[Array, Array]:
+def _find(words: Hashes, wanted: Hashes) -> tuple[Array, Array]:
     """Where each wanted word stands in sorted ones, and whether it does."""
     if not len(words):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), bool)
@@ -380,15 +386,15 @@ def _find(words: Words, wanted: Words) -> tuple[Array, Array]:
     return place, words[place] == wanted
 
 
-# The recogniser: settles, once some rows are there, how samples are told apart, and says so.
+# The matcher: settles, with the first rows, how samples are recognised.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recogniser:
+class SampleMatcher:
     """How rows become identities: by number where they carry one, else by a reference, else by content alone."""
 
-    contents: Known | Contents
-    numbered: Numbered | None
+    contents: ReferenceIndex | ContentIndex
+    numbered: IndexedSamples | None
     basis: str
 
     @property
@@ -396,10 +402,10 @@ class Recogniser:
         """The samples that there should be."""
         return self.contents.catalogue if self.numbered is None else self.numbered.catalogue
 
-    def identify(self, table: Words, numbers: Array | None, row: int, strangers: Strangers) -> Array:
+    def identify(self, table: Hashes, numbers: Array | None, row: int, unmatched: UnmatchedRows) -> Array:
         """Identities of rows, the first of which is `row` of its epoch; notes those that the reference does not hold."""
         contents = self.contents  # asked also where samples are numbered: it notes rows that are of no sample
-        identities = contents.identify(table, row, strangers) if isinstance(contents, Known) else contents.identify(table)
+        identities = contents.identify(table, row, unmatched) if isinstance(contents, ReferenceIndex) else contents.identify(table)
         return identities if self.numbered is None or numbers is None else self.numbered.identify(numbers)
 
     def ranks(self, identities: Array) -> tuple[Array, int] | None:
@@ -410,30 +416,30 @@ class Recogniser:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
-    """What a recogniser is made from: what the user gave, and what the loader says of itself."""
+class MatcherSetup:
+    """What a matcher is made from: what the user gave, and what the loader says about itself."""
 
-    claims: Claims
-    form: Form
-    ids: Ids | None
+    claims: LoaderClaims
+    form: BatchForm
+    ids: SampleIds | None
     limit: int
     report: Report
 
-    def settle(self, reference: Reference | None, table: Words, numbers: Array | None) -> Recogniser:
+    def settle(self, reference: Reference | None, table: Hashes, numbers: Array | None) -> SampleMatcher:
         """Decide with the first rows how samples are recognised."""
         contents, basis = self._compare(reference, table)
         if self.ids is None or numbers is None:
-            return Recogniser(contents=contents, numbered=None, basis=basis)
+            return SampleMatcher(contents=contents, numbered=None, basis=basis)
         numbered = self._number(reference, numbers)
         by = repr(self.ids) if isinstance(self.ids, str) else "the function ids"
         many = f", {numbered.catalogue.num_samples:,} in all" if numbered.catalogue is not None else ""
-        return Recogniser(contents=contents, numbered=numbered, basis=f"Samples are numbered by {by}{many}. {basis}")
+        return SampleMatcher(contents=contents, numbered=numbered, basis=f"Samples are numbered by {by}{many}. {basis}")
 
-    def _compare(self, reference: Reference | None, table: Words) -> tuple[Known | Contents, str]:
-        contents = Contents(self.form.names, table)
+    def _compare(self, reference: Reference | None, table: Hashes) -> tuple[ReferenceIndex | ContentIndex, str]:
+        contents = ContentIndex(self.form.names, table)
         if reference is None:
-            return contents, f"Compared by content: {listed(contents.entries)}, among themselves, for there is no reference."
-        known = Known(reference, self.form.names, table)
+            return contents, f"Compared by content: {listed(contents.entries)}, among themselves, because there is no reference."
+        known = ReferenceIndex(reference, self.form.names, table)
         aside = "; ".join(f"{name!r} {why}" for name, why in known.aside.items())
         if not known.entries:
             return contents, f"Samples cannot be found in the reference: {aside}. They need numbers (ids)."
@@ -448,7 +454,7 @@ class Means:
     def read(self, data: Any, role: str = "reference") -> Reference:
         """Fingerprint other data, in the form of the batches."""
         own = data is self.claims.dataset
-        source = Source(
+        source = ReferenceReader(
             data=data,
             form=self.form,
             collate=self.claims.collate if is_map_style(data) else None,
@@ -466,14 +472,14 @@ class Means:
             return None
         return numbers_of(self.ids, rows, batch)
 
-    def _number(self, reference: Reference | None, numbers: Array) -> Numbered:
+    def _number(self, reference: Reference | None, numbers: Array) -> IndexedSamples:
         if reference is None:
-            return Numbered(None, 0)
+            return IndexedSamples(None, 0)
         if reference.ids is not None:
-            return Numbered(reference.ids, reference.num_samples)
+            return IndexedSamples(reference.ids, reference.num_samples)
         # Numbers that fit are those of the items; others are keys of the user's own, of which no list is known.
         fits = bool(np.all(np.isin(numbers, reference.numbers))) if not reference.partial else False
-        return Numbered(reference.numbers if fits else None, reference.num_samples)
+        return IndexedSamples(reference.numbers if fits else None, reference.num_samples)
 
 
 # The reference: fingerprints of all samples there are, by number. It turns content into sample numbers.
@@ -498,7 +504,7 @@ class Reference:
     num_samples: int
     """Samples that there are; more than lines where only some were read."""
     numbers: Array
-    table: Words
+    table: Hashes
     lacking: tuple[str, ...] = ()
     """Entries of the batches that are not in it."""
     unstable: tuple[str, ...] = ()
@@ -514,12 +520,12 @@ class Reference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class ReferenceReader:
     """Where a reference is read from."""
 
     data: Any
     """A map-style dataset, or another iterable of batches."""
-    form: Form
+    form: BatchForm
     collate: Collate | None = None
     items_are_batches: bool = False
     only: Array | None = None
@@ -553,7 +559,7 @@ class Source:
         table = np.concatenate(tables)
         if numbers is not None and len(table) != len(numbers):
             raise OptionError(
-                f"{len(numbers):,} items of the reference become {len(table):,} rows of batches, so an item is no sample. "
+                f"{len(numbers):,} items of the reference become {len(table):,} rows of batches, so an item is not a sample. "
                 f"Pass an iterable of batches as the reference."
             )
         return Reference(
@@ -566,7 +572,7 @@ class Source:
             exact=self.own and self.collate is not None,
         )
 
-    def _unstable(self, numbers: Array, table: Words) -> tuple[str, ...]:
+    def _unstable(self, numbers: Array, table: Hashes) -> tuple[str, ...]:
         """Read some items again, each alone: what differs depends on chance, or on the rest of its batch."""
         probes = np.unique(np.linspace(0, len(numbers) - 1, NUM_PROBED).astype(np.int64)) if len(numbers) else np.arange(0)
         bad = np.zeros(len(self.form.names), dtype=bool)

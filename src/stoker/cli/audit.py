@@ -14,7 +14,7 @@ from stoker._text import printable
 from stoker.cli.paths import PATH
 
 if TYPE_CHECKING:
-    from stoker.auditing.check import Audit
+    from stoker.auditing.audit import AuditReport
 
 COLORS = {"fault": "bold red", "note": "yellow", "unchecked": "dim", "passed": "green"}
 
@@ -56,7 +56,7 @@ def command(
     stoker audit train.py:train_loader --apart-from val_loader --epochs 2
     stoker audit train.py:make_loader --max-batches 100 -- --config small.yaml
     """
-    from stoker.auditing.check import REFERENCE_LIMIT, audit
+    from stoker.auditing.audit import REFERENCE_LIMIT, audit
     from stoker.cli.script import Script
 
     # Keep the output of the script out of the JSON.
@@ -82,7 +82,7 @@ def command(
         raise SystemExit(1)
 
 
-def _print(found: Audit) -> None:
+def _print(found: AuditReport) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -91,7 +91,7 @@ def _print(found: Audit) -> None:
     if not console.is_terminal:  # a log or a pipe: one check per line, of any width
         click.echo("\n".join(printable(line) for line in str(found).split("\n")))
         return
-    from stoker.auditing.check import WORDS
+    from stoker.auditing.audit import WORDS
 
     table = Table.grid(padding=(0, 2), pad_edge=False)
     table.add_column(no_wrap=True)

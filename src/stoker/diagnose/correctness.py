@@ -22,10 +22,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
-from stoker.auditing.check import Audit, audit
+from stoker.auditing.audit import AuditReport, audit
 from stoker.auditing.findings import Finding
-from stoker.auditing.fingerprints import Form, Rows, rows_of
-from stoker.auditing.samples import Claims, claims_of
+from stoker.auditing.fingerprints import BatchForm, Rows, rows_of
+from stoker.auditing.samples import LoaderClaims, claims_of
 from stoker.diagnose.fixes import kept_seeds
 from stoker.diagnose.loaders import Sources
 from stoker.errors import OptionError, StokerError
@@ -37,7 +37,7 @@ def loaders_apart(loader: Any, sources: Sources) -> list[Any]:
     """Loaders of this process whose data should not be trained on, those that were gone through first."""
     claims, is_loader = claims_of(loader), isinstance(loader, _kinds())
     found: list[Any] = []
-    known: list[Claims] = []
+    known: list[LoaderClaims] = []
     through = [*sources.stepless, *sources.passed]
     for other in [*through, *_alive()]:
         if any(other is one for one in (loader, *sources.trained, *found)):
@@ -57,7 +57,7 @@ def comparable(loader: Any, others: list[Any]) -> list[Any]:
     ours = _rows(loader) if others else None
     if ours is None:
         return []
-    form, found = Form.of(ours), []
+    form, found = BatchForm.of(ours), []
     for other in others:
         rows = _rows(other)
         if rows is not None and len(form.lacking(form.adapt(rows))) < len(form.names):
@@ -74,14 +74,14 @@ def _rows(loader: Any) -> Rows | None:
     return rows if rows.entries and rows.num_rows else None
 
 
-def _is_apart(ours: Claims, theirs: Claims, *, seen: bool) -> bool:
+def _is_apart(ours: LoaderClaims, theirs: LoaderClaims, *, seen: bool) -> bool:
     if ours.dataset is not None and theirs.dataset is ours.dataset:
         # The same data as a whole is the training's own, for its numbers or for another stage; two parts of it are a split.
         return ours.expected is not None and theirs.expected is not None and not _are_same(ours, theirs)
     return seen or theirs.shuffled is False  # who shuffles what nobody has gone through yet means to train on it
 
 
-def _are_same(one: Claims, other: Claims) -> bool:
+def _are_same(one: LoaderClaims, other: LoaderClaims) -> bool:
     """Whether two loaders give the same samples, as one does that was prepared by a trainer, and the one it was made of."""
     if one.dataset is None or one.dataset is not other.dataset:
         return False
@@ -249,7 +249,7 @@ def _reworded(found: Finding) -> str:
     return found.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
 
 
-def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> Audit:
+def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
     """Audit as much as there is time for: a little at first, to know how long a sample takes."""
     start = now_ns()
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stoker.feed.feed import Feed
     from stoker.feed.layout import AnyView
     from stoker.sampling.orders import Order
-    from stoker.sampling.subset import Part
+    from stoker.sampling.subset import Subset
     from stoker.split.split import Split
     from stoker.store.store import Store
 
@@ -231,14 +231,14 @@ def _split(config: Config, store: Store, view: AnyView) -> Split | None:
     )
 
 
-def _feed(data: Data, store: Store, view: AnyView, task: Task, device: str, order: Order, part: Part | None) -> Feed:
+def _feed(data: Data, store: Store, view: AnyView, task: Task, device: str, order: Order, part: Subset | None) -> Feed:
     from stoker.feed.feed import Feed
 
     return Feed(
         store,
         view,
         batch_size=data.batch_size,
-        part=part,
+        subset=part,
         order=order,
         device=device,
         columns=list(dict.fromkeys([*task.inputs, *task.targets])),

@@ -1,4 +1,8 @@
-"""Order sampler: the order of a feed for loaders that take numbers of samples, and the handle by which frameworks set the epoch."""
+"""Adapters: a feed as what DataLoader and the frameworks around it expect.
+
+OrderSampler     the order of a feed as a torch sampler, by which frameworks set the epoch
+SampleDataset    the samples of a feed as a map-style dataset
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from torch.utils.data import Sampler
 from stoker._types import Array
 from stoker.errors import FeedError, OptionError
 from stoker.feed.host import HostGather, Ring, as_tensors
-from stoker.feed.layout import Finish, lengths_of
+from stoker.feed.layout import Assembler, lengths_of
 from stoker.sampling.views import Lengths, Samples
 from stoker.store.store import open_store
 
@@ -42,11 +46,11 @@ class OrderSampler(Sampler[int]):
             yield from plan.numbers(epoch, start, min(start + AT_ONCE, plan.num_positions)).tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Set that of the feed; warns where that leaves out the rest of an epoch that a loaded state would go on with."""
+        """Set that of the feed; warns where that skips the rest of an epoch that a loaded state continues."""
         feed = self._feed
         if feed.is_resumed and epoch != feed.epoch:
             warnings.warn(
-                f"a state was loaded that goes on with epoch {feed.epoch:,}, but the framework sets the feed to epoch {epoch:,}: "
+                f"a state was loaded that continues epoch {feed.epoch:,}, but the framework sets the feed to epoch {epoch:,}: "
                 f"the rest of that epoch is left out. Let the framework's own checkpoint load the state of the feed.",
                 stacklevel=2,
             )
@@ -64,7 +68,7 @@ Sample = dict[str, torch.Tensor]
 KEPT_SLOTS = 4
 
 
-class Together(Sequence[Sample]):
+class GatheredSamples(Sequence[Sample]):
     """Samples that were gathered together: a sequence of samples, and the batch they are."""
 
     def __init__(self, batch: Sample, size: int) -> None:
@@ -88,7 +92,7 @@ class Together(Sequence[Sample]):
 
 
 class SampleDataset(torch.utils.data.Dataset[Sample]):
-    """The samples of a feed by their numbers, on the CPU; `encode` of the feed applies, its order does not.
+    """The samples of a feed by their numbers, on the CPU; `transform` of the feed applies, its order does not.
 
     `dataset[7]` is a sample; `dataset[[7, 3]]` and `dataset[3:8]` are batches.
     """
@@ -101,13 +105,13 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         self._digest = feed.store.digest
         self._files = feed.shards()
         self._view = feed.view
-        self._part = feed.part
+        self._subset = feed.subset
         self._samples = feed.samples
         self._columns = feed.columns
-        self._has_numbers = feed.has_numbers
+        self._return_index = feed.return_index
         self._has_lengths, self._makes_masks = feed.samples.padded or bool(feed.masks), feed.masks is not False
-        self._encode = feed.encode
-        self._opened: tuple[int, HostGather, Finish] | None = None
+        self._transform = feed.transform
+        self._opened: tuple[int, HostGather, Assembler] | None = None
 
     def __len__(self) -> int:
         return self._samples.num_samples
@@ -120,17 +124,17 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         sample: Sample = self.__getitems__([index])[0]
         return sample
 
-    def __getitems__(self, indices: Any) -> Together:
+    def __getitems__(self, indices: Any) -> GatheredSamples:
         """Many samples at once."""
         numbers = self._checked(np.asarray(indices))
-        gather, finish = self._open()
+        gather, assemble = self._open()
         try:
             gathered = gather.gather(numbers, len(numbers))
             try:
-                batch = finish(gathered.tensors(), len(numbers))
+                batch = assemble(gathered.tensors(), len(numbers))
             finally:
                 gather.release(gathered)
-            return Together(batch if self._encode is None else self._encoded(batch, len(numbers)), len(numbers))
+            return GatheredSamples(batch if self._transform is None else self._transformed(batch, len(numbers)), len(numbers))
         except Exception as error:
             error.add_note(f"while gathering {len(numbers):,} samples of {gather.origin(numbers)}")
             raise
@@ -138,7 +142,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
     @staticmethod
     def collate(samples: Sequence[Sample]) -> Sample:
         """The batch that was gathered, or one stacked from single samples and padded with zeros where they differ in length."""
-        if isinstance(samples, Together):
+        if isinstance(samples, GatheredSamples):
             return samples.batch
         return {name: _stack([sample[name] for sample in samples]) for name in samples[0]}
 
@@ -146,7 +150,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         if indices.ndim != 1 or (len(indices) and indices.dtype.kind not in "iu"):
             raise OptionError(
                 f"samples of {self._name} are numbered from 0 to {len(self) - 1:,}; found an index of type {indices.dtype} and "
-                f"shape {list(indices.shape)}. Give a whole number, or a list of them."
+                f"shape {list(indices.shape)}. Give an integer, or a list of them."
             )
         bad = np.flatnonzero((indices < -len(self)) | (indices >= len(self)))
         if len(bad):
@@ -155,7 +159,7 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
         numbers[numbers < 0] += len(self)
         return numbers
 
-    def _open(self) -> tuple[HostGather, Finish]:
+    def _open(self) -> tuple[HostGather, Assembler]:
         """What gathers in this process: a fork may have copied a lock that is held, and slots that the parent looks at."""
         process = os.getpid()
         if self._opened is None or self._opened[0] != process:
@@ -163,8 +167,8 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             columns = self._columns
             self._opened = (
                 process,
-                HostGather(self._view, self._samples, columns, ring, numbers=self._has_numbers, files=self._files),
-                Finish(
+                HostGather(self._view, self._samples, columns, ring, return_index=self._return_index, files=self._files),
+                Assembler(
                     view=self._view,
                     columns=tuple(columns),
                     has_lengths=self._has_lengths,
@@ -174,15 +178,15 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             )
         return self._opened[1:]
 
-    def _encoded(self, batch: Sample, size: int) -> Sample:
-        if self._encode is None:
-            raise TypeError("there is no encoder")
+    def _transformed(self, batch: Sample, size: int) -> Sample:
+        if self._transform is None:
+            raise TypeError("there is no transform")
         arrays = {name: tensor.numpy() for name, tensor in batch.items()}
-        encoded = as_tensors(self._encode(arrays))
+        encoded = as_tensors(self._transform(arrays))
         for name, tensor in encoded.items():
             if not tensor.dim() or len(tensor) != size:
                 raise FeedError(
-                    f"encode returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row a "
+                    f"transform returned {name!r} of shape {list(tensor.shape)} for {size:,} samples; a dataset needs one row per "
                     f"sample. Use the feed itself, or give each sample its row."
                 )
         return encoded
@@ -203,11 +207,11 @@ class SampleDataset(torch.utils.data.Dataset[Sample]):
             return
         store = open_store(self._path)
         if store.digest != self._digest:
-            raise FeedError(f"{self._path} was packed anew since the feed was made from it. Make the feed and its dataset again.")
+            raise FeedError(f"{self._path} was packed again since the feed was made from it. Make the feed and its dataset again.")
         lengths = lengths_of(store)
         self._columns = [replace(column, values=store.column(column.name), lengths=lengths) for column in self._columns]
         samples: Samples = self._view.over(lengths)
-        self._samples = samples if self._part is None else self._part.over(samples)
+        self._samples = samples if self._subset is None else self._subset.over(samples)
 
 
 def _stack(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -1,16 +1,20 @@
-"""Ranks: how the processes of one training share the positions of an epoch.
+"""Cursor: the position of a feed in its order, and how ranks share the positions.
 
-A step takes the next `world_size * batch_size` positions of the one order there is. Each rank gets a stretch of them, of
-equal size or, at the end of an epoch, of sizes that differ by one at most. Laid end to end the stretches are the order.
+    Ranks          this process among all of a training run
+    Cursor         epoch and position: with the seed, all the state of a feed
+    check_state    the cursor of a saved state, checked
+    Steps          which positions each step of a pass takes
+
+A step takes the next `world_size * batch_size` positions of the order. Each rank gets a range of them, of equal sizes or, at the
+end of an epoch, of sizes that differ by at most one. End to end the ranges are the order.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -42,11 +46,11 @@ class Ranks:
             rank = rank or 0
         whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (rank, world_size))
         if not whole or world_size < 1 or not 0 <= rank < world_size:
-            raise OptionError(f"rank {rank!r} of {world_size!r} cannot be; expected a rank from 0 below the number of ranks.")
+            raise OptionError(f"rank {rank!r} of {world_size!r} is invalid; expected 0 <= rank < world_size.")
         return cls(int(rank), int(world_size))
 
     def share(self, start: int, stop: int) -> tuple[int, int]:
-        """The stretch of the positions `start` to `stop` that this rank gets."""
+        """The range of the positions `start` to `stop` that this rank gets."""
         count = stop - start
         return start + count * self.rank // self.world_size, start + count * (self.rank + 1) // self.world_size
 
@@ -58,10 +62,10 @@ def _from_environment(name: str) -> int | None:
     try:
         return int(text)
     except ValueError:
-        raise OptionError(f"the environment variable {name} is {text!r}; expected a whole number.") from None
+        raise OptionError(f"the environment variable {name} is {text!r}; expected an integer.") from None
 
 
-# Cursor: where a feed is. Together with the seed it is all the state there is.
+# Cursor: the position of a feed. With the seed it is all the state there is.
 
 
 @dataclass
@@ -72,7 +76,7 @@ class Cursor:
     position: int = 0
 
     def copy(self) -> Cursor:
-        """One that moves on its own."""
+        """A cursor that moves independently."""
         return Cursor(self.epoch, self.position)
 
 
@@ -87,12 +91,12 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
     choices = [key for key in state if key not in _KEYS]
     for key in (*_KEYS[:4], *choices):
         if isinstance(state[key], bool) or not isinstance(state[key], int) or state[key] < 0:
-            raise FeedError(f"the state of a feed has {key} {state[key]!r}; expected a whole number from 0.")
+            raise FeedError(f"the state of a feed has {key} {state[key]!r}; expected an integer from 0.")
         if state[key] > MAX_SEED:
             raise FeedError(f"the state of a feed has {key} {state[key]:,}; expected at most 2**63 - 1.")
     if state["samples"] != num_positions:
         raise FeedError(
-            f"the state was saved with {state['samples']:,} samples an epoch, but this feed has {num_positions:,}: "
+            f"the state was saved with {state['samples']:,} samples per epoch, but this feed has {num_positions:,}: "
             f"other data, another view or another order. Resume with what the state was saved with."
         )
     if state["feed"] != fingerprint:
@@ -105,9 +109,7 @@ def check_state(state: Mapping[str, Any], *, num_positions: int, fingerprint: st
     return state["seed"], Cursor(state["epoch"], state["position"]), {str(key): state[key] for key in choices}
 
 
-# Batches: one pass over the rest of an epoch. Steps are made ahead by threads; what was handed out is what counts as seen.
-
-Batch = dict[str, Any]
+# Steps: which positions each step of a pass takes.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +133,7 @@ class Steps:
         return left // self.stride if self.drops_last else -(-left // self.stride)
 
     def end(self, step: int) -> int:
-        """The position behind a step."""
+        """The position after a step."""
         return min(self.start + (step + 1) * self.stride, self.plan.num_positions)
 
     @property
@@ -140,71 +142,8 @@ class Steps:
         return (self.plan.num_positions - self.start) // self.stride
 
     def numbers(self, step: int, count: int = 1) -> Array:
-        """The samples of this rank in a step, or in so many steps from there on."""
+        """The samples of this rank in a step, or in `count` steps from there on."""
         if self.ranks.world_size == 1:
             return self.plan.numbers(self.epoch, self.start + step * self.stride, self.end(step + count - 1))
         shares = [self.ranks.share(self.start + one * self.stride, self.end(one)) for one in range(step, step + count)]
         return np.concatenate([self.plan.numbers(self.epoch, *share) for share in shares])
-
-
-class Source(Protocol):
-    """What makes the batches of a pass, in order."""
-
-    def __next__(self) -> Batch:
-        """The next one."""
-
-    def close(self) -> None:
-        """End its threads."""
-
-
-class Batches(Iterator[Batch]):
-    """The iterator that a feed gives out. Threads may share it: each batch goes to one of them."""
-
-    def __init__(self, source: Source, steps: Steps, cursor: Cursor) -> None:
-        self._lock, self._process = threading.RLock(), os.getpid()
-        self._is_closed = False
-        self._begin(source, steps, cursor)
-
-    def _begin(self, source: Source, steps: Steps, cursor: Cursor) -> None:
-        self._source = source
-        self._steps = steps
-        self.cursor = cursor
-        self._step = 0
-        if not len(steps):
-            self._turn_over()
-
-    def begin_elsewhere(self, source: Source, steps: Steps, cursor: Cursor) -> None:
-        """Be a pass over these steps instead; for one that has handed out nothing yet."""
-        self._source.close()
-        self._begin(source, steps, cursor)
-        if self._is_closed:
-            source.close()
-
-    def __next__(self) -> Batch:
-        if os.getpid() != self._process:
-            self._lock, self._process = threading.RLock(), os.getpid()  # a fork may have come while a thread held it
-        with self._lock:
-            batch = next(self._source)
-            self.cursor.position = self._steps.end(self._step)
-            self._step += 1
-            if self._step == len(self._steps):
-                self._turn_over()
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._steps) - self._step
-
-    def _turn_over(self) -> None:
-        """With the last batch an epoch is done: a state saved now begins the next one."""
-        self.cursor.epoch, self.cursor.position = self._steps.epoch + 1, 0
-
-    def close(self) -> None:
-        """End the threads. Without the lock: it ends the wait of a thread that holds it."""
-        self._is_closed = True
-        self._source.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise FeedError(
-            "a pass over a feed cannot be pickled or copied: its threads are those of this process. Make the feed in the "
-            "other process and load feed.state_dict() there."
-        )

@@ -1,25 +1,38 @@
-"""Selection of rows on a GPU as one kernel: reads each sample where it lies, writes the batch, pads with zeros in the same pass.
+"""Batches gathered on the device, from columns that were uploaded once.
 
-With torch alone the selection and the padding are separate passes over the batch (benchmarks/gpu_feed.py). This module needs
-Triton, which comes with the CUDA builds of torch; `is_available` says whether it is there.
+    select_rows      the gather as one Triton kernel: reads samples where they lie, pads with zeros in the same pass
+    DeviceGather     columns on the device, and batches gathered from them
+    DeviceProducer   the batches of a pass; the host sends only where samples lie
+    Captured         the gather as (part of) a CUDA graph
+
+With torch alone the selection and the padding are separate passes over the batch (benchmarks/gpu_feed.py). Triton comes with the
+CUDA builds of torch; `is_available` says whether it is there.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from stoker._clock import Spans
 from stoker._types import Array
+from stoker.errors import OptionError
+from stoker.feed.cursor import Cursor, Steps
 from stoker.feed.host import NO_SAMPLE
-from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, FedColumn
+from stoker.feed.layout import COUNTS, NUMBERS, STARTS, AnyView, Assembler, FedColumn, Tensors
 from stoker.feed.normalize import series_bounds
+from stoker.feed.prefetch import Prefetcher
 from stoker.sampling.views import Lengths, Samples, Sequences
+
+if TYPE_CHECKING:
+    from stoker.feed.feed import Feed
 
 BLOCK = 2048
 _WARPS = 4
@@ -84,34 +97,25 @@ def select_rows(
 # The host sends where samples lie, for many batches at a time; the values never pass it again. A row is one window of the flat
 # column seen as overlapping rows, so that a gather is a single selection of rows, whatever the stride.
 
-Tensors = dict[str, torch.Tensor]
-
 _CHECKED_VALUES, _LOCATED_SAMPLES = 2**23, 2**20
 _SERIES, _FIRST, _COUNT, _NUMBER = range(4)
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-@dataclass(frozen=True)
-class Placed:
-    """Where the samples of some batches lie: an int64 table [4, samples] of series, first step, steps and number."""
-
-    table: Array
-
-    @classmethod
-    def of(cls, samples: Samples, numbers: Array, rows: int) -> Placed:
-        """Of these samples, and of empty rows behind them up to `rows`."""
-        found = samples.locate(numbers)
-        table = np.zeros((4, rows), dtype=np.int64)
-        for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
-            table[row, : len(numbers)] = part
-        table[_NUMBER, : len(numbers)], table[_NUMBER, len(numbers) :] = numbers, NO_SAMPLE
-        return cls(table)
+def sample_table(samples: Samples, numbers: Array, rows: int | None) -> Array:
+    """Where samples lie: an int64 table [4, rows] of series, first step, steps and index; empty rows at the end up to `rows`."""
+    found = samples.locate(numbers)
+    table = np.zeros((4, len(numbers) if rows is None else rows), dtype=np.int64)
+    for row, part in zip((_SERIES, _FIRST, _COUNT), found, strict=True):
+        table[row, : len(numbers)] = part
+    table[_NUMBER, : len(numbers)], table[_NUMBER, len(numbers) :] = numbers, NO_SAMPLE
+    return table
 
 
 class Table:
-    """Where the samples of a batch lie, on the device: the whole of a table of `Placed`, or `rows` from where a counter says.
+    """Where the samples of a batch lie, on the device: the whole of a `sample_table`, or `rows` from where a counter says.
 
-    The counter is a tensor, so that a graph which reads it goes on through the table from replay to replay.
+    The counter is a tensor, so that a graph which reads it moves through the table from replay to replay.
     """
 
     def __init__(self, whole: torch.Tensor, *, rows: int | None = None, place: torch.Tensor | None = None) -> None:
@@ -258,7 +262,7 @@ class DeviceGather:
     """Columns on a device, and batches gathered from them."""
 
     def __init__(
-        self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, numbers: bool, lengths: bool
+        self, view: AnyView, samples: Samples, columns: list[FedColumn], device: torch.device, *, return_index: bool, lengths: bool
     ) -> None:
         longest = samples.row
         if isinstance(view, Sequences):  # rows are as wide as their batch needs, and `max_length` may be any number
@@ -269,7 +273,7 @@ class DeviceGather:
                 _refuse_overflows(column, there.overflows(column.lengths), samples)
         self._view = view
         self._samples = samples
-        self._numbers = numbers
+        self._return_index = return_index
         self._has_lengths = lengths
 
     @property
@@ -290,7 +294,7 @@ class DeviceGather:
                 if masked:
                     _clear(values, table.numbers[:, None] == NO_SAMPLE)
                 parts["column " + column.name] = values if column.has_width else values[:, 0]
-        if self._numbers:
+        if self._return_index:
             parts[NUMBERS] = table.numbers
         return parts
 
@@ -329,3 +333,185 @@ class DeviceGather:
         starts[1:] = ends
         parts[STARTS] = starts
         return parts
+
+
+# The producer: the host sends where the samples of many batches lie; each batch is gathered when it is asked for.
+
+CHUNK_SAMPLES = 2**17
+"""Samples whose places are sent to a device at once: some milliseconds of work for many steps."""
+
+
+class DeviceProducer:
+    """Batches gathered on the device; the host only sends where samples lie, for many batches at a time."""
+
+    def __init__(
+        self,
+        gather: DeviceGather,
+        assemble: Assembler,
+        samples: Samples,
+        device: torch.device,
+        *,
+        pad_rows: bool,
+        batch_size: int,
+        threads: int,
+    ) -> None:
+        self.gather = gather
+        self.assemble = assemble
+        self.device = device
+        self._samples = samples
+        self._pad_rows = pad_rows
+        self._batch_size = batch_size
+        self._threads = threads
+
+    def start(self, steps: Steps, waits: Spans) -> Prefetcher[tuple[torch.Tensor, list[int]]]:
+        """Begin a pass. An item is where the samples of many batches lie, and the rows of each batch."""
+        per_chunk = max(1, CHUNK_SAMPLES // steps.batch_size)
+
+        def make(chunk: int) -> tuple[torch.Tensor, list[int]]:
+            tables = self.tables(steps, chunk * per_chunk, per_chunk)
+            return self.join(tables), [table.shape[1] for table in tables]
+
+        return Prefetcher(make, -(-len(steps) // per_chunk), threads=self._threads, prefetch=2, waits=waits)
+
+    def unpack(self, made: tuple[torch.Tensor, list[int]]) -> Iterator[tuple[torch.Tensor, Array]]:
+        """Where the samples of each batch lie, on the device and on the host."""
+        host, sizes = made
+        table, numbers = host.to(self.device, non_blocking=True), host.numpy()
+        end = 0
+        for size in sizes:
+            start, end = end, end + size
+            yield table[:, start:end], numbers[:, start:end]
+
+    def receive(self, entry: tuple[torch.Tensor, Array], in_flight: deque[torch.cuda.Event]) -> Tensors:
+        """Gather the batch."""
+        table, host = entry
+        counts, valid = host[_COUNT], int(np.count_nonzero(host[_NUMBER] >= 0))
+        masked = self._samples.padded or valid < host.shape[1]
+        return self.assemble(self.gather.gather(Table(table), counts, masked=masked), valid)
+
+    def tables(self, steps: Steps, first: int, count: int) -> list[Array]:
+        """Where the samples of `count` steps lie, as `sample_table` has it."""
+        rows = self._batch_size if self._pad_rows else None
+        return [sample_table(self._samples, steps.numbers(step), rows) for step in range(first, min(first + count, len(steps)))]
+
+    def join(self, tables: list[Array]) -> torch.Tensor:
+        """Tables side by side in one tensor, pinned for a GPU."""
+        whole = torch.from_numpy(np.concatenate(tables, axis=1))
+        return whole.pin_memory() if self.device.type == "cuda" else whole
+
+
+# Captured batches: the gather of a batch as a CUDA graph, or as a part of the user's own.
+#
+# The graph reads where samples lie from a table on the device, at a place that a counter on the device says, and moves the
+# counter on. So a step needs nothing of the host but the replay; once in many steps the host fills the table again.
+# The tensors of a batch are the same ones at every step: what is to be kept must be copied.
+#
+#     captured = feed.captured()
+#     for batch in captured: ...                       # replays a graph of the gather
+#
+#     with torch.cuda.graph(graph):                    # or one graph of the whole step
+#         loss = train(captured.enqueue())
+#     for _ in captured.passes(): graph.replay()
+
+CAPTURED_STEPS = 256
+"""Steps between two updates of the table."""
+_WARM_UP = 3
+
+
+class Captured:
+    """Tensorses of a feed with device residency, in tensors that stay where they are."""
+
+    def __init__(self, feed: Feed, producer: DeviceProducer) -> None:
+        view = feed.view
+        if isinstance(view, Sequences) and view.buckets != (view.max_length,):
+            raise OptionError(
+                f"{view} has batches of different shapes, which a graph cannot have. Give buckets=({view.max_length},)."
+            )
+        if feed.last_batch == "short":
+            raise OptionError(
+                "last_batch='short' makes a batch of another shape, which a graph cannot have. Use last_batch='pad' or 'drop'."
+            )
+        self._feed = feed
+        self._producer = producer
+        self._gather = producer.gather
+        self._assemble = producer.assemble.without_valid()
+        self._rows = feed.batch_size
+        self._masked = feed.samples.padded or feed.last_batch == "pad"
+        device = feed.device
+        self._table = torch.zeros(4, CAPTURED_STEPS * self._rows, dtype=torch.int64, device=device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._longest = np.array([feed.samples.row], dtype=np.int64)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        """The graph of the gather, after the first iteration."""
+        self.batch: Tensors = {}
+
+    def enqueue(self) -> Tensors:
+        """Gather the next batch: device work only, so that a graph can capture it."""
+        table = Table(self._table, rows=self._rows, place=self._place)
+        batch = self._assemble(self._gather.gather(table, self._longest, masked=self._masked), self._rows)
+        if self._feed.last_batch == "pad" and not getattr(self._feed.view, "compat", None):
+            batch["valid"] = table.numbers >= 0
+        self._place.add_(self._rows)
+        return batch
+
+    def rewind(self) -> None:
+        """Go back to the first step of the table that is on the device."""
+        self._place.zero_()
+
+    def passes(self) -> Iterator[int]:
+        """The steps of a pass; each must be followed by one gather. The host fills the table between some of them."""
+        steps, cursor = self._feed.begin_pass()
+        producer = self._producer
+
+        def make(chunk: int) -> torch.Tensor:
+            return producer.join(producer.tables(steps, chunk * CAPTURED_STEPS, CAPTURED_STEPS))
+
+        num_chunks = -(-len(steps) // CAPTURED_STEPS)
+        chunks = Prefetcher(make, num_chunks, threads=self._feed.threads, prefetch=2, waits=self._feed.waits)
+        if not len(steps):
+            self._advance(steps, cursor, -1)  # less than a batch was left of the epoch
+        try:
+            for step in range(len(steps)):
+                if step % CAPTURED_STEPS == 0:
+                    chunk = next(chunks)
+                    self._table[:, : chunk.shape[1]].copy_(chunk, non_blocking=True)
+                    self.rewind()
+                self._advance(steps, cursor, step)  # before: what was handed out counts as seen
+                yield step
+        finally:
+            chunks.close()
+
+    @staticmethod
+    def _advance(steps: Steps, cursor: Cursor, step: int) -> None:
+        cursor.epoch, cursor.position = (steps.epoch + 1, 0) if step + 1 == len(steps) else (steps.epoch, steps.end(step))
+
+    def __iter__(self) -> Iterator[Tensors]:
+        replay = self._capture()
+        for _ in self.passes():
+            replay()
+            yield self.batch
+
+    def _capture(self) -> Callable[[], None]:
+        """A function that gathers the next batch into `batch`: the replay of a graph, or (without a GPU) the gather itself."""
+        if self._feed.device.type != "cuda":
+            return self._gather_in_place
+        if self.graph is None:
+            stream = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self._feed.device))
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    self.enqueue()
+                    self.rewind()
+            torch.cuda.current_stream(self._feed.device).wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self.batch = self.enqueue()
+            self.graph = graph
+        return self.graph.replay
+
+    def _gather_in_place(self) -> None:
+        fresh = self.enqueue()
+        if not self.batch:
+            self.batch = {name: tensor.clone() for name, tensor in fresh.items()}
+        for name, tensor in fresh.items():
+            self.batch[name].copy_(tensor)

@@ -1,4 +1,8 @@
-"""Origin: where the samples of a batch come from in the store, in words, and which of them hold no numbers."""
+"""Feed: a store, a view and an order become batches on a device, every sample exactly once per epoch, resumable anywhere.
+
+The data path of a batch: `order` gives the indices of its samples (`stoker.sampling`), a producer gathers them (`host.py` on the
+CPU, `device.py` on a GPU), and `FeedIterator` (`prefetch.py`) hands the batch out and moves the cursor (`cursor.py`).
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,14 @@ from stoker._clock import Spans
 from stoker._text import check_device, readable_bytes
 from stoker._types import Array
 from stoker.errors import FeedError, LeakError, OptionError
-from stoker.feed.cursor import Batches, Cursor, Ranks, Source, Steps, check_state
-from stoker.feed.device import DeviceGather
-from stoker.feed.host import Encode, HostGather, Ring
+from stoker.feed.cursor import Cursor, Ranks, Steps, check_state
+from stoker.feed.device import Captured, DeviceGather, DeviceProducer
+from stoker.feed.host import HostGather, HostProducer, Ring, Transform
 from stoker.feed.layout import (
     COMPAT_ENTRIES,
     AnyView,
+    Assembler,
     FedColumn,
-    Finish,
     check_names,
     choose_columns,
     content_digest,
@@ -31,40 +35,496 @@ from stoker.feed.layout import (
     lengths_of,
 )
 from stoker.feed.normalize import Method
-from stoker.feed.prefetch import DeviceProducer, HostProducer
+from stoker.feed.prefetch import FeedIterator
 from stoker.feed.residency import ReadAhead, choose_residency
 from stoker.sampling.orders import Order, Sequential
-from stoker.sampling.subset import Part
+from stoker.sampling.subset import Subset
 from stoker.sampling.views import Samples, Segments, Sequences, Windows
 from stoker.store.store import Store
 
 if TYPE_CHECKING:
     from stoker.feed.adapters import SampleDataset
-    from stoker.feed.prefetch import Captured
 
 
 SHOWN = 4
+"""Samples that a message names."""
+
+LastBatch = Literal["pad", "short", "drop"]
+
+HOST_THREADS, HOST_PREFETCH = 2, 4
 
 
-def describe(samples: Samples, columns: list[FedColumn], numbers: Array, *, name: str, first_steps: Array) -> str:
-    """The samples with values that are not finite, or (where all are) the first ones; `first_steps` is where each series begins."""
+class Feed:
+    """Batches of samples as dicts of tensors, every sample exactly once per epoch.
+
+    A batch has an entry per column, `[batch, steps]` (and the width of the column); with a target also `<column>_target`. Where
+    samples are padded it has `lengths` and the masks `mask` and `target_mask`. A feed iterates like a DataLoader and can stand in
+    for one: it has `dataset`, `batch_sampler`, `set_epoch`, `state_dict` and `load_state_dict`.
+
+    Args:
+        store: What `stoker.open`, `stoker.pack` or `Store.from_arrays` returns.
+        view: What a sample is: `Windows`, `Segments` or `Sequences`.
+        batch_size: Samples per batch, on each rank.
+        subset: A subset that `stoker.split` made; the feed then has its samples only, with indices from 0.
+        order: `Sequential()` (default), `Shuffle`, `BlockShuffle`, `Weighted` or `ByLength`.
+        device: Where batches are delivered: "cpu", "cuda" or "cuda:N".
+        columns: Names of the columns; by default all columns of numbers.
+        dtype: The type that columns of floats become: "float16", "float32" or "float64".
+        normalize: "zero" subtracts the mean of the series and divides by its standard deviation; "max" divides by its largest
+            absolute value.
+        transform: A function from the arrays of a batch to those to deliver. It runs in the background threads.
+        residency: Where the columns stay: "device", "host", "stream" (on disk), or "auto".
+        last_batch: What becomes of a short last batch: "pad" adds zero rows that `valid` marks as False, "short" keeps it
+            short, "drop" drops it.
+        rank: The rank of this process; by default from the environment variable RANK, as torchrun sets it.
+        world_size: The number of ranks; by default from WORLD_SIZE.
+        threads: Background threads; by default chosen by device and residency. 0 makes batches when they are asked for.
+        prefetch: Batches that are made ahead.
+        return_index: Add the entry `sample`: the index of each sample, -1 in rows without one.
+        masks: True adds masks and lengths even where nothing is padded; False leaves masks out, `lengths` stay.
+
+    Raises:
+        OptionError: An option is invalid, or the store has no sample of the view.
+        LeakError: `normalize` would use steps of other subsets.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(6.0), np.arange(4.0)])
+        >>> feed = stoker.Feed(store, stoker.Windows(4, tail="drop"), batch_size=2, order=stoker.Shuffle(seed=0))
+        >>> len(feed), feed.num_samples
+        (2, 4)
+        >>> next(iter(feed))["x"].shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        view: AnyView,
+        *,
+        batch_size: int,
+        subset: Subset | None = None,
+        order: Order | None = None,
+        device: str | torch.device = "cpu",
+        columns: Sequence[str] | None = None,
+        dtype: str | None = None,
+        normalize: Method | None = None,
+        transform: Transform | None = None,
+        residency: str = "auto",
+        last_batch: LastBatch = "pad",
+        rank: int | None = None,
+        world_size: int | None = None,
+        threads: int | None = None,
+        prefetch: int | None = None,
+        return_index: bool = False,
+        masks: bool | None = None,
+    ) -> None:
+        if not isinstance(store, Store):
+            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
+        self.store = store
+        self.view = view
+        self.batch_size = _checked("batch_size", batch_size, least=1)
+        if self.batch_size >= 2**31:
+            raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
+        self.ranks = Ranks.find(rank, world_size)
+        self._is_of_worker = rank is not None and get_worker_info() is not None
+        """Whether a worker of a DataLoader made it with a rank of its own."""
+        self.device = _checked_device(device)
+        self.last_batch = last_batch
+        self.waits = Spans()
+        """Time that the caller waited for batches."""
+        if last_batch not in ("pad", "short", "drop"):
+            raise OptionError(f"last_batch is {last_batch!r}; expected 'pad', 'short' or 'drop'.")
+        if not isinstance(view, Windows | Segments | Sequences):
+            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
+        if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
+            raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
+        if transform is not None and not callable(transform):
+            raise OptionError(f"transform is {transform!r}; expected a function from a dict of arrays to one.")
+        _check_subset(subset, store, view, normalize)
+        self.subset = subset
+        lengths = lengths_of(store)
+        compat = not isinstance(view, Sequences) and view.compat is not None
+        self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
+        check_names(view, self.columns)
+        brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
+        if transform is not None and brief:
+            raise OptionError(f"transform gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
+        samples: Samples = view.over(lengths)
+        if not samples.num_samples:
+            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
+        self.samples = samples if subset is None else subset.over(samples)
+        self.column_bytes = sum(column.values.nbytes for column in self.columns)
+        self._sample_bytes = self.column_bytes / samples.num_samples  # as stored: windows share steps, padding is not read
+        self.residency = choose_residency(
+            residency,
+            self.column_bytes,
+            self.device,
+            needs_host="transform runs on the CPU" if transform is not None else None,
+            on_disk=store.path is not None,
+        )
+        self.threads, self.prefetch = self._choose_threads(threads, prefetch, transform)
+        self.return_index = return_index
+        self.masks = masks
+        self.transform = transform
+        self.normalize = normalize
+        self._given_order = order if order is not None else Sequential()
+        self._set_order(self._given_order)
+        self._go_to(Cursor())
+        self._live: weakref.WeakSet[FeedIterator] = weakref.WeakSet()
+        self._latest: weakref.ref[FeedIterator] | None = None
+        self._producer = self._make_producer()
+
+    def _choose_threads(self, threads: int | None, prefetch: int | None, transform: Transform | None) -> tuple[int, int]:
+        if threads is None:
+            # A CPU that trains has no core to spare, and a gather costs less than handing over a batch.
+            ahead = self.device.type != "cpu" or transform is not None or self.residency.where == "stream"
+            threads = 1 if self.residency.where == "device" else HOST_THREADS if ahead else 0
+        threads = _checked("threads", threads, least=0)
+        prefetch = _checked("prefetch", prefetch if prefetch is not None else max(HOST_PREFETCH, 2 * threads), least=1)
+        return threads, prefetch
+
+    def _set_order(self, order: Order) -> None:
+        self.order = order
+        global_batch = self.batch_size * self.ranks.world_size
+        self.plan = order.over(self.samples, batch_size=global_batch, sample_bytes=self._sample_bytes)
+
+    @property
+    def _row_bytes(self) -> int:
+        return sum(column.unit * (self.samples.row if column.level == "step" else 1) for column in self.columns)
+
+    def _make_producer(self) -> HostProducer | DeviceProducer:
+        pads = self.last_batch == "pad"
+        assemble = Assembler(
+            view=self.view,
+            columns=tuple(self.columns),
+            has_lengths=self.samples.padded or bool(self.masks),
+            marks_valid=pads,
+            makes_masks=self.masks is not False,
+        )
+        if self.residency.where == "device":
+            return DeviceProducer(
+                DeviceGather(
+                    self.view,
+                    self.samples,
+                    self.columns,
+                    self.device,
+                    return_index=self.return_index,
+                    lengths=assemble.has_lengths,
+                ),
+                assemble,
+                self.samples,
+                self.device,
+                pad_rows=pads,
+                batch_size=self.batch_size,
+                threads=self.threads,
+            )
+        ring = Ring(pinned=self.device.type == "cuda", keep=self.prefetch + self.threads + 1)
+        return HostProducer(
+            HostGather(self.view, self.samples, self.columns, ring, return_index=self.return_index, files=self.shards()),
+            assemble,
+            self.device,
+            transform=self.transform,
+            rows=self.batch_size if pads else None,
+            hints=ReadAhead(self.columns, self.samples) if self.residency.where == "stream" else None,
+            threads=self.threads,
+            prefetch=self.prefetch,
+        )
+
+    keeps_state = True
+    """Of `BatchSource`: a feed can always be saved and resumed."""
+
+    @property
+    def num_batches(self) -> int:
+        """Batches per epoch, for each rank: `len(feed)`."""
+        return len(self)
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of the store; None for one in memory."""
+        return self.store.digest
+
+    @property
+    def can_capture(self) -> bool:
+        """Whether the columns are on the device, as `captured` needs."""
+        return self.residency.where == "device"
+
+    @property
+    def num_samples(self) -> int:
+        """Samples per epoch, of all ranks together."""
+        return self.plan.num_positions
+
+    def shards(self) -> list[str]:
+        """The files that hold the columns, for messages."""
+        if self.store.manifest is None or self.store.path is None:
+            return [self.store.name]
+        names = {column.name for column in self.columns}
+        return [str(self.store.path / one.values.file) for one in self.store.manifest.columns if one.name in names and one.values]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether batches have all steps end to end."""
+        return isinstance(self.view, Sequences) and self.view.layout == "packed"
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a short last batch is dropped, as `DataLoader` has it."""
+        return self.last_batch == "drop"
+
+    @property
+    def dataset(self) -> SampleDataset:
+        """The samples as a map-style dataset, as `DataLoader` has it; a packed feed has none."""
+        if self.is_packed:
+            raise AttributeError("a packed feed has no dataset: its batches cannot be taken apart into samples.")
+        return self.as_dataset()
+
+    @property
+    def batch_sampler(self) -> BatchSampler:
+        """The indices of the samples, batch by batch, in the order of the next epoch, as `DataLoader` has it."""
+        from stoker.feed.adapters import OrderSampler
+
+        return BatchSampler(OrderSampler(self), self.batch_size, self.drop_last)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._cursor.epoch
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether a loaded state puts the next batch in the middle of an epoch."""
+        return bool(self._cursor.position) and not self._has_moved
+
+    def _steps(self, epoch: int, start: int) -> Steps:
+        return Steps(
+            plan=self.plan,
+            epoch=epoch,
+            start=start,
+            batch_size=self.batch_size,
+            ranks=self.ranks,
+            drops_last=self.last_batch == "drop",
+        )
+
+    def __len__(self) -> int:
+        """Batches per epoch, for each rank."""
+        return len(self._steps(0, 0))
+
+    def __iter__(self) -> FeedIterator:
+        """A pass over the rest of the epoch after a resume, otherwise over a new epoch, also after one that was left early."""
+        steps, cursor = self.begin_pass()
+        batches = FeedIterator(self._producer, steps, cursor, self.waits)
+        self._live.add(batches)
+        self._latest = weakref.ref(batches)
+        return batches
+
+    def begin_pass(self) -> tuple[Steps, Cursor]:
+        """The steps of the next pass, and the cursor that moves with each batch that is handed out."""
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > 1 and not self._is_of_worker:
+            raise FeedError(
+                f"the feed is iterated by worker {worker.id} of {worker.num_workers} of a DataLoader, and each of them would yield "
+                f"every batch. Give the loader feed.as_dataset(), or num_workers=0: a feed has threads of its own."
+            )
+        was_left_early = self._has_moved and self._cursor.position
+        # A new object: an earlier pass that is still used moves its own cursor, not this one.
+        self._go_to(Cursor(self._cursor.epoch + 1, 0) if was_left_early else self._cursor.copy())
+        return self._steps(self._cursor.epoch, self._cursor.position), self._cursor
+
+    def _go_to(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._begun = cursor.copy()
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the latest pass has handed out batches; frameworks begin passes that they never use."""
+        return self._cursor != self._begun
+
+    def _move(self, cursor: Cursor) -> None:
+        """Move the feed, and a pass that has not given its first batch: frameworks set the epoch after `iter()`."""
+        latest = self._latest() if self._latest is not None else None
+        waits = latest is not None and latest.cursor is self._cursor and not self._has_moved
+        self._go_to(cursor)
+        if latest is not None and waits:
+            steps = self._steps(cursor.epoch, cursor.position)
+            latest.begin_elsewhere(steps, cursor)
+
+    def captured(self) -> Captured:
+        """Batches at fixed addresses, gathered by a CUDA graph.
+
+        Returns:
+            A `Captured`: iterate over it, or capture `captured.enqueue()` in a graph of your own.
+
+        Raises:
+            OptionError: The residency is not "device", or batches have different shapes.
+        """
+        if not isinstance(self._producer, DeviceProducer):
+            raise OptionError(
+                f"captured() gathers on the device, but the residency is {self.residency.where}: {self.residency.reason}."
+            )
+        return Captured(self, self._producer)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass. A position in that epoch that was just loaded is kept."""
+        epoch = _checked("epoch", epoch, least=0)
+        if epoch != self._cursor.epoch or (self._has_moved and self._cursor.position):
+            self._move(Cursor(epoch, 0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position: a few integers. It is after the batches that were handed out, not those that were prefetched.
+
+        Example:
+            >>> import numpy as np, stoker
+            >>> store = stoker.Store.from_arrays(x=[np.arange(6.0)])
+            >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=2)
+            >>> batches = iter(feed)
+            >>> _ = next(batches)
+            >>> state = feed.state_dict()
+            >>> again = stoker.Feed(store, stoker.Segments(1), batch_size=2)
+            >>> again.load_state_dict(state)
+            >>> next(iter(again))["x"].flatten().tolist()
+            [2.0, 3.0]
+        """
+        cursor = self._cursor
+        return {
+            "seed": self.order.seed,
+            "epoch": cursor.epoch,
+            "position": cursor.position,
+            "samples": self.num_samples,
+            "feed": self._fingerprint(),
+            **self.plan.shape,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where the state was saved. Ranks, batch size, device and threads may differ.
+
+        Raises:
+            FeedError: The state is damaged, or of other data, another view, subset or kind of order.
+        """
+        seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        if shape.keys() != self.plan.shape.keys():
+            found, expected = (", ".join(one) or "nothing" for one in (shape, self.plan.shape))
+            raise FeedError(f"the state of a feed has the choices {found}; expected {expected} of {self.order.kind} samples.")
+        self._set_order(self._given_order.adopt(seed, shape))
+        self._move(cursor)
+
+    def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
+        """The state of a pass that began at `state` and has handed out `batches` batches."""
+        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        steps = self._steps(cursor.epoch, cursor.position)
+        if not batches:
+            return dict(state)
+        is_over = batches >= len(steps)
+        return {**state, "epoch": cursor.epoch + is_over, "position": 0 if is_over else steps.end(batches - 1)}
+
+    def origin(self, state: Mapping[str, Any], first: int, count: int = 1) -> str:
+        """Where some batches of a pass that began at `state` come from, in words; samples with non-finite values come first."""
+        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
+        steps = self._steps(cursor.epoch, cursor.position)
+        numbers = np.concatenate([steps.numbers(step) for step in range(first, min(first + count, len(steps)))])
+        return _describe_samples(self.samples, self.columns, numbers, name=self.store.name, first_steps=self.store.offsets)
+
+    def _fingerprint(self) -> str:
+        """What must be equal for a position to mean the same sample: data, view, subset and kind of order."""
+        what = f"{identity_of(self.store)} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
+        what += "" if self.subset is None else f" {self.subset.fingerprint}"
+        return xxhash.xxh3_64_hexdigest(what.encode())[:8]
+
+    def identity(self) -> dict[str, Any]:
+        """What the batches depend on besides the position in the order; a resumed run compares it with the saved one.
+
+        Checkpoints hold these keys and values, so they keep the names that the options had first.
+        """
+        return {
+            "store": self.store.digest or content_digest(self.store, [column.name for column in self.columns]),
+            "view": self.view,
+            "part": None if self.subset is None else self.subset.fingerprint,
+            "order": self._given_order,
+            "batch_size": self.batch_size * self.ranks.world_size,
+            "last": "mask" if self.last_batch == "pad" else self.last_batch,
+            "columns": {column.name: column.torch_name for column in self.columns},
+            "normalize": self.normalize,
+            "encode": self.transform,
+            "numbers": self.return_index,
+            "masks": self.masks,
+        }
+
+    def as_dataset(self) -> SampleDataset:
+        """The samples as a map-style dataset, for `DataLoader` and everything built on it."""
+        from stoker.feed.adapters import SampleDataset
+
+        return SampleDataset(self)
+
+    def __reduce__(self) -> NoReturn:
+        raise FeedError(
+            f"a feed cannot be pickled or copied: it has threads and memory of this process. Send feed.as_dataset(), or make the "
+            f"feed of {self.store.name} in the other process and load feed.state_dict() there."
+        )
+
+    def close(self) -> None:
+        """End the threads of all passes. They also end with their pass, or when it is garbage."""
+        for batches in list(self._live):
+            batches.close()
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return _summarize(self)
+
+
+def _checked(name: str, value: int, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise OptionError(f"{name} is {value!r}; expected an integer from {least}.")
+    return int(value)
+
+
+def _check_subset(subset: Subset | None, store: Store, view: AnyView, normalize: Method | None) -> None:
+    if subset is None:
+        return
+    if not isinstance(subset, Subset):
+        raise OptionError(
+            f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
+        )
+    subset.check(view, identity_of(store))
+    if normalize is not None and not subset.whole_series:
+        raise LeakError(
+            f"normalize={normalize!r} scales by whole series, so the {subset.name} subset would depend on steps of the others. "
+            f"Leave it out, and begin the model with stoker.split.Scaler.fit(store, split.train, …)."
+        )
+
+
+def _checked_device(device: str | torch.device) -> torch.device:
+    found = check_device(device)
+    if found.type not in ("cpu", "cuda"):
+        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Copy CPU batches to other devices yourself.")
+    return found
+
+
+# What messages and print(feed) say.
+
+
+def _describe_samples(samples: Samples, columns: list[FedColumn], numbers: Array, *, name: str, first_steps: Array) -> str:
+    """The samples with non-finite values, or (where there are none) the first ones; `first_steps` is where each series begins."""
     where = samples.locate(numbers)
     rows = list(zip(numbers.tolist(), where.series.tolist(), where.starts.tolist(), where.counts.tolist(), strict=True))
-    bad = [(row, found) for row in rows if (found := _first_not_finite(columns, row)) is not None]
+    bad = [(row, found) for row in rows if (found := _first_non_finite(columns, row)) is not None]
     if bad:
-        told = [
+        lines = [
             f"sample {number:,}: {column} of series {series:,} is {value} at step {step - int(first_steps[series]):,}"
             for (number, series, _, _), (column, step, value) in bad[:SHOWN]
         ]
-        return f"{'; '.join(told)}{'; …' if len(bad) > SHOWN else ''} in {name}"
-    told = []
+        return f"{'; '.join(lines)}{'; …' if len(bad) > SHOWN else ''} in {name}"
+    lines = []
     for number, series, start, count in rows[:SHOWN]:
         begin = start - int(first_steps[series])
-        told.append(f"{number:,} (series {series:,}, steps {begin:,} to {begin + count - 1:,})")
-    return f"samples {', '.join(told)}{', …' if len(rows) > SHOWN else ''} of {name}"
+        lines.append(f"{number:,} (series {series:,}, steps {begin:,} to {begin + count - 1:,})")
+    return f"samples {', '.join(lines)}{', …' if len(rows) > SHOWN else ''} of {name}"
 
 
-def _first_not_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:
+def _first_non_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) -> tuple[str, int, float] | None:
     _, series, start, count = row
     for column in columns:
         if not np.issubdtype(column.values.dtype, np.floating):
@@ -78,11 +538,8 @@ def _first_not_finite(columns: list[FedColumn], row: tuple[int, int, int, int]) 
     return None
 
 
-# Summary: what `print(feed)` says, including why things are as they are.
-
-
-def summarize(feed: Feed) -> str:
-    """A few lines."""
+def _summarize(feed: Feed) -> str:
+    """What print(feed) shows, with the reasons for what was chosen automatically."""
     shapes = [shape for column in feed.columns for shape in _shapes(feed, column)]
     size = feed.batch_size * feed._row_bytes
     most = "up to " if isinstance(feed.view, Sequences) else ""
@@ -115,7 +572,7 @@ def _shapes(feed: Feed, column: FedColumn) -> Iterator[str]:
 
 
 def _threads(feed: Feed) -> str:
-    return f"{feed.threads}, {feed.depth} batches ahead" if feed.threads else "none: batches are made when asked for"
+    return f"{feed.threads}, {feed.prefetch} batches ahead" if feed.threads else "none: batches are made when asked for"
 
 
 def _ranks(feed: Feed) -> str:
@@ -128,379 +585,8 @@ def _last(feed: Feed) -> str:
     if not rest:
         return ""
     samples = "1 sample" if rest == 1 else f"{rest:,} samples"
-    if feed.last == "drop":
+    if feed.last_batch == "drop":
         return f"; the last {samples} of an epoch {'is' if rest == 1 else 'are'} dropped"
     mask = "loss_masks" if getattr(feed.view, "compat", None) else "valid"
-    end = f"the others are masked by `{mask}`" if feed.last == "mask" else "it is shorter"
+    end = f"the others are masked by `{mask}`" if feed.last_batch == "pad" else "it is shorter"
     return f"; the last one has {samples}, {end}"
-
-
-# The feed: a store, a view and an order become batches on a device, exactly once, resumable anywhere.
-
-Last = Literal["mask", "short", "drop"]
-
-HOST_THREADS, HOST_DEPTH = 2, 4
-
-
-class Feed:
-    """Batches of samples, as dicts of tensors on `device`.
-
-    A batch has an entry for each column, `[batch, steps]` (and its width); with a target also `<column>_target`. Where
-    samples are padded there are `mask` (and `target_mask`) and `lengths`: the steps of each sample, with its target.
-    `last` says what becomes of a short last batch: "mask" fills it up with zero rows that `valid` marks as False, "short"
-    leaves it short, "drop" drops it. `batch_size` is that of one rank. `part` is a part that `stoker.split` made: the feed then
-    has its samples only, numbered from 0.
-
-    `columns` defaults to all columns of numbers; `dtype` is the type that floats become; `normalize` centres and scales by
-    the whole series. `encode` maps the arrays of a gathered batch to those of the batch; it runs in the background threads.
-    `numbers=True` adds the number of each `sample`. `masks=True` delivers masks and lengths also where nothing is padded;
-    `masks=False` leaves masks to the caller, who can make them from `lengths`.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        view: AnyView,
-        *,
-        batch_size: int,
-        part: Part | None = None,
-        order: Order | None = None,
-        device: str | torch.device = "cpu",
-        columns: Sequence[str] | None = None,
-        dtype: str | None = None,
-        normalize: Method | None = None,
-        encode: Encode | None = None,
-        residency: str = "auto",
-        last: Last = "mask",
-        rank: int | None = None,
-        world_size: int | None = None,
-        threads: int | None = None,
-        depth: int | None = None,
-        numbers: bool = False,
-        masks: bool | None = None,
-    ) -> None:
-        if not isinstance(store, Store):
-            raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
-        self.store = store
-        self.view = view
-        self.batch_size = _checked("batch_size", batch_size, least=1)
-        if self.batch_size >= 2**31:
-            raise OptionError(f"batch_size is {self.batch_size:,}; expected a number of samples below 2**31.")
-        self.ranks = Ranks.find(rank, world_size)
-        self._is_of_worker = rank is not None and get_worker_info() is not None
-        """Whether a worker of a DataLoader made it, and said which share of the samples is its own."""
-        self.device = _checked_device(device)
-        self.last = last
-        self.waits = Spans()
-        """Time that the caller had to wait for batches to be made."""
-        if last not in ("mask", "short", "drop"):
-            raise OptionError(f"last is {last!r}; expected 'mask', 'short' or 'drop'.")
-        if not isinstance(view, Windows | Segments | Sequences):
-            raise OptionError(f"view is {view!r}; expected Windows(…), Segments(…) or Sequences(…).")
-        if order is not None and (isinstance(order, type) or not callable(getattr(order, "over", None))):
-            raise OptionError(f"order is {order!r}; expected Sequential(), Shuffle(…), BlockShuffle(…) or another order.")
-        if encode is not None and not callable(encode):
-            raise OptionError(f"encode is {encode!r}; expected a function from a dict of arrays to one.")
-        _check_part(part, store, view, normalize)
-        self.part = part
-        lengths = lengths_of(store)
-        compat = not isinstance(view, Sequences) and view.compat is not None
-        self.columns = choose_columns(store, columns, dtype=dtype, normalize=normalize, compat=compat, lengths=lengths)
-        check_names(view, self.columns)
-        brief = [column.name for column in self.columns if column.torch_name == "bfloat16"]
-        if encode is not None and brief:
-            raise OptionError(f"encode gets NumPy arrays, which cannot hold bfloat16. Leave {', '.join(brief)} out of columns=.")
-        samples: Samples = view.over(lengths)
-        if not samples.num_samples:
-            raise OptionError(f"{store.name} has no sample of {view}: {' '.join(samples.notes()) or 'it has no series.'}")
-        self.samples = samples if part is None else part.over(samples)
-        self.column_bytes = sum(column.values.nbytes for column in self.columns)
-        self._sample_bytes = self.column_bytes / samples.num_samples  # as stored: windows share steps, padding is not read
-        self.residency = choose_residency(
-            residency,
-            self.column_bytes,
-            self.device,
-            needs_host="batches are encoded by a function" if encode is not None else None,
-            on_disk=store.path is not None,
-        )
-        self.threads, self.depth = self._choose_threads(threads, depth, encode)
-        self._numbers = numbers
-        self.masks = masks
-        self.encode = encode
-        self.normalize = normalize
-        self._given_order = order if order is not None else Sequential()
-        self._set_order(self._given_order)
-        self._go_to(Cursor())
-        self._live: weakref.WeakSet[Batches] = weakref.WeakSet()
-        self._latest: weakref.ref[Batches] | None = None
-        self._producer = self._make_producer()
-
-    def _choose_threads(self, threads: int | None, depth: int | None, encode: Encode | None) -> tuple[int, int]:
-        if threads is None:
-            # A CPU that trains has no core to spare, and a gather costs it less than handing over a batch.
-            ahead = self.device.type != "cpu" or encode is not None or self.residency.where == "stream"
-            threads = 1 if self.residency.where == "device" else HOST_THREADS if ahead else 0
-        threads = _checked("threads", threads, least=0)
-        depth = _checked("depth", depth if depth is not None else max(HOST_DEPTH, 2 * threads), least=1)
-        return threads, depth
-
-    def _set_order(self, order: Order) -> None:
-        self.order = order
-        global_batch = self.batch_size * self.ranks.world_size
-        self.plan = order.over(self.samples, batch_size=global_batch, sample_bytes=self._sample_bytes)
-
-    @property
-    def _row_bytes(self) -> int:
-        return sum(column.unit * (self.samples.row if column.level == "step" else 1) for column in self.columns)
-
-    def _make_producer(self) -> HostProducer | DeviceProducer:
-        finish = Finish(
-            view=self.view,
-            columns=tuple(self.columns),
-            has_lengths=self.samples.padded or bool(self.masks),
-            marks_valid=self.last == "mask",
-            makes_masks=self.masks is not False,
-        )
-        if self.residency.where == "device":
-            has_lengths = finish.has_lengths
-            gather = DeviceGather(self.view, self.samples, self.columns, self.device, numbers=self._numbers, lengths=has_lengths)
-            return DeviceProducer(
-                gather, finish, self.samples, self.device, pad_rows=self.last == "mask", batch_size=self.batch_size
-            )
-        ring = Ring(pinned=self.device.type == "cuda", keep=self.depth + self.threads + 1)
-        host = HostGather(self.view, self.samples, self.columns, ring, numbers=self._numbers, files=self.shards())
-        hints = ReadAhead(self.columns, self.samples) if self.residency.where == "stream" else None
-        return HostProducer(
-            host, finish, self.device, encode=self.encode, rows=self.batch_size if self.last == "mask" else None, hints=hints
-        )
-
-    @property
-    def num_samples(self) -> int:
-        """Samples of an epoch, of all ranks together."""
-        return self.plan.num_positions
-
-    def shards(self) -> list[str]:
-        """The files that hold the columns, for messages."""
-        if self.store.manifest is None or self.store.path is None:
-            return [self.store.name]
-        names = {column.name for column in self.columns}
-        return [str(self.store.path / one.values.file) for one in self.store.manifest.columns if one.name in names and one.values]
-
-    @property
-    def is_packed(self) -> bool:
-        """Whether batches have all steps end to end."""
-        return isinstance(self.view, Sequences) and self.view.layout == "packed"
-
-    @property
-    def has_numbers(self) -> bool:
-        """Whether batches say which samples they hold."""
-        return self._numbers
-
-    @property
-    def drop_last(self) -> bool:
-        """As `DataLoader` calls it."""
-        return self.last == "drop"
-
-    @property
-    def dataset(self) -> SampleDataset:
-        """As `DataLoader` calls it; a packed feed has none."""
-        if self.is_packed:
-            raise AttributeError("a packed feed has no dataset: its batches cannot be taken apart into samples.")
-        return self.as_dataset()
-
-    @property
-    def batch_sampler(self) -> BatchSampler:
-        """As `DataLoader` calls it: the numbers of the samples, batch by batch, in the order of the next epoch."""
-        from stoker.feed.adapters import OrderSampler
-
-        return BatchSampler(OrderSampler(self), self.batch_size, self.drop_last)
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next batch."""
-        return self._cursor.epoch
-
-    @property
-    def is_resumed(self) -> bool:
-        """Whether the next batch is in the middle of an epoch, where a loaded state says."""
-        return bool(self._cursor.position) and not self._has_moved
-
-    def _steps(self, epoch: int, start: int) -> Steps:
-        return Steps(
-            plan=self.plan, epoch=epoch, start=start, batch_size=self.batch_size, ranks=self.ranks, drops_last=self.last == "drop"
-        )
-
-    def __len__(self) -> int:
-        """Batches of a whole epoch, for each rank."""
-        return len(self._steps(0, 0))
-
-    def __iter__(self) -> Batches:
-        """The rest of the epoch after a resume; otherwise a new epoch, also after one that was left early."""
-        steps, cursor = self.begin_pass()
-        batches = Batches(self._source(steps), steps, cursor)
-        self._live.add(batches)
-        self._latest = weakref.ref(batches)
-        return batches
-
-    def _source(self, steps: Steps) -> Source:
-        return self._producer.over(steps, threads=self.threads, depth=self.depth, waits=self.waits)
-
-    def begin_pass(self) -> tuple[Steps, Cursor]:
-        """The steps of the next pass, and the cursor that whoever hands out its batches moves on."""
-        worker = get_worker_info()
-        if worker is not None and worker.num_workers > 1 and not self._is_of_worker:
-            raise FeedError(
-                f"the feed is iterated by worker {worker.id} of {worker.num_workers} of a DataLoader, and each of them would yield "
-                f"every batch. Give the loader feed.as_dataset(), or num_workers=0: a feed has threads of its own."
-            )
-        was_left_early = self._has_moved and self._cursor.position
-        # A new object: a pass that somebody still holds moves its own cursor, not that of the passes after it.
-        self._go_to(Cursor(self._cursor.epoch + 1, 0) if was_left_early else self._cursor.copy())
-        return self._steps(self._cursor.epoch, self._cursor.position), self._cursor
-
-    def _go_to(self, cursor: Cursor) -> None:
-        self._cursor = cursor
-        self._begun = cursor.copy()
-
-    @property
-    def _has_moved(self) -> bool:
-        """Whether the latest pass has handed out batches; frameworks begin passes that they never use."""
-        return self._cursor != self._begun
-
-    def _move(self, cursor: Cursor) -> None:
-        """Go elsewhere, and let a pass that waits for its first batch come along: frameworks set the epoch after `iter()`."""
-        latest = self._latest() if self._latest is not None else None
-        waits = latest is not None and latest.cursor is self._cursor and not self._has_moved
-        self._go_to(cursor)
-        if latest is not None and waits:
-            steps = self._steps(cursor.epoch, cursor.position)
-            latest.begin_elsewhere(self._source(steps), steps, cursor)
-
-    def captured(self) -> Captured:
-        """Batches whose tensors stay where they are, gathered by a CUDA graph; needs device residency."""
-        from stoker.feed.prefetch import Captured
-
-        if not isinstance(self._producer, DeviceProducer):
-            raise OptionError(
-                f"captured() gathers on the device, but the residency is {self.residency.where}: {self.residency.reason}."
-            )
-        return Captured(self, self._producer)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be over this epoch; keeps the position of a state of that epoch that was just loaded."""
-        epoch = _checked("epoch", epoch, least=0)
-        if epoch != self._cursor.epoch or (self._has_moved and self._cursor.position):
-            self._move(Cursor(epoch, 0))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the feed is: a few integers. The batches handed out so far are the ones that count as seen."""
-        cursor = self._cursor
-        return {
-            "seed": self.order.seed,
-            "epoch": cursor.epoch,
-            "position": cursor.position,
-            "samples": self.num_samples,
-            "feed": self._fingerprint(),
-            **self.plan.shape,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where the state was saved, with any number of ranks, batch size, device or threads."""
-        seed, cursor, shape = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        if shape.keys() != self.plan.shape.keys():
-            found, expected = (", ".join(one) or "nothing" for one in (shape, self.plan.shape))
-            raise FeedError(f"the state of a feed has the choices {found}; expected {expected} of {self.order.kind} samples.")
-        self._set_order(self._given_order.adopt(seed, shape))
-        self._move(cursor)
-
-    def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
-        """The state of a pass that began at `state`, once it has handed out so many batches."""
-        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        steps = self._steps(cursor.epoch, cursor.position)
-        if not batches:
-            return dict(state)
-        is_over = batches >= len(steps)
-        return {**state, "epoch": cursor.epoch + is_over, "position": 0 if is_over else steps.end(batches - 1)}
-
-    def origin(self, state: Mapping[str, Any], first: int, count: int = 1) -> str:
-        """Where some batches of a pass that began at `state` come from, in words; samples that hold no numbers before others."""
-
-        _, cursor, _ = check_state(state, num_positions=self.num_samples, fingerprint=self._fingerprint())
-        steps = self._steps(cursor.epoch, cursor.position)
-        numbers = np.concatenate([steps.numbers(step) for step in range(first, min(first + count, len(steps)))])
-        return describe(self.samples, self.columns, numbers, name=self.store.name, first_steps=self.store.offsets)
-
-    def _fingerprint(self) -> str:
-        """What must be the same for a position to mean the same: the data, the view, the part, and the kind of order."""
-        what = f"{identity_of(self.store)} {type(self.view).__name__} {astuple(self.view)} {self.order.kind}"
-        what += "" if self.part is None else f" {self.part.fingerprint}"
-        return xxhash.xxh3_64_hexdigest(what.encode())[:8]
-
-    def identity(self) -> dict[str, Any]:
-        """What its batches follow from, beside the position in the order: a training run that resumes compares it."""
-        return {
-            "store": self.store.digest or content_digest(self.store, [column.name for column in self.columns]),
-            "view": self.view,
-            "part": None if self.part is None else self.part.fingerprint,
-            "order": self._given_order,
-            "batch_size": self.batch_size * self.ranks.world_size,
-            "last": self.last,
-            "columns": {column.name: column.torch_name for column in self.columns},
-            "normalize": self.normalize,
-            "encode": self.encode,
-            "numbers": self._numbers,
-            "masks": self.masks,
-        }
-
-    def as_dataset(self) -> SampleDataset:
-        """The samples as a map-style dataset, for `DataLoader` and everything built on it."""
-        from stoker.feed.adapters import SampleDataset
-
-        return SampleDataset(self)
-
-    def __reduce__(self) -> NoReturn:
-        raise FeedError(
-            f"a feed cannot be pickled or copied: it has threads and memory of this process. Send feed.as_dataset(), or make the "
-            f"feed of {self.store.name} in the other process and load feed.state_dict() there."
-        )
-
-    def close(self) -> None:
-        """End the threads of all passes. Not needed: they end with the pass, or when it is forgotten."""
-        for batches in list(self._live):
-            batches.close()
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-
-        return summarize(self)
-
-
-def _checked(name: str, value: int, *, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise OptionError(f"{name} is {value!r}; expected a whole number from {least}.")
-    return int(value)
-
-
-def _check_part(part: Part | None, store: Store, view: AnyView, normalize: Method | None) -> None:
-    if part is None:
-        return
-    if not isinstance(part, Part):
-        raise OptionError(f"part is {part!r}; expected a part of a split, like stoker.split.chronological(store, view).train.")
-    part.check(view, identity_of(store))
-    if normalize is not None and not part.whole_series:
-        raise LeakError(
-            f"normalize={normalize!r} scales by whole series, so the {part.name} part would tell of the steps of the others. "
-            f"Leave it out, and let the model begin with stoker.split.Scaler.fit(store, split.train, …)."
-        )
-
-
-def _checked_device(device: str | torch.device) -> torch.device:
-    found = check_device(device)
-    if found.type not in ("cpu", "cuda"):
-        raise OptionError(f"device is {device!r}; expected 'cpu', 'cuda' or 'cuda:N'. Take batches of the CPU there yourself.")
-    return found

@@ -1,4 +1,10 @@
-"""Columns of a feed: which columns of the store are delivered, as what type, and by which kernel."""
+"""Layout: which columns a feed delivers, the kernels that copy their samples, and how a batch lies in memory.
+
+FedColumn, choose_columns       the columns, their types and scales
+copy_spans, scale_rows, ...     the kernels of the gather
+Layout, lay_out                 where each field of a batch lies in a slot
+Assembler                       from the fields to the entries of a batch
+"""
 
 from __future__ import annotations
 
@@ -161,7 +167,9 @@ def _fed(store: Store, name: str, *, dtype: str | None, normalize: Method | None
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
     column = store.schema[name]
     if column.dtype is None:
-        raise OptionError(f"column {name!r} of {store.name} holds {column.label}, which is no tensor. Leave it out of columns=.")
+        raise OptionError(
+            f"column {name!r} of {store.name} holds {column.label}, which cannot be a tensor. Leave it out of columns=."
+        )
     values = store.column(name)
     stored = values.dtype
     is_number = column.kind == "number" and stored.kind in "iuf"
@@ -292,7 +300,7 @@ def _ask(source: Array, start: int, count: int) -> None:
 
 @kernel
 def clear_tails(target: Array, counts: Array, row: int, unit: int) -> None:
-    """Zero what follows the first `counts[i]` rows in each stretch of `row` rows of the target."""
+    """Zero what follows the first `counts[i]` rows in each block of `row` rows of the target."""
     for i in range(len(counts)):
         if counts[i] < row:
             clear_bytes(target, (i * row + counts[i]) * unit, (row - counts[i]) * unit)
@@ -439,8 +447,8 @@ RESERVED = ("mask", "target_mask", "lengths", "valid", "sample", "cu_seqlens", "
 
 
 @dataclass(frozen=True)
-class Part:
-    """A stretch of a slot."""
+class Field:
+    """A range of a slot."""
 
     start: int
     num_bytes: int
@@ -449,11 +457,11 @@ class Part:
     torch_dtype: torch.dtype
 
     def array(self, buffer: Array, lead: int) -> Array:
-        """The stretch as an array over the slot."""
+        """The field as an array over the slot."""
         return np.ndarray(self.shape, self.dtype, buffer, lead + self.start)
 
     def tensor(self, buffer: torch.Tensor, lead: int) -> torch.Tensor:
-        """The stretch as a tensor over a copy of the slot."""
+        """The field as a tensor over a copy of the slot."""
         return buffer[lead + self.start : lead + self.start + self.num_bytes].view(self.torch_dtype).view(self.shape)
 
 
@@ -461,18 +469,18 @@ class Part:
 class Layout:
     """The parts of a batch by name, and their size together."""
 
-    parts: dict[str, Part]
+    parts: dict[str, Field]
     num_bytes: int
 
 
-def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, numbers: bool) -> Layout:
+def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, *, starts: bool, return_index: bool) -> Layout:
     """The layout of a batch of `rows` samples: `steps` a row, or `total` steps end to end."""
-    parts: dict[str, Part] = {}
+    parts: dict[str, Field] = {}
     end = 0
 
     def place(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], torch_dtype: torch.dtype) -> None:
         nonlocal end
-        part = parts[name] = Part(end, math.prod(shape) * dtype.itemsize, shape, dtype, torch_dtype)
+        part = parts[name] = Field(end, math.prod(shape) * dtype.itemsize, shape, dtype, torch_dtype)
         end += -(-part.num_bytes // ALIGNMENT) * ALIGNMENT
 
     for column in columns:
@@ -486,7 +494,7 @@ def lay_out(columns: list[FedColumn], rows: int, steps: int | None, total: int, 
         place(STARTS, (rows + 1,), np.dtype(np.int32), torch.int32)
     else:
         place(COUNTS, (rows,), np.dtype(np.int32), torch.int32)
-    if numbers:
+    if return_index:
         place(NUMBERS, (rows,), np.dtype(np.int64), torch.int64)
     return Layout(parts, end)
 
@@ -508,7 +516,7 @@ def check_names(view: AnyView, columns: list[FedColumn]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish:
+class Assembler:
     """How parts become the entries of a batch. Runs where the tensors are: it makes views, and masks from counts."""
 
     view: AnyView
@@ -517,8 +525,8 @@ class Finish:
     marks_valid: bool
     makes_masks: bool
 
-    def without_valid(self) -> Finish:
-        """The same for one who marks valid rows himself."""
+    def without_valid(self) -> Assembler:
+        """The same without the entry `valid`."""
         return replace(self, marks_valid=False)
 
     def __call__(self, parts: Tensors, num_valid: int) -> Tensors:

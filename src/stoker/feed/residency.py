@@ -1,9 +1,12 @@
-"""Read-ahead: tells the operating system which stretches of the columns come next, so that the disk is never idle nor guesses.
+"""Residency: where the columns of a feed stay while it runs, and read-ahead for columns that stay on disk.
 
-Without hints the kernel guesses that a reader goes on where it is, and reads megabytes that are thrown away. So guessing is
-switched off, and what comes next is asked for: a window of blocks where the order has them, otherwise some batches; sorted,
-merged, and one such unit ahead. The one who asks is a thread of its own, as asking waits for room in the queue of the disk.
-A batch is gathered only when all of its unit was asked for: a page touched before would be a small read of its own.
+    choose_residency    "device", "host" or "stream", and the reason
+    ReadAhead           asks the operating system for the pages that come next (madvise)
+
+Without hints the kernel assumes that a reader continues where it is, and reads megabytes that are not used. So its own read-ahead
+is switched off, and what comes next is requested: a window of blocks where the order has them, otherwise some batches; sorted,
+merged, and one such unit ahead. A thread of its own does this, because a request waits for room in the queue of the disk. A batch
+is gathered only when all of its unit was requested: a page touched before would be a small read of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from stoker.errors import OptionError, StoreDamagedError
 from stoker.feed.cursor import Steps
 from stoker.feed.layout import FedColumn
 from stoker.sampling.block_shuffle import BlockPlan
+from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Samples
 
 if TYPE_CHECKING:
@@ -33,25 +37,15 @@ if TYPE_CHECKING:
 
 PAGE = mmap.PAGESIZE
 UNIT_BYTES = 8 * 2**20
-"""So much is asked for at a time, in batches, where the order has no windows."""
+"""Bytes per request, in batches, where the order has no windows."""
 PIECE_BYTES = 4 * 2**20
-"""Stretches are asked for in pieces of this size; one who is closed stops after a piece."""
+"""Ranges are asked for in pieces of this size; a closed pass stops after a piece."""
 
 _madvise = types.ExternalFunction("madvise", types.int32(types.uintp, types.uintp, types.int32))
 
 
-def merge(starts: Array, stops: Array, *, gap: int = 0) -> tuple[Array, Array]:
-    """Stretches sorted, those that touch (or lie within `gap`) joined."""
-    order = np.argsort(starts, kind="stable")
-    starts, stops = starts[order], np.maximum.accumulate(stops[order])
-    if not len(starts):
-        return starts, stops
-    cuts = np.flatnonzero(starts[1:] > stops[:-1] + gap)
-    return starts[np.concatenate([[0], cuts + 1])], stops[np.concatenate([cuts, [len(stops) - 1]])]
-
-
 def split(starts: Array, stops: Array, size: int) -> tuple[Array, Array]:
-    """Stretches cut into pieces of at most this size."""
+    """Ranges cut into pieces of at most this size."""
     pieces = -(-(stops - starts) // size)
     owner = np.repeat(np.arange(len(starts)), pieces)
     place = np.arange(len(owner)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
@@ -61,7 +55,7 @@ def split(starts: Array, stops: Array, size: int) -> tuple[Array, Array]:
 
 @kernel
 def advise(addresses: Array, sizes: Array, advice: int, stop: Array) -> None:
-    """Give this advice about stretches of memory, until told to stop. What the system makes of it is its own affair."""
+    """Give this advice about ranges of memory, until `stop` is set. The system may ignore it."""
     for i in range(len(addresses)):
         if stop[0]:
             return
@@ -88,11 +82,11 @@ class MappedColumn:
         return len(self._mapped) > 0
 
     def pages(self, starts: Array, stops: Array) -> tuple[Array, Array]:
-        """Stretches given in steps, as stretches of the file in bytes: whole pages, sorted and merged."""
-        some = stops > starts  # an empty stretch may begin where the file ends, which cannot be asked for
+        """Ranges given in steps, as ranges of the file in bytes: whole pages, sorted and merged."""
+        some = stops > starts  # an empty range may begin where the file ends, which cannot be asked for
         first = (starts[some] * self.step_bytes + self._lead) // PAGE * PAGE
         end = -(-(stops[some] * self.step_bytes + self._lead) // PAGE) * PAGE
-        return merge(first, np.minimum(end, len(self._mapped)))
+        return merge_ranges(first, np.minimum(end, len(self._mapped)))
 
     @property
     def address(self) -> int:
@@ -110,7 +104,7 @@ class Units(Protocol):
     def of(self, step: int) -> tuple[int, int]:
         """The first and the last unit that a step has samples of."""
 
-    def stretches(self, unit: int) -> tuple[Array, Array]:
+    def ranges(self, unit: int) -> tuple[Array, Array]:
         """Where a unit lies, in steps of the columns."""
 
 
@@ -132,7 +126,7 @@ class WindowUnits:
         steps, plan = self._steps, self._plan
         return plan.window_of(steps.epoch, steps.end(step - 1)), plan.window_of(steps.epoch, steps.end(step) - 1)
 
-    def stretches(self, unit: int) -> tuple[Array, Array]:
+    def ranges(self, unit: int) -> tuple[Array, Array]:
         """A block is a run of samples: its first and last say where it lies."""
         plan = self._plan
         firsts = plan.origins(self._steps.epoch, unit) * plan.block
@@ -158,7 +152,7 @@ class BatchUnits:
         """A batch is in one unit."""
         return step // self._batches, step // self._batches
 
-    def stretches(self, unit: int) -> tuple[Array, Array]:
+    def ranges(self, unit: int) -> tuple[Array, Array]:
         """Where the samples lie."""
         first = unit * self._batches
         steps = range(first, min(first + self._batches, len(self._steps)))
@@ -220,15 +214,15 @@ class Hints:
 
     def _ask_for(self, unit: int) -> Exception | None:
         try:
-            starts, stops = self._units.stretches(unit)
+            starts, stops = self._units.ranges(unit)
             pieces = [split(*column.pages(starts, stops), PIECE_BYTES) for column in self._columns]
             addresses = [first + column.address for (first, _), column in zip(pieces, self._columns, strict=True)]
             sizes = [end - first for first, end in pieces]
             # All in one call: each would wait for the GIL when it comes back.
             advise(np.concatenate(addresses), np.concatenate(sizes), mmap.MADV_WILLNEED, self._stop)
         except StoreDamagedError:
-            pass  # whoever gathers the damaged series says so, in its batch
-        except Exception as error:  # the one who waits must get it
+            pass  # the gather of the damaged series raises it, in its batch
+        except Exception as error:  # raised in the thread that waits
             return error
         return None
 
@@ -280,10 +274,10 @@ def choose_residency(asked: str, num_bytes: int, device: torch.device, *, needs_
     size = readable_bytes(num_bytes)
     if asked != "auto":
         if asked == "device" and needs_host:
-            raise OptionError(f"residency='device' cannot be had, because {needs_host}. Use 'host' or 'auto'.")
+            raise OptionError(f"residency='device' is not possible, because {needs_host}. Use 'host' or 'auto'.")
         if asked == "stream" and not on_disk:
             raise OptionError("residency='stream' reads from disk, but this store is in memory. Use 'host' or 'auto'.")
-        return Residency(asked, "as asked")  # type: ignore[arg-type]
+        return Residency(asked, "as given")  # type: ignore[arg-type]
     if device.type == "cuda" and not needs_host:
         free = free_device_bytes(device)
         if num_bytes <= DEVICE_SHARE * free:

@@ -11,7 +11,7 @@ import linecache
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import PurePath
 from types import CodeType, FrameType, TracebackType
@@ -22,6 +22,7 @@ import torch
 from torch.multiprocessing import reductions
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from stoker._batch import tensors_of
 from stoker.diagnose.child import Child, one_line
 from stoker.diagnose.hooks import own_frame, shown
 from stoker.diagnose.measurements import Place
@@ -171,7 +172,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
             "h2d_copies": self.h2d_copies - h2d_copies,
             "h2d_bytes": self.h2d_bytes - h2d_bytes,
         }
-        given, made = list(_tensors((args, kwargs))), list(_tensors(result))
+        given, made = tensors_of((args, kwargs)), tensors_of(result)
         self._see_waiting(name, args, kwargs or {}, given, made, found)
         self._see_memory(given, made, found)
         found = {what: number for what, number in found.items() if number}
@@ -236,17 +237,6 @@ def _arrives(frame: FrameType | None) -> bool:
             break
         frame = frame.f_back
     return frame is not None and frame.f_code.co_filename == ARRIVALS
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of arguments and results, which are lists and tuples at most."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

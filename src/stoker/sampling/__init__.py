@@ -1,1 +1,1 @@
-"""Which samples a view has, and in which order an epoch visits them."""
+"""Sampling: what a sample is (views), which samples are used (subsets), and which comes when (orders)."""

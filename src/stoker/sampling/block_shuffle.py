@@ -37,7 +37,26 @@ _BLOCKS, _WITHIN = 1, 2**32  # what the keys of an epoch are for; windows take t
 
 @dataclass(frozen=True)
 class BlockShuffle:
-    """Every sample once an epoch; neighbours are read together. Without `block` and `window` (in samples), it picks them."""
+    """Every sample once per epoch, for data larger than memory: neighbours are read together.
+
+    Blocks of neighbours are permuted, then the samples within a window of blocks.
+
+    Args:
+        seed: An integer from 0 to 2**63 - 1.
+        block: Samples that are read together; by default chosen by their size.
+        window: Samples that are mixed together; by default as many as make a batch worth 0.85 of a fully shuffled one.
+
+    Raises:
+        OptionError: A value is invalid, or the window is smaller than a block.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(8.0)])
+        >>> order = stoker.BlockShuffle(seed=0, block=2, window=4)
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=8, order=order, return_index=True)
+        >>> sorted(next(iter(feed))["sample"].tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7]
+    """
 
     seed: int = 0
     block: int | None = None

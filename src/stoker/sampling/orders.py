@@ -2,12 +2,12 @@
 
     Sequential      as stored
     Shuffle         every sample once, in random order
-    BlockShuffle    the same for data larger than memory: neighbours are read together, but come apart
+    BlockShuffle    the same for data larger than memory: neighbours are read together (block_shuffle.py)
     Weighted        each sample as often as its weight says
     ByLength        like Shuffle, but samples of similar length share a batch
 
-An order holds no list of samples: any part of any epoch is computed when asked for, alike on every machine. So the state
-of a feed is a position, and neither ranks nor threads nor restarts can change what comes next.
+An order holds no list of samples: any range of any epoch is computed when asked for, the same on every machine. So the state of a
+feed is a position, and neither ranks nor threads nor restarts can change what comes next.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Plan(Protocol):
     """An order over given samples."""
 
     num_positions: int
-    """Positions of an epoch: the number of samples, except where samples are weighted."""
+    """Positions per epoch: the number of samples, except where samples are weighted."""
     shape: Mapping[str, int]
     """What the order chose for itself, to be kept with the state: a later run may have another batch size."""
 
@@ -53,7 +53,7 @@ class Order(Protocol):
         """What must be the same, beside seed and shape, for a position to mean the same sample."""
 
     def over(self, samples: Samples, *, batch_size: int, sample_bytes: float = 0.0) -> Plan:
-        """The plan for these samples, of so many bytes each, in batches of so many (of all ranks together)."""
+        """The plan for these samples of `sample_bytes` each, in batches of `batch_size` (of all ranks together)."""
 
     def adopt(self, seed: int, shape: Mapping[str, int]) -> Order:
         """This order with the seed and the choices of a saved state."""
@@ -61,7 +61,15 @@ class Order(Protocol):
 
 @dataclass(frozen=True)
 class Sequential:
-    """Samples as they are stored."""
+    """Samples in the order in which they are stored.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(4.0)])
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=4, order=stoker.Sequential(), return_index=True)
+        >>> next(iter(feed))["sample"].tolist()
+        [0, 1, 2, 3]
+    """
 
     seed: int = field(default=0, init=False, repr=False)
 
@@ -98,7 +106,18 @@ class SequentialPlan:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Every sample once an epoch, in an order that seed and epoch decide."""
+    """Every sample once per epoch, in an order that depends on seed and epoch alone.
+
+    Args:
+        seed: An integer from 0 to 2**63 - 1.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(6.0)])
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=6, order=stoker.Shuffle(seed=1), return_index=True)
+        >>> sorted(next(iter(feed))["sample"].tolist())
+        [0, 1, 2, 3, 4, 5]
+    """
 
     seed: int = 0
 
@@ -156,9 +175,25 @@ _PHASE_BITS = 20
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """Samples in proportion to `weights`: one a sample, or one a series, which all its samples then have.
+    """Samples in proportion to weights.
 
-    An epoch has `num_samples` draws; by default as many as there are samples.
+    Each sample comes as often as its weight says, rounded up or down.
+
+    Args:
+        weights: One per sample, or one per series, which all its samples then have. From 0 to 1e200.
+        seed: An integer from 0 to 2**63 - 1.
+        num_samples: Draws per epoch; by default as many as there are samples.
+
+    Raises:
+        OptionError: A weight is invalid, or their number fits neither samples nor series.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(3.0)])
+        >>> order = stoker.Weighted([1, 0, 2])
+        >>> feed = stoker.Feed(store, stoker.Segments(1), batch_size=3, order=order, return_index=True)
+        >>> sorted(next(iter(feed))["sample"].tolist())
+        [0, 2, 2]
     """
 
     weights: Sequence[float] | Array
@@ -170,7 +205,7 @@ class Weighted:
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 1 or not len(weights):
             raise OptionError(
-                f"Weighted: weights have shape {weights.shape}; expected a list with one number a sample or a series."
+                f"Weighted: weights have shape {weights.shape}; expected a list with one number per sample or series."
             )
         bad = np.flatnonzero(~((weights >= 0) & (weights <= MAX_WEIGHT)))
         if len(bad):
@@ -180,7 +215,7 @@ class Weighted:
         draws = self.num_samples
         if draws is not None:
             if isinstance(draws, bool) or not isinstance(draws, int | np.integer) or draws < 1:
-                raise OptionError(f"Weighted: num_samples is {draws!r}; expected a whole number from 1.")
+                raise OptionError(f"Weighted: num_samples is {draws!r}; expected an integer from 1.")
             object.__setattr__(self, "num_samples", int(draws))
         object.__setattr__(self, "weights", weights)
 
@@ -194,8 +229,8 @@ class Weighted:
         weights = np.asarray(self.weights)
         if len(weights) not in (samples.num_samples, samples.num_series):
             raise OptionError(
-                f"Weighted: {len(weights):,} weights; expected {samples.num_samples:,} (one a sample) "
-                f"or {samples.num_series:,} (one a series)."
+                f"Weighted: {len(weights):,} weights; expected {samples.num_samples:,} (one per sample) "
+                f"or {samples.num_series:,} (one per series)."
             )
         firsts = samples.first_samples() if len(weights) == samples.num_series else None
         if firsts is not None and len(weights) == samples.num_samples:
@@ -256,7 +291,7 @@ class WeightedPlan:
 
     def describe(self) -> str:
         """In a line."""
-        return f"{self.num_positions:,} draws an epoch in proportion to weights, seed {self._seed}"
+        return f"{self.num_positions:,} draws per epoch in proportion to weights, seed {self._seed}"
 
 
 # Order by length: samples of similar length share a batch, so that padding is short; otherwise a shuffle.
@@ -268,9 +303,23 @@ _SAMPLES, _GROUPS = 5, 6
 
 @dataclass(frozen=True)
 class ByLength:
-    """Every sample once an epoch; groups of `group` samples (a batch of all ranks) are of similar length.
+    """Every sample once per epoch, in groups of similar length, so that padding is short.
 
-    A larger `pool` (in groups) makes groups more alike and the shuffle a little less free.
+    Args:
+        seed: An integer from 0 to 2**63 - 1.
+        group: Samples per group; by default a batch of all ranks.
+        pool: Groups that are sorted by length together. A larger pool makes lengths in a group more alike, and the shuffle
+            less random.
+
+    Raises:
+        OptionError: A value is invalid.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(float(n)) for n in (9, 2, 8, 1)])
+        >>> feed = stoker.Feed(store, stoker.Sequences(9), batch_size=2, order=stoker.ByLength())
+        >>> sorted(batch["x"].shape[1] for batch in feed)
+        [2, 9]
     """
 
     seed: int = 0
@@ -281,7 +330,7 @@ class ByLength:
         object.__setattr__(self, "seed", checked_seed(self.seed))
         for name, value in (("group", self.group), ("pool", self.pool)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-                raise OptionError(f"ByLength: {name} is {value!r}; expected a whole number from 1.")
+                raise OptionError(f"ByLength: {name} is {value!r}; expected an integer from 1.")
             object.__setattr__(self, name, None if value is None else int(value))
 
     @property

@@ -1,4 +1,4 @@
-"""Keys: the one place where randomness is made. A key is a function of its words, the same on every machine and version.
+"""Keys and permutations: the one place where randomness is made. A key is a function of its words, equal on every machine.
 
 No global generator is read or changed, so neither the user's random numbers nor ours depend on each other.
 """
@@ -48,14 +48,14 @@ def _epoch_key(seed: int, epoch: int, purpose: int) -> Any:
 
 
 def epoch_key(seed: int, epoch: int, purpose: int = 0) -> np.uint64:
-    """The key of an epoch. Things that must not go along with each other within it take different purposes."""
+    """The key of an epoch. What must be independent within an epoch takes different purposes."""
     return np.uint64(_epoch_key(seed, epoch, purpose))
 
 
 def checked_seed(seed: int) -> int:
     """A seed that fits the key."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed <= MAX_SEED:
-        raise OptionError(f"seed is {seed!r}; expected a whole number from 0 to 2**63 - 1.")
+        raise OptionError(f"seed is {seed!r}; expected an integer from 0 to 2**63 - 1.")
     return int(seed)
 
 

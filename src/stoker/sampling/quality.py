@@ -25,13 +25,14 @@ from stoker._types import Array
 from stoker.sampling.block_shuffle import BlockPlan
 from stoker.sampling.orders import Plan
 from stoker.sampling.permutation import Permutation, epoch_key
+from stoker.sampling.subset import merge_ranges
 from stoker.sampling.views import Samples
 
 RUNS = (1, 10, 50)
 """Batches in a row whose mean is looked at: noise that lasts is worse than noise that averages out."""
 NUM_COUNTED = 2**20
-"""Samples to look at for each of them, unless that makes too few or too many stretches."""
-MIN_STRETCHES, MAX_STRETCHES = 8, 4096
+"""Samples to look at for each of them, unless that makes too few or too many runs."""
+MIN_RUNS, MAX_RUNS = 8, 4096
 MAX_COUNTED = 2**24
 
 _SURE = 3.0  # standard errors
@@ -52,7 +53,7 @@ class Quality:
     variance_ratios: Mapping[int, float]
     """Variance of the mean over so many batches in a row, as a multiple of that of a full shuffle."""
     spread: float
-    """Of sample numbers inside a batch: 1.0 where a batch comes from everywhere, 0.0 where it is one stretch."""
+    """Of sample numbers inside a batch: 1.0 where a batch comes from everywhere, 0.0 where it is one run."""
     num_counted: int
     """Batches that were looked at."""
 
@@ -74,12 +75,12 @@ def measure(plan: Plan, *, batch_size: int, groups: Sequence[int] | None = None)
     ratios, worst, spread, counted = {RUNS[0]: 1.0}, 1, 1.0, 0
     for run in RUNS:
         length = run * batch_size
-        if length >= num_samples or (run > 1 and length * MIN_STRETCHES > MAX_COUNTED) or not len(sizes):
+        if length >= num_samples or (run > 1 and length * MIN_RUNS > MAX_COUNTED) or not len(sizes):
             continue
-        stretches = choose_stretches(plan, batch_size, length)
+        runs = choose_runs(plan, batch_size, length)
         if run == 1:
-            spread, counted = _spread(stretches, num_samples), len(stretches)
-        ratios[run], group = _worst_ratio(stretches, sizes, num_samples)
+            spread, counted = _spread(runs, num_samples), len(runs)
+        ratios[run], group = _worst_ratio(runs, sizes, num_samples)
         worst = group if run == 1 else worst
     return Quality(
         num_samples=num_samples,
@@ -97,11 +98,11 @@ def _sizes(plan: Plan) -> list[int]:
     return [2**power for power in range(plan.num_positions.bit_length())] + [plan.shape.get("block", 1)]
 
 
-def choose_stretches(plan: Plan, batch_size: int, length: int) -> Array:
-    """Samples at `length` positions in a row, beginning with a batch: [stretches, length], from as many epochs as it takes."""
+def choose_runs(plan: Plan, batch_size: int, length: int) -> Array:
+    """Samples at `length` positions in a row, beginning with a batch: [runs, length], from as many epochs as it takes."""
     per_epoch = plan.num_positions // length
     num_offsets = (plan.num_positions - per_epoch * length) // batch_size + 1
-    wanted = min(MAX_STRETCHES, max(MIN_STRETCHES, NUM_COUNTED // length))
+    wanted = min(MAX_RUNS, max(MIN_RUNS, NUM_COUNTED // length))
     rows: list[Array] = []
     for epoch in range(-(-wanted // per_epoch)):
         places = Permutation(per_epoch, epoch_key(0, epoch, _CHOICE)).part(0, wanted - len(rows))
@@ -128,12 +129,12 @@ def _count_groups(rows: Array, sizes: Array, num_samples: int, squares: Array, i
             in_last[i, j] = count if end >= num_samples else 0
 
 
-def _worst_ratio(stretches: Array, sizes: Array, num_samples: int) -> tuple[float, int]:
+def _worst_ratio(runs: Array, sizes: Array, num_samples: int) -> tuple[float, int]:
     """The largest variance ratio that chance does not explain, and the size of groups that it is found with."""
-    squares = np.empty((len(stretches), len(sizes)), dtype=np.int64)
+    squares = np.empty((len(runs), len(sizes)), dtype=np.int64)
     in_last = np.empty_like(squares)
-    _count_groups(np.sort(stretches, axis=1), sizes, num_samples, squares, in_last)
-    length = stretches.shape[1]
+    _count_groups(np.sort(runs, axis=1), sizes, num_samples, squares, in_last)
+    length = runs.shape[1]
     share = length / num_samples
     num_whole = (num_samples - 1) // sizes
     last_size = num_samples - num_whole * sizes
@@ -160,11 +161,11 @@ def _spread(batches: Array, num_samples: int) -> float:
 
 # Reads: what an order costs a disk, counted in pages from where its samples lie.
 #
-# What is read together is asked for together, sorted, and stretches that touch are one read: a window of blocks at a time where
+# What is read together is asked for together, sorted, and runs that touch are one read: a window of blocks at a time where
 # the order has them, otherwise a batch. Pages of a batch are still there for the next one, but no longer, as if the data were
 # far larger than memory.
 
-Stretches = tuple[Array, Array]
+Ranges = tuple[Array, Array]
 """Where they begin, and where they end."""
 
 PAGE = 4096
@@ -186,13 +187,13 @@ class Reads:
     batch_bytes: float
     """Read for a batch, of all columns."""
     reads_per_batch: float
-    """Separate stretches, of all columns."""
+    """Separate runs, of all columns."""
     amplification: float
     """Bytes read in an epoch for each byte that its samples have; those that samples share count once."""
 
     @property
     def bytes_per_read(self) -> float:
-        """The mean size of a stretch."""
+        """The mean size of a run."""
         return self.batch_bytes / self.reads_per_batch if self.reads_per_batch else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -200,16 +201,8 @@ class Reads:
         return {**asdict(self), "bytes_per_read": self.bytes_per_read}
 
 
-def merge(starts: Array, stops: Array) -> Stretches:
-    """Stretches sorted, those that touch joined."""
-    order = np.argsort(starts, kind="stable")
-    starts, stops = starts[order], np.maximum.accumulate(stops[order])
-    is_cut = starts[1:] > stops[:-1]
-    return starts[np.concatenate([[True], is_cut])[: len(starts)]], stops[np.concatenate([is_cut, [True]])[: len(stops)]]
-
-
 def count_reads(plan: Plan, samples: Samples, *, batch_size: int, step_bytes: Sequence[int]) -> Reads:
-    """Count what batches (or windows of blocks) of the first epoch read, in columns of so many bytes a step."""
+    """Count what batches (or windows of blocks) of the first epoch read, in columns of `step_bytes` bytes per step."""
     counted = _count_windows(plan, samples, step_bytes) if isinstance(plan, BlockPlan) else None
     unit: Literal["batch", "window"] = "window" if counted else "batch"
     counted = counted or _count_batches(plan, samples, batch_size, step_bytes)
@@ -218,7 +211,7 @@ def count_reads(plan: Plan, samples: Samples, *, batch_size: int, step_bytes: Se
         unit=unit,
         unit_bytes=counted.read / max(1, counted.units),
         batch_bytes=counted.read * per_batch,
-        reads_per_batch=counted.stretches * per_batch,
+        reads_per_batch=counted.runs * per_batch,
         amplification=counted.read / counted.used if counted.used else 1.0,
     )
 
@@ -229,7 +222,7 @@ class _Counted:
 
     units: int = 0
     samples: int = 0
-    stretches: int = 0
+    runs: int = 0
     read: int = 0
     used: float = 0.0
 
@@ -240,7 +233,7 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
     num_batches = -(-plan.num_positions // batch_size)
     length = max(1, min(num_batches, MAX_BATCHES // NUM_RUNS, NUM_READS_COUNTED // NUM_RUNS // batch_size))
     for run in Permutation(num_batches // length, epoch_key(0, 0, _CHOICE_READS)).part(0, NUM_RUNS).tolist():
-        kept: list[Stretches] = []
+        kept: list[Ranges] = []
         for batch in range(run * length - 1, (run + 1) * length):
             numbers = plan.numbers(0, max(0, batch) * batch_size, (batch + 1) * batch_size)
             found = samples.locate(numbers)
@@ -248,7 +241,7 @@ def _count_batches(plan: Plan, samples: Samples, batch_size: int, step_bytes: Se
             if kept:
                 counted.samples += len(numbers)
                 counted.units += 1
-                counted.stretches += sum(len(starts) for starts, _ in pages)
+                counted.runs += sum(len(starts) for starts, _ in pages)
                 counted.read += sum(_size(_join(new, old)) - _size(old) for new, old in zip(pages, kept, strict=True)) * PAGE
                 counted.used += float(_own_steps(samples, numbers).sum()) * sum(step_bytes)
             kept = pages
@@ -269,7 +262,7 @@ def _count_windows(plan: BlockPlan, samples: Samples, step_bytes: Sequence[int])
         share = float(_own_steps(samples, inside).sum()) / max(1, int((stops - starts)[some].sum()))
         for width in step_bytes:
             pages = _pages(starts, stops, width)
-            counted.stretches += len(pages[0])
+            counted.runs += len(pages[0])
             counted.read += _size(pages) * PAGE
         counted.used += share * float((stops - starts).sum()) * sum(step_bytes)
         counted.samples += int((lasts - firsts + 1).sum())
@@ -279,17 +272,17 @@ def _count_windows(plan: BlockPlan, samples: Samples, step_bytes: Sequence[int])
     return counted
 
 
-def _pages(starts: Array, stops: Array, width: int) -> Stretches:
+def _pages(starts: Array, stops: Array, width: int) -> Ranges:
     full = stops > starts
-    return merge(starts[full] * width // PAGE, -(-stops[full] * width // PAGE))
+    return merge_ranges(starts[full] * width // PAGE, -(-stops[full] * width // PAGE))
 
 
-def _join(one: Stretches, other: Stretches) -> Stretches:
-    return merge(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
+def _join(one: Ranges, other: Ranges) -> Ranges:
+    return merge_ranges(np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]]))
 
 
-def _size(stretches: Stretches) -> int:
-    return int((stretches[1] - stretches[0]).sum())
+def _size(runs: Ranges) -> int:
+    return int((runs[1] - runs[0]).sum())
 
 
 def _own_steps(samples: Samples, numbers: Array) -> Array:

@@ -1,10 +1,10 @@
-"""Parts: some of the samples of a view, as runs of consecutive numbers. Stands between a view and an order.
+"""Subsets: some of the samples of a view, as runs of consecutive indices. A subset stands between a view and an order.
 
     samples of the view    0 1 2 3 4 5 6 7 8 9 | 10 11 12 13 14 | 15 16 17 18      three series
-    the part               0 1 2 3 4             5  6  7                           of each its first ones, two runs
+    the subset             0 1 2 3 4             5  6  7                           the first ones of two series: two runs
 
-A sample of a part has a number in the part. A run is two numbers however many samples it has, so a part of ten billion
-windows of one series costs what a part of ten costs. Whatever takes samples (orders, ranks, residencies) takes a part of them.
+The samples of a subset have indices of their own, from 0. A run is two integers however many samples it has, so a subset of ten
+billion windows of one series costs what a subset of ten costs. Orders, ranks and residencies take a subset like all samples.
 """
 
 from __future__ import annotations
@@ -49,6 +49,14 @@ def _cut(firsts: Array, run_firsts: Array, run_ends: Array, series: Array, begin
     return count
 
 
+def merge_ranges(starts: Array, stops: Array) -> tuple[Array, Array]:
+    """Ranges sorted, those that touch or overlap joined."""
+    order = np.argsort(starts, kind="stable")
+    starts, stops = starts[order], np.maximum.accumulate(stops[order])
+    is_cut = starts[1:] > stops[:-1]
+    return starts[np.concatenate([[True], is_cut])[: len(starts)]], stops[np.concatenate([is_cut, [True]])[: len(stops)]]
+
+
 class Runs:
     """Runs of consecutive numbers, rising and apart from each other; those that touch are made one."""
 
@@ -87,24 +95,33 @@ class Runs:
         return xxhash.xxh3_64_hexdigest(self.firsts.tobytes() + self.ends.tobytes())
 
 
-class Stretches(NamedTuple):
-    """Steps in stretches of one series each, rising: an int64 array each."""
+class StepRanges(NamedTuple):
+    """Steps in ranges of one series each, rising: an int64 array each."""
 
     series: Array
     starts: Array
     """Counted from the beginning of the flat column."""
     stops: Array
     samples: Array
-    """The number, in the whole view, of the first sample of the stretch."""
+    """The number, in the whole view, of the first sample of the range."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Part:
-    """Some of the samples that a view has over a store; `stoker.split` makes them, and `Feed(part=…)` takes them."""
+class Subset:
+    """Some of the samples that a view has over a store. `stoker.split` makes subsets, and `Feed(subset=…)` takes them.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(40.0)])
+        >>> view = stoker.Windows(4)
+        >>> train = stoker.split.chronological(store, view, fractions=(0.5, 0.5)).train
+        >>> len(train), stoker.Feed(store, view, subset=train, batch_size=8).num_samples
+        (17, 17)
+    """
 
     name: str
     origin: str
-    """What it is a part of, in words."""
+    """What it is a subset of, in words."""
     view: Any
     data: str
     """What must be the same for the numbers of samples to mean the same: the digest of the store."""
@@ -112,11 +129,11 @@ class Part:
     num_all: int
     """Samples of the whole view."""
     whole_series: bool
-    """Whether each series is in one part with all its samples."""
+    """Whether each series is in one subset with all its samples."""
 
     @property
     def num_samples(self) -> int:
-        """Samples of the part."""
+        """Samples of the subset."""
         return self.runs.size
 
     def __len__(self) -> int:
@@ -131,28 +148,28 @@ class Part:
     def check(self, view: Any, data: str) -> None:
         """Refuse another view, or other data, than those that the samples were numbered with."""
         if view != self.view:
-            raise OptionError(f"the part {self.name!r} is of {self.view}, but the view here is {view}. Split with the same view.")
+            raise OptionError(f"the subset {self.name!r} is of {self.view}, but the view here is {view}. Split with the same view.")
         if data != self.data:
-            raise OptionError(f"the part {self.name!r} is of other data than this store. Split this store.")
+            raise OptionError(f"the subset {self.name!r} is of other data than this store. Split this store.")
 
-    def over(self, samples: Samples) -> PartSamples:
+    def over(self, samples: Samples) -> SubsetSamples:
         """Its samples, of those of the whole view."""
-        return PartSamples(self, samples)
+        return SubsetSamples(self, samples)
 
     def __repr__(self) -> str:
-        return f"<part {self.name} of {self.origin}: {self.num_samples:,} of {self.num_all:,} samples>"
+        return f"<subset {self.name} of {self.origin}: {self.num_samples:,} of {self.num_all:,} samples>"
 
 
-class PartSamples:
-    """The samples of a part, numbered from 0."""
+class SubsetSamples:
+    """The samples of a subset, numbered from 0."""
 
-    def __init__(self, part: Part, samples: Samples) -> None:
-        self.num_samples = part.num_samples
+    def __init__(self, subset: Subset, samples: Samples) -> None:
+        self.num_samples = subset.num_samples
         self.num_series = samples.num_series
         self.row = samples.row
         self.padded = samples.padded
-        self._part = part
-        self._runs = part.runs
+        self._subset = subset
+        self._runs = subset.runs
         self._samples = samples
 
     def locate(self, numbers: Array) -> Located:
@@ -160,20 +177,22 @@ class PartSamples:
         return self._samples.locate(self._runs.resolve(numbers))
 
     def first_samples(self) -> Array | None:
-        """The number, in the part, of the first sample of each series, and of all samples."""
+        """The number, in the subset, of the first sample of each series, and of all samples."""
         firsts = self._samples.first_samples()
         if firsts is None:
             firsts = np.arange(self.num_series + 1, dtype=np.int64)
         return self._runs.count_below(firsts)
 
     def notes(self) -> Sequence[str]:
-        """Which part this is."""
-        return [f"the {self._part.name} part of {self._part.origin}: {self.num_samples:,} of {self._part.num_all:,} samples."]
+        """Which subset this is."""
+        return [
+            f"the {self._subset.name} subset of {self._subset.origin}: {self.num_samples:,} of {self._subset.num_all:,} samples."
+        ]
 
-    def stretches(self) -> Iterator[Stretches]:
+    def step_ranges(self) -> Iterator[StepRanges]:
         """The steps from the first to the last of each run of samples, cut where a series ends; many series at a time.
 
-        Parts of one view give the same series at the same time.
+        Subsets of one view give the same series at the same time.
         """
         all_firsts = self._samples.first_samples()
         runs = self._runs
@@ -185,4 +204,4 @@ class PartSamples:
             count = _cut(firsts, runs.firsts[mine], runs.ends[mine], *pieces)
             series, begins, ends = (one[:count] for one in pieces)
             lasts = self._samples.locate(ends - 1)
-            yield Stretches(series + first, self._samples.locate(begins).starts, lasts.starts + lasts.counts, begins)
+            yield StepRanges(series + first, self._samples.locate(begins).starts, lasts.starts + lasts.counts, begins)

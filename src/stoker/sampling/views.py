@@ -1,4 +1,13 @@
-"""Lengths: where the series lie in a flat column. All that views know of a store."""
+"""Views: what a sample is. A view over the lengths of series gives samples, any of which is found by its index.
+
+    Windows      windows of a fixed length, every `stride` steps
+    Segments     consecutive windows that do not overlap
+    Sequences    whole series, cut to a maximal length
+    Lengths      where the series lie in a flat column: all that views know about a store
+    Samples      the protocol of the samples of a view
+
+No list of samples is built: where a sample lies is computed from its index.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +49,13 @@ class Lengths:
 
 
 class Located(NamedTuple):
-    """Where samples lie, each an int64 array with one number a sample."""
+    """Where samples lie: int64 arrays with one value per sample."""
 
     series: Array
     starts: Array
     """The first step, counted from the beginning of the flat column."""
     counts: Array
-    """Steps that the sample has; less than its span where it is padded."""
+    """Steps of the sample; less than its span where it is padded."""
 
 
 class Samples(Protocol):
@@ -115,12 +124,26 @@ MAX_STEPS = 2**48
 class Windows:
     """Windows of `length` steps, a new one every `stride` steps of each series.
 
-    With `horizon`, the steps that follow are the target: a window then spans `length + horizon` steps. With `shift`, the
-    target is the window itself moved on by so many steps. `tail="keep"` adds a last, padded window where steps would be
-    left over; it always holds at least one step, or one target.
+    Args:
+        length: Steps per window.
+        stride: Steps from the start of a window to the start of the next.
+        horizon: The target is the `horizon` steps after the window.
+        shift: The target is the window itself, moved on by `shift` steps.
+        tail: "keep" adds a last, padded window where steps would be left over; it holds at least one step, or one target.
+            "drop" leaves those steps out.
+        compat: "time-moe" gives what the dataset of Time-MoE gives, bit for bit: windows of `length + 1` steps, the target
+            shifted by one, left-over steps dropped unless the series is shorter than a window.
 
-    `compat="time-moe"` gives what Time-MoE's own data set gives, bit for bit: windows of `length + 1` steps, the target
-    shifted by one, left-over steps dropped unless the series is shorter than a window.
+    Raises:
+        OptionError: A value is invalid, or both `horizon` and `shift` are given.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(7.0)])
+        >>> feed = stoker.Feed(store, stoker.Windows(4, stride=2, horizon=1, tail="drop"), batch_size=2)
+        >>> batch = next(iter(feed))
+        >>> batch["x"].tolist(), batch["x_target"].tolist()
+        ([[0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 5.0]], [[4.0], [6.0]])
     """
 
     length: int
@@ -153,10 +176,22 @@ class Windows:
 
 @dataclass(frozen=True, repr=False)
 class Segments:
-    """Each series cut into consecutive segments of `length` steps; one segment where none is longer.
+    """Each series cut into consecutive segments of `length` steps: `Windows` with a stride of `length`.
 
-    The fields are those of `Windows`, with a stride of `length`: with `shift` or `horizon` the target reaches into the
-    next segment, so that no target is lost at a cut.
+    With `shift` or `horizon` the target reaches into the next segment, so that no target is lost at a cut.
+
+    Args:
+        length: Steps per segment.
+        horizon: As in `Windows`.
+        shift: As in `Windows`.
+        tail: As in `Windows`.
+        compat: As in `Windows`.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(5.0)])
+        >>> next(iter(stoker.Feed(store, stoker.Segments(2), batch_size=3)))["x"].tolist()
+        [[0.0, 1.0], [2.0, 3.0], [4.0, 0.0]]
     """
 
     length: int
@@ -193,7 +228,7 @@ def _settle(view: Windows | Segments) -> None:
         value = getattr(view, name, least)
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= MAX_STEPS:
             most = " to 2**48" if isinstance(value, int) and value > MAX_STEPS else ""
-            raise OptionError(f"{kind}: {name} is {value!r}; expected a whole number from {least}{most}.")
+            raise OptionError(f"{kind}: {name} is {value!r}; expected an integer from {least}{most}.")
         if hasattr(view, name):
             object.__setattr__(view, name, int(value))
     if view.tail not in get_args(Tail):
@@ -418,10 +453,24 @@ End = Literal["first", "last"]
 
 @dataclass(frozen=True, repr=False)
 class Sequences:
-    """Whole series, cut to their `keep` ("first" or "last") `max_length` steps.
+    """Whole series, cut to `max_length` steps.
 
-    A padded batch is as wide as its longest sample, rounded up to the next of `buckets` if given: few different shapes
-    for compilers and graphs. `buckets=(max_length,)` makes all batches alike.
+    Args:
+        max_length: Steps per sample at most.
+        layout: "padded" makes batches `[batch, steps]`, as wide as their longest sample. "packed" puts all steps end to end,
+            with `cu_seqlens` where each sample begins.
+        buckets: Widths that padded batches are rounded up to, for few different shapes. `(max_length,)` makes all alike.
+        keep: Which end of a longer series is kept, "first" or "last".
+
+    Raises:
+        OptionError: A value is invalid.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(x=[np.arange(3.0), np.arange(1.0)])
+        >>> batch = next(iter(stoker.Feed(store, stoker.Sequences(2, keep="last"), batch_size=2)))
+        >>> batch["x"].tolist(), batch["lengths"].tolist()
+        ([[1.0, 2.0], [0.0, 0.0]], [2, 1])
     """
 
     max_length: int
@@ -431,7 +480,7 @@ class Sequences:
 
     def __post_init__(self) -> None:
         if not _is_length(self.max_length):
-            raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected a whole number from 1.")
+            raise OptionError(f"Sequences: max_length is {self.max_length!r}; expected an integer from 1.")
         object.__setattr__(self, "max_length", int(self.max_length))
         if self.layout not in get_args(Layout):
             raise OptionError(f"Sequences: layout is {self.layout!r}; expected 'padded' or 'packed'.")

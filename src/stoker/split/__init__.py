@@ -1,13 +1,13 @@
-"""Split: a store into parts to train on, to choose by, and to judge by, so that nothing of one can be seen in another.
+"""Split: a store into train, valid and test subsets that share no step.
 
-    chronological   earlier steps to train on, later ones to judge by
+    chronological   earlier steps to train on, later ones to evaluate on
     grouped         whole series, or groups of them
-    purged          folds of time: cross-validation, or walking forward
+    purged          folds of time: cross-validation, or walk-forward
     shuffled        samples at random; refused where they share steps
-    given           samples of one's own choice, checked
+    given           samples that you choose, checked
 
 A sample is made of steps: those it holds, those that its targets were made of (`horizon`), and those that its indicators needed
-before it (`warm_up`). A part has the samples all of whose steps lie between its boundaries, so no step is in two parts.
+before it (`warm_up`). A subset has the samples all of whose steps lie between its boundaries, so no step is in two subsets.
 
 These are all the public names. Each is imported when first used.
 """
@@ -18,7 +18,7 @@ from stoker._lazy import lazy
 
 _LAZY = {
     "Folds": "stoker.split.kinds:Folds",
-    "Part": "stoker.sampling.subset:Part",
+    "Subset": "stoker.sampling.subset:Subset",
     "Scaler": "stoker.split.scaler:Scaler",
     "Split": "stoker.split.split:Split",
     "check": "stoker.split.split:check",
@@ -31,7 +31,7 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
-    from stoker.sampling.subset import Part as Part
+    from stoker.sampling.subset import Subset as Subset
     from stoker.split.kinds import Folds as Folds
     from stoker.split.kinds import chronological as chronological
     from stoker.split.kinds import given as given

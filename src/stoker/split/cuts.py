@@ -1,4 +1,10 @@
-"""Ground: what a split stands on, looked up once. The samples of a view over a store, and where the series lie."""
+"""Cuts: where series are cut into earlier and later steps, and which samples lie between two cuts.
+
+SampledStore   the samples of a view over a store, and where the series lie
+Margins        the steps around a window that belong to its sample
+Cuts           where each series is cut: by a share of its steps, or at times that all series share
+carve          the samples between cuts
+"""
 
 from __future__ import annotations
 
@@ -20,7 +26,7 @@ from stoker.store.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class SampledStore:
     """A view over a store."""
 
     name: str
@@ -30,7 +36,7 @@ class Ground:
     samples: Samples
 
     @classmethod
-    def of(cls, store: Store, view: AnyView) -> Ground:
+    def of(cls, store: Store, view: AnyView) -> SampledStore:
         """Checked: a store and a view with samples."""
         if not isinstance(store, Store):
             raise OptionError(f"store is {store!r}; expected what stoker.open(…), pack(…) or Store.from_arrays(…) returns.")
@@ -56,21 +62,19 @@ class Ground:
         return self.samples.first_samples()
 
 
-# Reach: the steps that a sample is made of.
+# Margins: the steps that a sample is made of.
 #
 #     ·········[ warm_up ][ length of the window ][ horizon ]·········
 #                         the sample               its target, or what its label was made of
 #
-# A sample is kept where all of them lie between two boundaries. Before a boundary this purges the samples whose targets reach
-# over
-# it; after a boundary it embargoes those that reach back over it: the last step of a window is at least `embargo` steps behind
-# the
-# boundary, and `length - 1 + warm_up` is the least that can be.
+# A sample is kept where all of them lie between two boundaries. Before a boundary this purges the samples whose targets reach over
+# it; after a boundary it embargoes those that reach back over it: the last step of a window is at least `embargo` steps behind the
+# boundary, and `length - 1 + warm_up` is the smallest value allowed.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
-    """All in steps. A sample that is a whole series reaches no further."""
+class Margins:
+    """The steps that a sample depends on, all in steps. A sample that is a whole series has no margins."""
 
     length: int
     stride: int
@@ -85,7 +89,7 @@ class Reach:
         return self.warm_up + self.length + self.horizon
 
     @classmethod
-    def of(cls, view: AnyView, *, horizon: int | None, warm_up: int, embargo: int | None = None) -> Reach:
+    def of(cls, view: AnyView, *, horizon: int | None, warm_up: int, embargo: int | None = None) -> Margins:
         """Of the samples of a view. By default the horizon is that of the view, and the embargo the least that can be."""
         given = {"horizon": horizon, "warm_up": warm_up, "embargo": embargo}
         for name, value in given.items():
@@ -122,15 +126,14 @@ class Reach:
 def checked_steps(name: str, value: Any) -> int:
     """A number of steps."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise OptionError(f"{name} is {value!r}; expected a whole number of steps from 0.")
+        raise OptionError(f"{name} is {value!r}; expected an integer from 0.")
     return int(value)
 
 
 # Cuts: where each series is cut into earlier and later steps, by a share of its steps or at moments that all series share.
 #
-# Times are never sorted across series: each series is searched on its own. A moment that has a share of all steps before it is
-# found
-# by halving the span of time, so its cost grows with the number of series and hardly with their lengths.
+# Times are never sorted across series: each series is searched on its own. The time that has a share of all steps before it is
+# found by bisection, so its cost grows with the number of series and hardly with their lengths.
 
 
 class Cuts(Protocol):
@@ -147,13 +150,13 @@ class Cuts(Protocol):
 class StepCuts:
     """The same shares of each series."""
 
-    ground: Ground
+    sampled: SampledStore
     shares: Sequence[float]
     """Rising from 0."""
 
     def local(self, first: int, last: int) -> Array:
         """Steps before each cut."""
-        lengths = np.diff(self.ground.bounds(first, last))
+        lengths = np.diff(self.sampled.bounds(first, last))
         # A share is a rounded number; without the margin, 0.7 of 10 steps could be 6.
         return np.stack(
             [lengths if share >= 1 else np.floor(lengths * share + 1e-6).astype(np.int64) for share in self.shares], axis=1
@@ -208,7 +211,7 @@ def _first_disorder(times: Array, bounds: Array) -> int:
 class TimeCuts:
     """The same moments for all series."""
 
-    ground: Ground
+    sampled: SampledStore
     times: Array
     column: Column
     moments: Sequence[int]
@@ -218,7 +221,7 @@ class TimeCuts:
 
     def local(self, first: int, last: int) -> Array:
         """Steps before each cut."""
-        bounds = self.ground.bounds(first, last)
+        bounds = self.sampled.bounds(first, last)
         counts = np.empty((last - first, len(self.moments)), dtype=np.int64)
         _count_before(self.times, bounds, np.array(self.moments, dtype=np.int64), counts)
         ends = [np.diff(bounds)[:, None]] if self.open_end else []
@@ -231,35 +234,35 @@ class TimeCuts:
         )
 
 
-def cuts_at_shares(ground: Ground, store: Store, shares: Sequence[float], *, time: str | None) -> Cuts:
+def cuts_at_shares(sampled: SampledStore, store: Store, shares: Sequence[float], *, time: str | None) -> Cuts:
     """Cuts that have these shares (rising from 0) of all steps before them; of each series where there is no time."""
     name = time if time is not None else store.time
     if name is None:
-        return StepCuts(ground, shares)
-    times, column = _times(ground, store, name, trusted=time is None)
-    moments = [_moment_of(ground, times, share) for share in shares[1:] if share < 1]
-    return TimeCuts(ground, times, column, moments, shares[-1] >= 1)
+        return StepCuts(sampled, shares)
+    times, column = _times(sampled, store, name, trusted=time is None)
+    moments = [_moment_of(sampled, times, share) for share in shares[1:] if share < 1]
+    return TimeCuts(sampled, times, column, moments, shares[-1] >= 1)
 
 
-def cuts_at_times(ground: Ground, store: Store, boundaries: Sequence[Any], *, time: str | None) -> TimeCuts:
+def cuts_at_times(sampled: SampledStore, store: Store, boundaries: Sequence[Any], *, time: str | None) -> TimeCuts:
     """Cuts at these times, and at the end."""
     name = time if time is not None else store.time
     if name is None:
         raise OptionError(
             f"{store.name} has no column of time to find boundaries in. Give fractions=, or name the column: time='…'."
         )
-    times, column = _times(ground, store, name, trusted=time is None)
+    times, column = _times(sampled, store, name, trusted=time is None)
     moments = [_moment(one, column) for one in boundaries]
     if sorted(set(moments)) != moments:
         raise OptionError(f"boundaries are {list(boundaries)!r}; expected times that rise.")
-    first, last = _span(ground, times)
+    first, last = _span(sampled, times)
     for given, moment in zip(boundaries, moments, strict=True):
         if not first < moment <= last:
             raise OptionError(
                 f"the boundary {given!r} is outside the data: {name!r} of {store.name} runs from {readable(first, column)} "
                 f"to {readable(last, column)}."
             )
-    return TimeCuts(ground, times, column, moments, True)
+    return TimeCuts(sampled, times, column, moments, True)
 
 
 def readable(moment: int, column: Column) -> str:
@@ -271,17 +274,17 @@ def _unit(column: Column) -> Any:
     return (column.unit or "ns").split(",")[0]
 
 
-def _times(ground: Ground, store: Store, name: str, *, trusted: bool) -> tuple[Array, Column]:
+def _times(sampled: SampledStore, store: Store, name: str, *, trusted: bool) -> tuple[Array, Column]:
     column = store.schema.get(name)
     if column is None:
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
     if column.level != "step" or column.dtype is None or column.dtype.kind != "i" or column.width is not None:
         raise OptionError(
-            f"column {name!r} of {store.name} holds {column.label} a {column.level}; expected a time or whole number a step."
+            f"column {name!r} of {store.name} holds {column.label} per {column.level}; expected one time or integer per step."
         )
     times = store.column(name)
     if not trusted:  # a packed store has refused times that do not rise
-        step = _first_disorder(times, ground.bounds(0, ground.lengths.num_series))
+        step = _first_disorder(times, sampled.bounds(0, sampled.lengths.num_series))
         if step >= 0:
             raise TimeOrderError(
                 f"column {name!r} of {store.name} falls from {times[step - 1]:,} to {times[step]:,} at step {step:,} of the flat "
@@ -304,23 +307,23 @@ def _moment(given: Any, column: Column) -> int:
         if isinstance(when, datetime | date | np.datetime64):
             return int(np.datetime64(when).astype(f"datetime64[{_unit(column)}]").astype(np.int64))
     raise OptionError(
-        f"the boundary {given!r} is no time of column {column.name!r} ({column.label}). Give a date, a datetime or its number."
+        f"the boundary {given!r} is not a time of column {column.name!r} ({column.label}). Give a date, a datetime or its number."
     )
 
 
-def _span(ground: Ground, times: Array) -> tuple[int, int]:
+def _span(sampled: SampledStore, times: Array) -> tuple[int, int]:
     """The first and the last time of all series."""
-    bounds = ground.bounds(0, ground.lengths.num_series)
+    bounds = sampled.bounds(0, sampled.lengths.num_series)
     filled = bounds[1:] > bounds[:-1]
     return int(times[bounds[:-1][filled]].min()), int(times[bounds[1:][filled] - 1].max())
 
 
-def _moment_of(ground: Ground, times: Array, share: float) -> int:
+def _moment_of(sampled: SampledStore, times: Array, share: float) -> int:
     """The first moment that has at least a share of all steps before it."""
-    bounds = ground.bounds(0, ground.lengths.num_series)
+    bounds = sampled.bounds(0, sampled.lengths.num_series)
     lows, highs, places = bounds[:-1].copy(), bounds[1:].copy(), np.empty(len(bounds) - 1, dtype=np.int64)
-    wanted = int(bounds[:-1].sum()) + int(np.floor(ground.lengths.num_steps * share + 1e-6))
-    low, high = _span(ground, times)
+    wanted = int(bounds[:-1].sum()) + int(np.floor(sampled.lengths.num_steps * share + 1e-6))
+    low, high = _span(sampled, times)
     high += 1
     while low < high:
         middle = low + (high - low) // 2
@@ -335,11 +338,9 @@ def _moment_of(ground: Ground, times: Array, share: float) -> int:
 
 # Carve: from the cuts of each series to the samples between them, as runs of numbers; no list of samples is built.
 #
-# The windows of a series begin at multiples of the stride, so those between two cuts are a range, found by division. A sample is
-# at
-# home where the last step of its window is. There it is kept, or purged because its target reaches over the next cut, or
-# embargoed
-# because it reaches back over the last one.
+# The windows of a series begin at multiples of the stride, so those between two cuts are a range, found by division. A sample
+# belongs to the interval that holds the last step of its window. There it is kept, or purged because its target reaches over the
+# next cut, or embargoed because it reaches back over the previous one.
 
 Interval = tuple[int, int]
 """From one cut to another, by their numbers."""
@@ -348,31 +349,35 @@ _SERIES_AT_ONCE = 2**18
 
 
 @dataclass(kw_only=True)
-class Tally:
-    """Samples that are in no part, and why."""
+class Excluded:
+    """Samples that are in no subset, and why."""
 
     purged: int = 0
     embargoed: int = 0
 
 
-def carve(ground: Ground, cuts: Cuts, reach: Reach, wanted: Mapping[str, Sequence[Interval]]) -> tuple[dict[str, Runs], Tally]:
-    """For each part the samples that lie in one of its intervals, which rise and do not touch."""
+def carve(
+    sampled: SampledStore, cuts: Cuts, margins: Margins, wanted: Mapping[str, Sequence[Interval]]
+) -> tuple[dict[str, Runs], Excluded]:
+    """For each subset the samples that lie in one of its intervals, which rise and do not touch."""
     found: dict[str, list[tuple[Array, Array]]] = {name: [] for name in wanted}
-    tally = Tally()
-    all_firsts = ground.first_samples()
-    for first in range(0, ground.lengths.num_series, _SERIES_AT_ONCE):
-        last = min(first + _SERIES_AT_ONCE, ground.lengths.num_series)
+    excluded = Excluded()
+    all_firsts = sampled.first_samples()
+    for first in range(0, sampled.lengths.num_series, _SERIES_AT_ONCE):
+        last = min(first + _SERIES_AT_ONCE, sampled.lengths.num_series)
         firsts = np.arange(first, last + 1) if all_firsts is None else all_firsts[first : last + 1]
-        lengths, places = np.diff(ground.bounds(first, last)), cuts.local(first, last)
+        lengths, places = np.diff(sampled.bounds(first, last)), cuts.local(first, last)
         series = _Series(lengths, np.diff(firsts))
         for name, intervals in wanted.items():
-            kept = [series.between(places, interval, reach, tally) for interval in intervals]
+            kept = [series.between(places, interval, margins, excluded) for interval in intervals]
             # One row a series: its ranges stand one after the other, as they do in the store.
             starts = np.stack([begins for begins, _ in kept], axis=1) + firsts[:-1, None]
             counts = np.stack([counts for _, counts in kept], axis=1)
             there = counts > 0
             found[name].append((starts[there], counts[there]))
-    return {name: Runs(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))) for name, parts in found.items()}, tally
+    return {
+        name: Runs(*(np.concatenate(arrays) for arrays in zip(*subsets, strict=True))) for name, subsets in found.items()
+    }, excluded
 
 
 @dataclass(frozen=True)
@@ -382,21 +387,21 @@ class _Series:
     lengths: Array
     counts: Array
 
-    def between(self, places: Array, interval: Interval, reach: Reach, tally: Tally) -> tuple[Array, Array]:
+    def between(self, places: Array, interval: Interval, margins: Margins, excluded: Excluded) -> tuple[Array, Array]:
         """The first of the samples that each series has in an interval, counted from its own first, and their number."""
         low, high = places[:, interval[0]], places[:, interval[1]]
         # No cut within the series limits it there: beyond its ends there is nothing to reach.
         is_begun, is_ended = low <= 0, high >= self.lengths
-        if reach.whole_series:
+        if margins.whole_series:
             homes = (is_ended & (low < self.lengths)) | ((self.lengths == 0) & (interval[0] == 0))
             kept = (homes & is_begun).astype(np.int64) * self.counts
-            tally.embargoed += int(homes.sum() - kept.sum())
+            excluded.embargoed += int(homes.sum() - kept.sum())
             return np.zeros_like(kept), kept
-        stride, length = reach.stride, reach.length
+        stride, length = margins.stride, margins.length
         home = np.where(is_begun, 0, _ceil(low - length + 1, stride))
         home_end = np.where(is_ended, self.counts, _ceil(high - length + 1, stride))
-        first = np.where(is_begun, 0, _ceil(low + reach.embargo - (length - 1), stride))
-        end = np.where(is_ended, self.counts, (high - length - reach.horizon) // stride + 1)
+        first = np.where(is_begun, 0, _ceil(low + margins.embargo - (length - 1), stride))
+        end = np.where(is_ended, self.counts, (high - length - margins.horizon) // stride + 1)
         absent = (low >= self.lengths) & ~is_begun
         home, home_end, first, end = (
             np.where(absent, self.counts, np.clip(one, 0, self.counts)) for one in (home, home_end, first, end)
@@ -404,8 +409,8 @@ class _Series:
         home_end = np.maximum(home, home_end)
         first = np.clip(first, home, home_end)
         kept = np.maximum(np.minimum(end, home_end) - first, 0)
-        tally.embargoed += int((first - home).sum())
-        tally.purged += int((home_end - first - kept).sum())
+        excluded.embargoed += int((first - home).sum())
+        excluded.purged += int((home_end - first - kept).sum())
         return first, kept
 
 

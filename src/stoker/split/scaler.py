@@ -1,4 +1,4 @@
-"""Moments: count, mean and spread of a column over the steps of a part, in one pass and a fixed amount of memory.
+"""Moments: count, mean and spread of a column over the steps of a subset, in one pass and a fixed amount of memory.
 
 Values are taken some thousand at a time: their mean, then the squares around it, joined with those before by Chan's formula. All in
 float64, so neither many values nor a large mean lose digits. Values that are not finite do not count.
@@ -17,8 +17,7 @@ from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.errors import LeakError, OptionError
 from stoker.feed.layout import identity_of, lengths_of
-from stoker.sampling.quality import merge
-from stoker.sampling.subset import Part
+from stoker.sampling.subset import Subset, merge_ranges
 from stoker.split.split import Split
 from stoker.store.store import Store
 
@@ -99,8 +98,8 @@ def _add(
                     counts[k] = total
 
 
-def measure(store: Store, part: Part | None, name: str) -> Moments:
-    """The moments of a column over the steps (or series) that samples of the part hold; of all without a part."""
+def measure(store: Store, subset: Subset | None, name: str) -> Moments:
+    """The moments of a column over the steps (or series) that samples of the subset hold; of all without a subset."""
     column = store.schema.get(name)
     if column is None:
         raise OptionError(f"{store.name} has no column {name!r}; it has {', '.join(store.schema)}.")
@@ -109,7 +108,7 @@ def measure(store: Store, part: Part | None, name: str) -> Moments:
     values = store.column(name)
     values = values.reshape(len(values), column.width or 1)
     moments = Moments(values.shape[1])
-    for starts, stops in _stretches(store, part, column.level):
+    for starts, stops in _row_ranges(store, subset, column.level):
         # Some rows at a time, as float16 is converted.
         for row in range(int(starts[0]) if len(starts) else 0, int(stops[-1]) if len(stops) else 0, _ROWS_AT_ONCE):
             end = row + _ROWS_AT_ONCE
@@ -119,30 +118,40 @@ def measure(store: Store, part: Part | None, name: str) -> Moments:
     return moments
 
 
-def _stretches(store: Store, part: Part | None, level: str) -> Iterator[tuple[Array, Array]]:
-    """Rows of a column, in stretches that rise and do not touch."""
-    if part is None:
+def _row_ranges(store: Store, subset: Subset | None, level: str) -> Iterator[tuple[Array, Array]]:
+    """Rows of a column, in ranges that rise and do not touch."""
+    if subset is None:
         yield np.array([0]), np.array([store.num_steps if level == "step" else len(store)])
         return
-    part.check(part.view, identity_of(store))
-    for series, starts, stops, _ in part.over(part.view.over(lengths_of(store))).stretches():
+    subset.check(subset.view, identity_of(store))
+    for series, starts, stops, _ in subset.over(subset.view.over(lengths_of(store))).step_ranges():
         if len(series):
-            yield merge(starts, stops) if level == "step" else merge(series, series + 1)
+            yield merge_ranges(starts, stops) if level == "step" else merge_ranges(series, series + 1)
 
 
-# Scaler: the first layer of a model, fitted on the steps of the training part alone; and the weight of rare labels, likewise.
+# Scaler: the first layer of a model, fitted on the steps of the training subset alone; and the weight of rare labels, likewise.
 #
-# The scaler is a part of the model: it is saved and exported with it, so nothing has to be scaled the same way elsewhere. It
-# knows
-# which steps it was fitted on, also after it was loaded.
+# The scaler is part of the model: it is saved and exported with it, so nothing has to be scaled the same way elsewhere. It
+# knows which steps it was fitted on, also after it was loaded.
 
 _NOT_FITTED, _ALL_STEPS = -1, 0
 
 
 class Scaler(nn.Module):
-    """(x - mean) / std over the last axis, which has the numbers of `columns` one after the other.
+    """(x - mean) / std over the last axis, as the first layer of a model: it is saved and exported with it.
 
-    `Scaler.fit` makes one; `Scaler(num_features)` makes an empty one, to load a state into. A single feature needs no axis.
+    `Scaler.fit` makes one. `Scaler(num_features)` makes an empty one, to load a state into.
+
+    Args:
+        num_features: Size of the last axis. A single feature needs no axis.
+        columns: Names of the columns that the features come from, in order.
+
+    Example:
+        >>> import numpy as np, stoker, torch
+        >>> store = stoker.Store.from_arrays(x=[np.array([1.0, 3.0])])
+        >>> scaler = stoker.split.Scaler.fit(store, None, columns=["x"])
+        >>> scaler(torch.tensor([1.0, 3.0])).tolist()
+        [-1.0, 1.0]
     """
 
     mean: Tensor
@@ -159,18 +168,28 @@ class Scaler(nn.Module):
         self.register_buffer("fitted_on", torch.tensor([_NOT_FITTED, 0]))
 
     @classmethod
-    def fit(cls, store: Store, part: Part | None, *, columns: Sequence[str]) -> Scaler:
-        """Mean and standard deviation over the steps that samples of the part hold, each step once; `None` takes all steps.
+    def fit(cls, store: Store, subset: Subset | None, *, columns: Sequence[str]) -> Scaler:
+        """Fit mean and standard deviation on the steps that samples of a subset hold, each step once.
 
         Computed in float64 over finite values; a column without spread is divided by 1. Steps that a wide stride leaves out
-        between two samples of the part count too. `check` refuses what was not fitted on the training part.
+        between two samples of the subset count too.
+
+        Args:
+            store: The store.
+            subset: Usually `split.train`; None takes all steps.
+            columns: Names of the columns, in the order of the features.
+
+        Raises:
+            OptionError: A column is unknown, holds no numbers, or has no finite value.
         """
         names = [columns] if isinstance(columns, str) else list(columns)
         if not names:
             raise OptionError("columns is empty; expected the names of the columns to scale, in the order of the features.")
-        if part is not None and not isinstance(part, Part):
-            raise OptionError(f"part is {part!r}; expected a part of a split, like stoker.split.chronological(store, view).train.")
-        found = [measure(store, part, name) for name in names]
+        if subset is not None and not isinstance(subset, Subset):
+            raise OptionError(
+                f"subset is {subset!r}; expected a subset of a split, like stoker.split.chronological(store, view).train."
+            )
+        found = [measure(store, subset, name) for name in names]
         empty = [name for name, moments in zip(names, found, strict=True) if not moments.counts.all()]
         if empty:
             raise OptionError(f"column {empty[0]!r} of {store.name} has no finite value in these steps, so it has no mean.")
@@ -178,8 +197,9 @@ class Scaler(nn.Module):
         num_steps = max(moments.num_rows for moments in found)
         scaler.mean.copy_(torch.from_numpy(np.concatenate([moments.means for moments in found])))
         scaler.std.copy_(torch.from_numpy(np.concatenate([moments.deviations for moments in found])))
-        scaler.fitted_on.copy_(torch.tensor([_ALL_STEPS if part is None else _number(part), num_steps]))
-        scaler.steps = f"all steps of {store.name}" if part is None else f"the {part.name} part of {part.origin}"
+        scaler.fitted_on.copy_(torch.tensor([_ALL_STEPS if subset is None else _number(subset), num_steps]))
+        # Checkpoints compare this string, so it keeps its wording.
+        scaler.steps = f"all steps of {store.name}" if subset is None else f"the {subset.name} part of {subset.origin}"
         return scaler
 
     def forward(self, x: Tensor) -> Tensor:
@@ -193,17 +213,19 @@ class Scaler(nn.Module):
         return x * self.std + self.mean
 
     def check(self, split: Split) -> None:
-        """Raise LeakError unless it was fitted on exactly the steps of the training part of this split."""
+        """Raise LeakError unless it was fitted on exactly the steps of the training subset of this split."""
         number, num_steps = self.fitted_on.tolist()
         if number == _NOT_FITTED:
             raise OptionError("the scaler was not fitted. Use Scaler.fit(store, split.train, columns=…), or load its state.")
         if number == _number(split.train):
             return
-        part = next((name for name, part in split.parts.items() if _number(part) == number), None)
-        where = "all steps of a store" if number == _ALL_STEPS else f"the {part} part" if part else "another part than these"
+        subset = next((name for name, subset in split.subsets.items() if _number(subset) == number), None)
+        where = (
+            "all steps of a store" if number == _ALL_STEPS else f"the {subset} subset" if subset else "another subset than these"
+        )
         raise LeakError(
-            f"the scaler was fitted on {where} ({num_steps:,} steps), so it tells a model of steps that it is judged by. "
-            f"Fit it on the training part: Scaler.fit(store, split.train, columns=…)."
+            f"the scaler was fitted on {where} ({num_steps:,} steps), so it leaks steps that the model is evaluated on. "
+            f"Fit it on the training subset: Scaler.fit(store, split.train, columns=…)."
         )
 
     def extra_repr(self) -> str:
@@ -220,14 +242,26 @@ class Scaler(nn.Module):
             )
 
 
-def pos_weight(store: Store, part: Part | None, column: str) -> Tensor:
-    """Negative labels for each positive one, in the steps (or series) of a part: what `BCEWithLogitsLoss(pos_weight=…)` takes.
+def pos_weight(store: Store, subset: Subset | None, column: str) -> Tensor:
+    """Negative labels per positive one, in the steps (or series) of a subset, for `BCEWithLogitsLoss(pos_weight=…)`.
 
-    Labels are 0 and 1; those that are NaN do not count.
+    Args:
+        store: The store.
+        subset: Usually `split.train`; None takes all steps.
+        column: A column of labels 0 and 1; NaN does not count.
+
+    Raises:
+        OptionError: The column has other values, or only one of the two.
+
+    Example:
+        >>> import numpy as np, stoker
+        >>> store = stoker.Store.from_arrays(y=[np.array([0.0, 0.0, 0.0, 1.0])])
+        >>> stoker.split.pos_weight(store, None, "y")
+        tensor(3.)
     """
-    found = measure(store, part, column)
+    found = measure(store, subset, column)
     if found.width > 1:
-        raise OptionError(f"column {column!r} of {store.name} has {found.width} numbers a step; expected one label.")
+        raise OptionError(f"column {column!r} of {store.name} has {found.width} numbers per step; expected one label.")
     share, count = float(found.means[0]), float(found.counts[0])
     # The variance of zeros and ones is p (1 - p), and that of anything else between them is less.
     is_binary = found.least[0] >= 0 and found.largest[0] <= 1 and abs(found.squares[0] / max(count, 1) - share * (1 - share)) < 1e-9
@@ -240,6 +274,6 @@ def pos_weight(store: Store, part: Part | None, column: str) -> Tensor:
     return torch.tensor((1 - share) / share, dtype=torch.float32)
 
 
-def _number(part: Part) -> int:
+def _number(subset: Subset) -> int:
     """The fingerprint as a positive number that a tensor can hold."""
-    return int(part.fingerprint, 16) >> 1 or 1
+    return int(subset.fingerprint, 16) >> 1 or 1

@@ -150,10 +150,10 @@ class Engine:
         self._tried.clear()
         self.scale = Scale(self._trainer.device) if setup.precision == "fp16" else None
         step, work, self.readout = self._make(setup, self.scale, joint=self._join(setup))
-        if setup.graph and hasattr(self._stream.batches, "captured"):
+        if setup.graph and self._stream.source.can_capture:
             with contextlib.suppress(ValueError):  # where the feed says that it cannot be captured, batches are copied
                 return Gathering(
-                    step, self.readout, self._stream.batches, accumulate=self._trainer.accumulate, preserve=self._preserve(step)
+                    step, self.readout, self._stream.source, accumulate=self._trainer.accumulate, preserve=self._preserve(step)
                 )
         return work
 

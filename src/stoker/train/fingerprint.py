@@ -19,7 +19,7 @@ import functools
 import inspect
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -31,7 +31,7 @@ import xxhash
 from torch import nn
 
 from stoker.errors import StokerError
-from stoker.train.loss import tensors_of
+from stoker.feed.protocol import as_batch_source
 
 GROUPS = ("optimizer", "loss", "model", "data", "valid", "schedule", "run")
 
@@ -140,19 +140,9 @@ def of_batches(batches: Any, *, for_training: bool = True) -> dict[str, Any] | N
     """What an iterable says of its batches: a feed all of it, a DataLoader its settings, a list its first batch."""
     if batches is None:
         return None
-    tell = getattr(batches, "identity", None)
-    if tell is not None:
-        found = {name: describe(value) for name, value in tell().items()}
-    else:
-        found = {"type": _name_of(type(batches))}
-        for name in ("batch_size", "drop_last", "collate_fn"):
-            if hasattr(batches, name):
-                found[name] = describe(getattr(batches, name))
-        for name in ("dataset", "sampler"):
-            if hasattr(batches, name):
-                found[name] = _name_of(type(getattr(batches, name)))
-        if isinstance(batches, Sequence) and len(batches):
-            found |= {"length": len(batches), "first": [describe(tensor) for tensor in tensors_of(batches[0])][:MAX_ITEMS]}
+    by_type = ("type", "dataset", "sampler")
+    identity = as_batch_source(batches).identity()
+    found = {name: _name_of(type(value)) if name in by_type else describe(value) for name, value in identity.items()}
     if not for_training:
         found.pop("batch_size", None)  # a mean over all samples does not depend on it
     return found

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import torch
 
+from stoker._batch import map_tensors, tensors_of
 from stoker._text import sync_debug_mode
 from stoker.errors import TrainError
 from stoker.train.autotune import reason_of
-from stoker.train.loss import map_tensors, tensors_of
 from stoker.train.readout import Readout
 from stoker.train.step import Step
 

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import torch
 from torch import nn
 
+from stoker._batch import entry_of
 from stoker._clock import now_ns
 from stoker._text import readable_seconds
 from stoker.errors import NonFiniteError, OptionError, TrainError
+from stoker.feed.protocol import as_batch_source
 from stoker.train import resume, state_dict
 from stoker.train.autotune import Setup, Trial
 from stoker.train.graph import Work
@@ -134,9 +136,7 @@ def evaluate(
     gather: Join | None = None,
 ) -> dict[str, float]:
     """The means over all samples. The model is in evaluation mode meanwhile; a feed begins the same epoch each time."""
-    set_epoch = getattr(batches, "set_epoch", None)
-    if set_epoch is not None:
-        set_epoch(0)  # so that sums come in one order, whatever was evaluated before
+    as_batch_source(batches).set_epoch(0)  # so that sums come in one order, whatever was evaluated before
     for metric in metrics.values():
         metric.reset()
     sums: dict[str, torch.Tensor] = {}
@@ -176,7 +176,7 @@ def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], ba
             f"metrics ({', '.join(metrics)}) need what the model predicts: let the loss function return a dict with 'loss', "
             f"'prediction' and 'target'."
         )
-    valid = whole.get("valid", batch.get("valid") if isinstance(batch, Mapping) else None)
+    valid = whole.get("valid", entry_of(batch, "valid"))
     for metric in metrics.values():
         metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)
 

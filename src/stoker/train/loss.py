@@ -1,8 +1,8 @@
-"""Loss: what a training makes smaller, in THE one form `loss(model, batch)`.
+"""Loss functions, in the one form `loss(model, batch)`.
 
-It returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries "prediction"
-and "target" may be whole tensors: metrics look at them in evaluation, or at those that "valid" marks. A batch is a tensor, a tuple
-or a dict of tensors; a dict's "valid" marks the rows that are samples.
+A loss function returns a scalar tensor, or a dict of them with the key "loss"; other scalars of the dict are logged. The entries
+"prediction" and "target" may be whole tensors: metrics read them in evaluation, or the rows that "valid" marks. A batch is any
+container of tensors that `stoker._batch` walks; its entry "valid" marks the rows that are samples.
 """
 
 from __future__ import annotations
@@ -15,36 +15,51 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from stoker import _batch
+from stoker._batch import entry_of
 from stoker.errors import OptionError, TrainError
 
 LossFunction = Callable[[nn.Module, Any], Any]
 
 WHOLE = ("prediction", "target", "valid")
-"""Entries of a loss's dict that are no scalars."""
+"""Entries of a loss's dict that are not scalars."""
 
 
 class Outcome(NamedTuple):
-    """What a loss function said of a batch."""
+    """What a loss function returned for a batch."""
 
     loss: torch.Tensor
     scalars: dict[str, torch.Tensor]
-    """Further numbers to log."""
+    """Other values to log."""
     whole: dict[str, torch.Tensor]
-    """What metrics look at."""
+    """What metrics read."""
 
 
 def supervised(criterion: Callable[..., torch.Tensor], *, x: str = "x", y: str = "y") -> LossFunction:
-    """`criterion(model(x), y)` for batches that are pairs, or dicts with these keys.
+    """The loss `criterion(model(x), y)`, for batches that are pairs or have entries of these names.
 
-    Where a batch marks rows that are no samples, the mean is taken over the others, so a criterion must then know
+    Where `valid` marks rows that are not samples, the mean is taken over the others; the criterion must then support
     `reduction="none"`, as those of torch do.
+
+    Args:
+        criterion: Such as `nn.MSELoss()`.
+        x: The entry that the model gets.
+        y: The entry that the prediction is compared with.
+
+    Returns:
+        A function `loss(model, batch)` for `Trainer`.
+
+    Example:
+        >>> loss = supervised(nn.MSELoss())
+        >>> float(loss(nn.Identity(), (torch.zeros(2), torch.ones(2)))["loss"])
+        1.0
     """
     each = _without_mean(criterion)
 
     def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
         given, expected = _pair(batch, x, y)
         prediction = model(given)
-        valid = batch.get("valid") if isinstance(batch, Mapping) else None
+        valid = entry_of(batch, "valid")
         if valid is None:
             value = criterion(prediction, expected)
         else:
@@ -66,8 +81,8 @@ def _without_mean(criterion: Callable[..., torch.Tensor]) -> Callable[[Any, Any]
 
     def refuse(prediction: Any, expected: Any) -> torch.Tensor:
         raise TrainError(
-            f"the criterion {criterion!r} cannot leave out rows that are no samples. Give a loss(model, batch) of your own "
-            f"that uses batch['valid'], or a feed with last='drop' or 'short'."
+            f"the criterion {criterion!r} cannot leave out rows that are not samples. Give a loss(model, batch) of your own "
+            f"that uses batch['valid'], or a feed with last_batch='drop' or 'short'."
         )
 
     return refuse
@@ -78,21 +93,21 @@ def _weighs_alike(criterion: nn.Module) -> bool:
 
 
 def _pair(batch: Any, x: str, y: str) -> tuple[Any, Any]:
-    if isinstance(batch, Mapping):
-        if x not in batch or y not in batch:
-            raise TrainError(
-                f"a batch has {', '.join(map(str, batch))}; expected {x!r} and {y!r}. Give a loss(model, batch) of your own."
-            )
-        return batch[x], batch[y]
+    """The input and the target of a batch: by name, or the two entries of a pair."""
+    given, expected = entry_of(batch, x), entry_of(batch, y)
+    if given is not None and expected is not None:
+        return given, expected
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], batch[1]
-    raise TrainError(
-        f"a batch is a {type(batch).__name__}; expected a pair (x, y) or a dict. Give a loss(model, batch) of your own."
-    )
+    names = [key for key, _ in _batch.entries_of(batch) or () if isinstance(key, str)]
+    found = f"is a {type(batch).__name__}; expected a pair (x, y) or a dict"
+    if names:
+        found = f"has {', '.join(names)}; expected {x!r} and {y!r}"
+    raise TrainError(f"a batch {found}. Give a loss(model, batch) of your own.")
 
 
 def as_loss(loss: Any) -> LossFunction:
-    """The loss function that is meant: `nn.MSELoss()` means `supervised(nn.MSELoss())`."""
+    """The loss function: `nn.MSELoss()` stands for `supervised(nn.MSELoss())`."""
     if isinstance(loss, type) or not callable(loss):
         raise OptionError(f"loss is {loss!r}; expected a function loss(model, batch), or a criterion such as nn.MSELoss().")
     is_criterion = isinstance(loss, nn.Module) or getattr(loss, "__module__", None) == "torch.nn.functional"
@@ -100,7 +115,7 @@ def as_loss(loss: Any) -> LossFunction:
 
 
 def outcome_of(result: Any) -> Outcome:
-    """Take apart what a loss function returned."""
+    """Check and sort what a loss function returned."""
     if isinstance(result, torch.Tensor):
         return Outcome(_checked(result), {}, {})
     if not isinstance(result, Mapping) or "loss" not in result:
@@ -119,35 +134,16 @@ def _checked(loss: Any) -> torch.Tensor:
 
 
 def num_samples(batch: Any) -> torch.Tensor | int:
-    """How many samples a batch has: a number, or (where rows are marked) a tensor that nobody has to wait for."""
-    if isinstance(batch, Mapping):
-        valid = batch.get("valid")
-        if isinstance(valid, torch.Tensor):
-            return valid.sum()
-    return num_rows(batch)
+    """How many samples a batch has: an integer, or (where `valid` marks the rows) a tensor, which needs no synchronization."""
+    valid = entry_of(batch, "valid")
+    return valid.sum() if isinstance(valid, torch.Tensor) else num_rows(batch)
 
 
 def num_rows(batch: Any) -> int:
     """How many rows the first tensor of a batch has."""
-    for tensor in tensors_of(batch):
-        return len(tensor) if tensor.dim() else 1
-    raise TrainError(f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, a tuple or a dict of tensors.")
-
-
-def tensors_of(batch: Any) -> list[torch.Tensor]:
-    """All tensors of a batch, in order."""
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else ()
-    return [tensor for part in parts for tensor in tensors_of(part)]
-
-
-def map_tensors(batch: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same batch with each tensor replaced."""
-    if isinstance(batch, torch.Tensor):
-        return function(batch)
-    if isinstance(batch, Mapping):
-        return {name: map_tensors(part, function) for name, part in batch.items()}
-    if isinstance(batch, tuple | list):
-        return type(batch)(map_tensors(part, function) for part in batch)
-    return batch
+    rows = _batch.num_rows(batch)
+    if rows is None:
+        raise TrainError(
+            f"a batch is a {type(batch).__name__} without any tensor; expected a tensor, or a tuple, dict or dataclass of tensors."
+        )
+    return rows

@@ -22,6 +22,7 @@ from torch import nn
 from stoker._progress import TrainingProgress as Bar
 from stoker._text import check_device
 from stoker.errors import CheckpointError, OptionError
+from stoker.feed.protocol import as_batch_source
 from stoker.train import resume as contents
 from stoker.train import state_dict
 from stoker.train.autotune import Setup, Trial
@@ -419,7 +420,7 @@ class Trainer:
         stores = {
             name: str(digest)
             for name, batches in (("train", stream.batches), ("valid", self.valid))
-            if (digest := getattr(getattr(batches, "store", None), "digest", None)) is not None
+            if batches is not None and (digest := as_batch_source(batches).digest) is not None
         }
         config = {**contents.comparable(self)["config"], "epochs": epochs, **self.config, "setup": asdict(self.setup)}
         trials = [asdict(trial) for trial in self.trials]

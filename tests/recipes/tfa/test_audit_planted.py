@@ -382,7 +382,7 @@ def test_control_a_feed_serves_each_sample_once(sound: Prepared) -> None:
 
 
 def test_samples_that_come_twice(sound: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    feed = sound.feed("train", numbers=True)
+    feed = sound.feed("train", return_index=True)
     twice = stoker.Weighted(np.where(np.arange(feed.num_samples) % 2, 2.0, 0.0), seed=0)
     order: Any = lambda seed=0: twice  # noqa: E731
     monkeypatch.setattr(stoker, "Shuffle", order)

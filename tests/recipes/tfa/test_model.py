@@ -180,7 +180,7 @@ def test_it_trains_on_runs_and_on_windows_alike() -> None:
             kept.append(float(value.detach()))
             return value
 
-        feed = stoker.Feed(store, view, batch_size=batch, last="drop")
+        feed = stoker.Feed(store, view, batch_size=batch, last_batch="drop")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         stoker.Trainer(model, loss, optimizer, precision="fp32", compile=False, progress=False).fit(feed, epochs=2)
         losses[name] = kept

@@ -156,7 +156,7 @@ def test_it_learns_from_a_feed() -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         return nn.functional.binary_cross_entropy_with_logits(model(batch["x"])[:, skipped:], batch["y"][:, skipped:])
 
-    feed = stoker.Feed(store, stoker.Windows(skipped + 32, stride=32, tail="drop"), batch_size=2, last="drop")
+    feed = stoker.Feed(store, stoker.Windows(skipped + 32, stride=32, tail="drop"), batch_size=2, last_batch="drop")
     trainer = stoker.Trainer(
         model, loss, torch.optim.AdamW(model.parameters(), lr=1e-2), precision="fp32", compile=False, progress=False
     )

@@ -250,7 +250,7 @@ def test_series_come_as_often_as_their_weight(tmp_path: Path) -> None:
     make_folder(tmp_path, yaml)
     write_csv(tmp_path / "other.csv", market(3000, "none", 1))
     prepared = prepared_of(tmp_path)
-    feed = prepared.feed("train", numbers=True)
+    feed = prepared.feed("train", return_index=True)
     numbers = np.concatenate([batch["sample"][batch["valid"]].numpy() for batch in feed])
     starts = feed.samples.locate(numbers).starts
     first = (starts < int(np.asarray(prepared.store.lengths)[0])).mean()

@@ -80,7 +80,7 @@ def test_steps_as_a_graph_have_the_losses_of_a_cpu(kind: str, compiled: bool) ->
         view, batch = (
             (stoker.Windows(48, tail="drop"), 32) if kind == "windows" else (stoker.Windows(79, stride=32, tail="drop"), 1)
         )
-        feed = stoker.Feed(store, view, batch_size=batch, device=device, last="drop")
+        feed = stoker.Feed(store, view, batch_size=batch, device=device, last_batch="drop")
         torch.manual_seed(0)
         sizes: dict[str, Any] = {"width": 32, "heads": 2, "layers": 2, "hidden": 32}
         model: nn.Module = Banded(**moments(), window=24, **sizes) if kind == "banded" else Tfa(**moments(), **sizes)

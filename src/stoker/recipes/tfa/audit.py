@@ -251,7 +251,7 @@ def check_labels(prepared: Prepared) -> str:
 def check_classes(prepared: Prepared) -> str:
     """Each block has labels of both directions: without them nothing can be learned, nor judged."""
     labels, said = np.asarray(prepared.store.column("label")), []
-    for name in prepared.split.parts:
+    for name in prepared.split.subsets:
         known = labels[prepared.labelled_rows(name)]
         counts = [int((known == one).sum()) for one in (0, 1)]
         if not all(counts):
@@ -279,21 +279,21 @@ def check_volatility(prepared: Prepared) -> str:
 def check_split(prepared: Prepared) -> str:
     """No bar is in two blocks, with what labels and indicators were made of."""
     split, rule = prepared.split, prepared.rule
-    if split.reach.horizon < rule.horizon:
+    if split.margins.horizon < rule.horizon:
         raise LeakError(
-            f"the split purges {split.reach.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last "
+            f"the split purges {split.margins.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last "
             "labels of one "
             f"block are made of prices of the next. Split with horizon={rule.horizon}."
         )
-    if split.reach.warm_up < prepared.warm_up:
+    if split.margins.warm_up < prepared.warm_up:
         raise LeakError(
-            f"the split leaves {split.reach.warm_up} rows of warm-up after a boundary, but indicators look {prepared.warm_up} "
+            f"the split leaves {split.margins.warm_up} rows of warm-up after a boundary, but indicators look {prepared.warm_up} "
             "back. "
             f"Split with warm_up={prepared.warm_up}."
         )
     stoker.split.check(split)
     times, last = np.asarray(prepared.store.column("ts")), -np.inf
-    for name in split.parts:
+    for name in split.subsets:
         rows = prepared.labelled_rows(name)
         if times[rows].min() <= last:
             raise LeakError(f"the {name} block begins before the one before it has ended. Split by time.")
@@ -307,8 +307,8 @@ def check_samples(prepared: Prepared) -> str:
     rows, features, labels = (np.asarray(store.column(name)) for name in ("row", "features", "label"))
     place = rows - bars.offsets[np.searchsorted(bars.offsets, rows, side="right") - 1]
     count = 0
-    for name in prepared.split.parts:
-        feed = prepared.feed(name, numbers=True)
+    for name in prepared.split.subsets:
+        feed = prepared.feed(name, return_index=True)
         starts = feed.samples.locate(np.arange(feed.num_samples)).starts
         count += len(starts)
         early = np.flatnonzero(place[starts] < prepared.warm_up)
@@ -341,7 +341,7 @@ def check_samples(prepared: Prepared) -> str:
 
 def check_served(prepared: Prepared) -> str:
     """Each training sample is served once an epoch; where series have weights, as often as they say."""
-    feed = prepared.feed("train", numbers=True)
+    feed = prepared.feed("train", return_index=True)
     if len(set(prepared.weights.tolist())) > 1:
         return f"{feed.num_samples:,} training samples are drawn by the weights of their series"
     stoker.audit(feed, ids="sample", once=True).raise_if_bad()

@@ -161,7 +161,7 @@ class Prepared:
         labels = self.settings.batch_size or (BANDED_BATCH if banded else WINDOWED_BATCH)
         return max(1, labels // self.shape.run)
 
-    def feed(self, part: str, *, batch_size: int | None = None, device: str = "cpu", numbers: bool = False) -> stoker.Feed:
+    def feed(self, part: str, *, batch_size: int | None = None, device: str = "cpu", return_index: bool = False) -> stoker.Feed:
         """The samples of a part; those of the training are shuffled, or come as often as the weight of their series says."""
         order: Any = None
         if part == "train":
@@ -171,12 +171,12 @@ class Prepared:
         return stoker.Feed(
             self.store,
             self.shape.view,
-            part=self.split.parts[part],
+            subset=self.split.subsets[part],
             batch_size=batch_size or self.batch_size,
             order=order,
             device=device,
             columns=[FEATURES, LABEL],
-            numbers=numbers,
+            return_index=return_index,
         )
 
     def labelled_rows(self, part: str) -> Array:

@@ -26,10 +26,10 @@ def contents(batches: Any) -> list[Content]:
     return [content_of(dict(sorted(batch.items()))) for batch in batches]
 
 
-@pytest.mark.parametrize("last", ["mask", "drop"])
+@pytest.mark.parametrize("last", ["pad", "drop"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_captured_batches_are_those_of_the_feed(view: Any, last: str) -> None:
-    options: dict[str, Any] = {"last": last, "numbers": True, "normalize": "zero"}
+    options: dict[str, Any] = {"last_batch": last, "return_index": True, "normalize": "zero"}
     captured, feed = make(view, **options).captured(), make(view, **options)
     for _ in range(3):
         found, expected = contents(captured), contents(feed)
@@ -44,16 +44,16 @@ def test_the_tensors_of_a_batch_stay_where_they_are() -> None:
 
 def test_more_steps_than_the_table_holds() -> None:
     store = Store.from_arrays(x=[np.arange(1300.0)])
-    captured = Feed(store, Windows(2), batch_size=2, residency="device", order=Shuffle(), numbers=True).captured()
+    captured = Feed(store, Windows(2), batch_size=2, residency="device", order=Shuffle(), return_index=True).captured()
     assert sorted(number for batch in captured for number in batch["sample"].tolist() if number >= 0) == list(range(1299))
 
 
 def test_a_state_counts_what_was_handed_out() -> None:
-    feed = make(Windows(4), numbers=True)
-    whole = [batch["sample"].tolist() for batch in make(Windows(4), numbers=True)]
+    feed = make(Windows(4), return_index=True)
+    whole = [batch["sample"].tolist() for batch in make(Windows(4), return_index=True)]
     for number, _ in enumerate(feed.captured()):
         state = feed.state_dict()
-        rest = make(Windows(4), numbers=True)
+        rest = make(Windows(4), return_index=True)
         rest.load_state_dict(state)
         if number + 1 < len(whole):
             assert [batch["sample"].tolist() for batch in rest.captured()] == whole[number + 1 :]
@@ -71,7 +71,7 @@ def test_a_pass_that_is_left_is_followed_by_the_next_epoch() -> None:
 
 
 def test_what_is_left_of_an_epoch_may_be_less_than_a_batch() -> None:
-    feed = make(Windows(4), last="drop")
+    feed = make(Windows(4), last_batch="drop")
     feed.load_state_dict({**feed.state_dict(), "position": feed.num_samples - 1})
     captured = feed.captured()
     assert list(captured) == []
@@ -84,7 +84,7 @@ def test_what_is_left_of_an_epoch_may_be_less_than_a_batch() -> None:
     [
         (Sequences(6), {}, r"has batches of different shapes, which a graph cannot have. Give buckets=\(6,\)."),
         (Sequences(6, buckets=(3, 6)), {}, "has batches of different shapes"),
-        (Windows(4), {"last": "short"}, "last='short' makes a batch of another shape"),
+        (Windows(4), {"last_batch": "short"}, "last_batch='short' makes a batch of another shape"),
         (Windows(4), {"residency": "host"}, r"captured\(\) gathers on the device, but the residency is host"),
     ],
 )

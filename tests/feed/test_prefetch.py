@@ -12,7 +12,7 @@ import pytest
 
 from stoker._clock import Spans
 from stoker.errors import FeedError
-from stoker.feed.prefetch import Ahead
+from stoker.feed.prefetch import Prefetcher
 
 THREADS_AND_DEPTHS = [(0, 1), (1, 1), (1, 4), (3, 1), (3, 4), (4, 2)]
 
@@ -39,9 +39,9 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 @pytest.mark.parametrize(("threads", "depth"), THREADS_AND_DEPTHS)
 @pytest.mark.parametrize("num_steps", [0, 1, 2, 7, 50])
 def test_steps_come_in_order(threads: int, depth: int, num_steps: int) -> None:
-    ahead = Ahead(lambda step: step * 10, num_steps, threads=threads, depth=depth)
-    assert list(ahead) == [step * 10 for step in range(num_steps)]
-    assert next(ahead, "the end") == "the end"
+    prefetcher = Prefetcher(lambda step: step * 10, num_steps, threads=threads, prefetch=depth)
+    assert list(prefetcher) == [step * 10 for step in range(num_steps)]
+    assert next(prefetcher, "the end") == "the end"
 
 
 def test_a_slow_step_holds_back_the_others() -> None:
@@ -51,15 +51,15 @@ def test_a_slow_step_holds_back_the_others() -> None:
         time.sleep(0.02 if step % 3 == 0 else 0)
         return step
 
-    assert list(Ahead(make, 12, threads=3, depth=4)) == list(range(12))
+    assert list(Prefetcher(make, 12, threads=3, prefetch=4)) == list(range(12))
 
 
 @pytest.mark.parametrize(("threads", "depth"), [(1, 1), (1, 4), (3, 4), (4, 2)])
 def test_no_more_than_depth_steps_are_ahead(threads: int, depth: int) -> None:
     begun: list[int] = []
-    ahead = Ahead(lambda step: begun.append(step), 20, threads=threads, depth=depth)
+    prefetcher = Prefetcher(lambda step: begun.append(step), 20, threads=threads, prefetch=depth)
     assert wait_until(lambda: len(begun) == depth)
-    next(ahead)
+    next(prefetcher)
     assert wait_until(lambda: len(begun) == depth + 1)
     time.sleep(0.01)
     assert len(begun) == depth + 1
@@ -67,9 +67,9 @@ def test_no_more_than_depth_steps_are_ahead(threads: int, depth: int) -> None:
 
 def test_without_threads_a_step_is_made_when_asked_for() -> None:
     begun: list[int] = []
-    ahead = Ahead(lambda step: begun.append(step), 20, threads=0, depth=4)
+    prefetcher = Prefetcher(lambda step: begun.append(step), 20, threads=0, prefetch=4)
     assert not begun
-    next(ahead)
+    next(prefetcher)
     assert begun == [0]
     assert not feed_threads()
 
@@ -84,13 +84,13 @@ def test_an_error_takes_the_place_of_its_step(threads: int, depth: int, bad: int
             raise error
         return step
 
-    ahead = Ahead(make, 6, threads=threads, depth=depth)
-    assert [next(ahead) for _ in range(bad)] == list(range(bad))
+    prefetcher = Prefetcher(make, 6, threads=threads, prefetch=depth)
+    assert [next(prefetcher) for _ in range(bad)] == list(range(bad))
     with pytest.raises(OSError, match="no such thing") as caught:
-        next(ahead)
+        next(prefetcher)
     assert caught.value is error
     assert wait_until(lambda: not feed_threads())
-    assert next(ahead, None) is None, "to go on would leave the step out"
+    assert next(prefetcher, None) is None, "to go on would leave the step out"
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -100,7 +100,7 @@ def test_errors_that_are_no_exceptions_pass_too(kind: type[BaseException], threa
         raise kind
 
     with pytest.raises(kind):
-        next(Ahead(make, 6, threads=threads, depth=2))
+        next(Prefetcher(make, 6, threads=threads, prefetch=2))
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -114,28 +114,28 @@ def test_stop_iteration_is_not_taken_for_the_end(threads: int) -> None:
         error.add_note("while making step 3")
         raise error
 
-    ahead = Ahead(make, 6, threads=threads, depth=2)
+    prefetcher = Prefetcher(make, 6, threads=threads, prefetch=2)
     with pytest.raises(FeedError, match="making a batch raised StopIteration") as caught:
-        list(ahead)
+        list(prefetcher)
     assert caught.value.__notes__ == ["while making step 3"]
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
 @pytest.mark.parametrize(("threads", "depth"), THREADS_AND_DEPTHS)
 def test_closed_is_the_end(threads: int, depth: int) -> None:
-    ahead = Ahead(lambda step: step, 100, threads=threads, depth=depth)
-    next(ahead)
-    ahead.close()
+    prefetcher = Prefetcher(lambda step: step, 100, threads=threads, prefetch=depth)
+    next(prefetcher)
+    prefetcher.close()
     assert not feed_threads()
-    assert list(ahead) == []
-    ahead.close()
+    assert list(prefetcher) == []
+    prefetcher.close()
 
 
 def test_forgotten_is_closed() -> None:
-    ahead = Ahead(lambda step: step, 100, threads=3, depth=4)
-    next(ahead)
+    prefetcher = Prefetcher(lambda step: step, 100, threads=3, prefetch=4)
+    next(prefetcher)
     assert len(feed_threads()) == 3
-    del ahead
+    del prefetcher
     assert wait_until(lambda: not feed_threads())
 
 
@@ -150,7 +150,7 @@ def test_forgotten_by_one_of_its_own_threads_is_closed() -> None:
         gone.set()
         return step
 
-    box.append(Ahead(make, 100, threads=1, depth=1))
+    box.append(Prefetcher(make, 100, threads=1, prefetch=1))
     ready.set()
     assert gone.wait(30)
     assert wait_until(lambda: not feed_threads())
@@ -164,10 +164,10 @@ def test_close_does_not_wait_for_a_stuck_step() -> None:
         release.wait()
         return step
 
-    ahead = Ahead(make, 10, threads=2, depth=2)
+    prefetcher = Prefetcher(make, 10, threads=2, prefetch=2)
     try:
         assert all(begun.acquire(timeout=30) for _ in range(2))
-        ahead.close()
+        prefetcher.close()
         assert len(feed_threads()) == 2, "it gave them a second, and left them"
     finally:
         release.set()
@@ -181,11 +181,11 @@ def test_one_who_waits_is_told_when_another_closes() -> None:
         release.wait()
         return step
 
-    ahead = Ahead(make, 10, threads=1, depth=1)
-    waiting = threading.Thread(target=lambda: results.append(next(ahead, "the end")))
+    prefetcher = Prefetcher(make, 10, threads=1, prefetch=1)
+    waiting = threading.Thread(target=lambda: results.append(next(prefetcher, "the end")))
     waiting.start()
     time.sleep(0.05)
-    ahead.close()
+    prefetcher.close()
     waiting.join(30)
     release.set()
     assert results == ["the end"]
@@ -203,16 +203,16 @@ def test_a_thread_between_steps_keeps_no_result() -> None:
         def __del__(self) -> None:
             Result.alive -= 1
 
-    ahead = Ahead(lambda step: Result(), 4, threads=2, depth=1)
+    prefetcher = Prefetcher(lambda step: Result(), 4, threads=2, prefetch=1)
     for _ in range(4):
-        assert next(ahead) is not None
+        assert next(prefetcher) is not None
         assert wait_until(lambda: Result.alive <= 1)
-    ahead.close()
+    prefetcher.close()
 
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_waits_are_counted(threads: int) -> None:
     waits = Spans()
-    assert len(list(Ahead(lambda step: step, 5, threads=threads, depth=2, waits=waits))) == 5
+    assert len(list(Prefetcher(lambda step: step, 5, threads=threads, prefetch=2, waits=waits))) == 5
     assert waits.count == 5
     assert waits.seconds == pytest.approx(waits.recent_seconds().sum())

@@ -20,9 +20,9 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from stoker.auditing import check as epoch
+from stoker.auditing import audit as epoch
 from stoker.auditing import checks, fingerprints, samples
-from stoker.auditing.check import audit
+from stoker.auditing.audit import audit
 from stoker.errors import BatchError, OptionError
 
 
@@ -260,7 +260,7 @@ def test_numbers_that_the_reference_lacks_are_foreign() -> None:
     ("ids", "message"),
     [
         ("z", "ids is 'z', but a batch has 'x'"),
-        ("x", r"the entry 'x' gives float32 of shape \(16, 6, 2\); expected one whole number for each of 16 rows"),
+        ("x", r"the entry 'x' gives float32 of shape \(16, 6, 2\); expected one integer for each of 16 rows"),
         (lambda batch: [1], r"the function ids gives int64 of shape \(1,\)"),
     ],
 )
@@ -345,7 +345,7 @@ def test_a_generator_gives_one_epoch() -> None:
 
 @pytest.mark.parametrize("option", ["epochs", "max_batches", "reference_limit"])
 def test_options_that_cannot_be_meant(option: str) -> None:
-    with pytest.raises(OptionError, match=f"{option} is 0; expected a whole number of at least 1"):
+    with pytest.raises(OptionError, match=f"{option} is 0; expected an integer from 1"):
         audit([], **{option: 0})
 
 

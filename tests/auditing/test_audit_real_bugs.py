@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset, TensorDataset, get_worker_info
 
-from stoker.auditing.check import Audit, audit
+from stoker.auditing.audit import AuditReport, audit
 
 NUM_BARS, STEPS, BATCH = 1000, 12, 50
 BARS = torch.randn(NUM_BARS + STEPS, 3, generator=torch.Generator().manual_seed(0))
@@ -43,11 +43,11 @@ def in_batches(order: Any, size: int = BATCH) -> Iterator[Batch]:
     return (take(order[i : i + size]) for i in range(0, len(order), size))
 
 
-def faults(found: Audit) -> dict[str, int]:
+def faults(found: AuditReport) -> dict[str, int]:
     return {fault.kind: fault.count for fault in found.faults}
 
 
-def text(found: Audit, kind: str) -> str:
+def text(found: AuditReport, kind: str) -> str:
     return next(audit.text for audit in found.checks if audit.kind == kind)
 
 

@@ -12,10 +12,10 @@ from tests.auditing.samples import of
 from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.auditing import samples
-from stoker.auditing.check import Audit, audit
+from stoker.auditing.audit import AuditReport, audit
 
 
-def faults(report: Audit) -> list[str]:
+def faults(report: AuditReport) -> list[str]:
     return [found.kind for found in report.checks if found.severity == "fault"]
 
 
@@ -57,8 +57,8 @@ def test_each_sample_twice_in_the_data_is_no_repeat(limit: int) -> None:
 def test_negative_control_anchors_that_are_trusted_accuse_what_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = shuffled(ratings(1400, 700, 1000))
     assert faults(audit(loader, reference_limit=30)) == []
-    monkeypatch.setattr(samples.Known, "again_by_chance", lambda self, num_rows: 0.0)
-    monkeypatch.setattr(samples.Known, "mixed_by_chance", lambda self, strangers: 0.0)
+    monkeypatch.setattr(samples.ReferenceIndex, "again_by_chance", lambda self, num_rows: 0.0)
+    monkeypatch.setattr(samples.ReferenceIndex, "mixed_by_chance", lambda self, unmatched: 0.0)
     assert faults(audit(loader, reference_limit=30)) == ["seen twice", "mixed rows"]
 
 

@@ -1,0 +1,93 @@
+"""Batches that the trainer takes: named tuples, dataclasses and nested ones train like tuples, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from tests.train.training import network, pairs, same_weights, trainer_of
+from torch import nn
+
+from stoker._batch import tensors_of
+from stoker.errors import TrainError
+from stoker.train.loss import num_rows, supervised
+from stoker.train.stream import Stream
+
+
+class PairBatch(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+@dataclass
+class DataBatch:
+    x: torch.Tensor
+    y: torch.Tensor
+    name: str = "some rows"
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenBatch:
+    x: torch.Tensor
+    y: torch.Tensor
+    valid: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class NestedBatch:
+    inputs: dict[str, Any]
+    targets: tuple[PairBatch, None]
+
+
+def nested(x: torch.Tensor, y: torch.Tensor) -> NestedBatch:
+    return NestedBatch({"x": [x], "id": 3}, (PairBatch(x, y), None))
+
+
+def nested_loss(model: nn.Module, batch: NestedBatch) -> torch.Tensor:
+    return nn.functional.mse_loss(model(batch.inputs["x"][0]), batch.targets[0].y)
+
+
+@pytest.mark.parametrize(
+    ("make", "loss"),
+    [(PairBatch, None), (DataBatch, None), (FrozenBatch, None), (nested, nested_loss)],
+    ids=["NamedTuple", "dataclass", "frozen dataclass", "nested"],
+)
+def test_training_on_named_tuples_and_dataclasses_equals_tuples(make: Any, loss: Any) -> None:
+    batches = pairs()
+    expected, model = network(), network()
+    trainer_of(expected).fit(batches, valid=batches[:2], epochs=2)
+    trained = trainer_of(model, loss)
+    trained.fit([make(*pair) for pair in batches], valid=[make(*pair) for pair in batches[:2]], epochs=2)
+    assert same_weights(model, expected)
+    assert trained.evaluate([make(*pair) for pair in batches]) == trainer_of(expected).evaluate(batches)
+
+
+def test_rows_that_a_dataclass_marks_as_invalid_are_left_out() -> None:
+    valid = torch.tensor([True] * 12 + [False] * 4)
+    batches = pairs()
+    expected, model = network(), network()
+    trainer_of(expected).fit([{"x": x, "y": y, "valid": valid} for x, y in batches], epochs=1)
+    trainer_of(model).fit([FrozenBatch(x, y, valid) for x, y in batches], epochs=1)
+    assert same_weights(model, expected)
+
+
+def test_batches_read_ahead_for_measurements_are_copies_of_the_same_type() -> None:
+    batches = [nested(*pair) for pair in pairs(3)]
+    (first,) = Stream(batches, torch.device("cpu")).peek(1)
+    assert type(first) is NestedBatch
+    assert first.targets[1] is None
+    assert first.inputs["id"] == 3
+    for one, other in zip(tensors_of(first), tensors_of(batches[0]), strict=True):
+        assert torch.equal(one, other)
+        assert one.data_ptr() != other.data_ptr()
+
+
+def test_a_batch_without_tensors_or_names_is_refused() -> None:
+    with pytest.raises(
+        TrainError, match="a batch is a DataBatch without any tensor; expected a tensor, or a tuple, dict or dataclass"
+    ):
+        num_rows(DataBatch(None, None))  # type: ignore[arg-type]
+    with pytest.raises(TrainError, match=r"a batch has inputs, targets; expected 'x' and 'y'. Give a loss"):
+        supervised(nn.MSELoss())(network(), nested(*pairs(1)[0]))
