@@ -13,12 +13,12 @@ from tests.diagnose.measured import LOG, on_cpu, on_gpu
 
 from stoker.diagnose import attribution as module
 from stoker.diagnose import profilers as sampling
+from stoker.diagnose.api import measure_script
 from stoker.diagnose.attribution import HOLDS, PERIODS, Periods, slow_of, slow_of_windows
 from stoker.diagnose.hooks import Boundaries, Times
 from stoker.diagnose.measurements import Measurements, Place, Rare, Stretch
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Ledger
-from stoker.diagnose.scripts import measure_script
 from stoker.diagnose.steps import Turns
 from stoker.diagnose.verdict import LARGEST_TAIL, conclude, doubt, holding, verdict_of
 

@@ -11,13 +11,13 @@ from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
+from stoker.diagnose.api import measure_step
 from stoker.diagnose.child import Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
 from stoker.diagnose.loaders import Source, Watched
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.recorder import Ledger
-from stoker.diagnose.scripts import measure_step
 from stoker.diagnose.session import Session, _at_best, fix_inside, fixes_wanted
 from stoker.diagnose.verdict import conclude
 

@@ -181,7 +181,7 @@ class Sampler:
     def of_phase(self, number: int = 0) -> list[Blame]:
         """Shares of one phase by line."""
         spent = {place: time for (phase, place), time in self._spent.items() if phase == number}
-        total = sum(spent.values())
+        total = sum(spent.values()) or 1
         ordered = sorted(spent.items(), key=lambda one: -one[1])
         return [Blame(place=place, share=time / total) for place, time in ordered if place is not None][:MAX_PLACES]
 

@@ -19,12 +19,12 @@ import msgspec
 import torch
 
 from stoker._clock import now_ns
+from stoker.diagnose.api import scratch_for, start_child
 from stoker.diagnose.child import Child, Request, one_line
 from stoker.diagnose.fixes import Fix, fix_named, set_seeds
 from stoker.diagnose.hooks import Times
 from stoker.diagnose.loaders import Watched
 from stoker.diagnose.measurements import Stretch
-from stoker.diagnose.scripts import scratch_for, start_child
 from stoker.diagnose.session import Session
 from stoker.diagnose.steps import CACHED, TRUE, Mode, Plan
 from stoker.diagnose.stretches import phases, warm_up

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import stoker.diagnose
-from stoker.diagnose import watch as stopwatch
-from stoker.diagnose.watch import Watch, watch
+from stoker.diagnose import stopwatch
+from stoker.diagnose.stopwatch import Watch, watch
 
 MS = 1_000_000
 

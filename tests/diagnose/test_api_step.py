@@ -10,7 +10,7 @@ import torch
 from tests.diagnose.clock import Clock, install_clock
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.diagnose.scripts import measure_step, step
+from stoker.diagnose.api import diagnose_step, measure_step
 from stoker.diagnose.stretches import CLEAN_STEPS
 from stoker.errors import BatchError, OptionError
 
@@ -127,14 +127,14 @@ def test_what_is_wrong_is_told_beside_speed(clock: Clock, first: int, wrong: lis
     _, train_step = training(clock)
     x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
     batches, valid = DataLoader(x[:60], batch_size=5, shuffle=True), DataLoader(x[first:], batch_size=5)  # type: ignore[arg-type]
-    finding = step(train_step, batches, valid_batches=valid)
+    finding = diagnose_step(train_step, batches, valid_batches=valid)
     assert [one.split(":")[0] for one in finding.correctness] == wrong
 
 
 def test_losses_that_are_no_numbers_are_told(clock: Clock) -> None:
     net, train_step = training(clock)
     torch.nn.init.constant_(net.weight, float("nan"))
-    [found] = step(train_step, [torch.ones(5, 4)] * 4).correctness
+    [found] = diagnose_step(train_step, [torch.ones(5, 4)] * 4).correctness
     assert found.startswith("losses that are not finite: ")
 
 

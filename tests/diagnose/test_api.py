@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.diagnose import programs
 
+from stoker.diagnose.api import measure_script
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.scripts import measure_script
 from stoker.errors import OptionError, TrainError
 
 pytestmark = pytest.mark.slow  # a process for each

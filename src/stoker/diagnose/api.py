@@ -30,7 +30,7 @@ CHECK_SECONDS = 3.0
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
 
 
-def script(
+def diagnose_script(
     program: str | Path,
     arguments: Sequence[str] = (),
     *,
@@ -121,7 +121,9 @@ def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> 
 # A training step as a function, in a notebook or a test: the same stretches as for a script, on a loop of our own.
 
 
-def step(train_step: Callable[[Any], object], batches: Iterable[Any], *, valid_batches: Iterable[Any] | None = None) -> Finding:
+def diagnose_step(
+    train_step: Callable[[Any], object], batches: Iterable[Any], *, valid_batches: Iterable[Any] | None = None
+) -> Finding:
     """Call `train_step(batch)` until it is known what holds it back; `batches` are gone through as often as needed.
 
     The model is trained meanwhile: pass a step that works on a copy where that matters. `valid_batches` are looked at only for
