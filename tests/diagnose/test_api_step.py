@@ -11,7 +11,7 @@ from tests.diagnose.clock import Clock, install_clock
 from torch.utils.data import DataLoader, Dataset
 
 from stoker.diagnose.api import diagnose_step, measure_step
-from stoker.diagnose.stretches import CLEAN_STEPS
+from stoker.diagnose.windows import BASELINE_STEPS
 from stoker.errors import BatchError, OptionError
 
 pytestmark = pytest.mark.slow  # a whole diagnosis for each
@@ -62,7 +62,7 @@ def test_each_number_comes_from_a_stretch_of_its_own(clock: Clock) -> None:
     assert measured.phases.prepare == 0.003
     assert measured.phases.forward == 0.020
     assert measured.phases.rest == 0.007
-    assert len(measured.loop.seconds) >= CLEAN_STEPS
+    assert len(measured.loop.seconds) >= BASELINE_STEPS
     assert measured.loader.kind == "DataLoader"
     assert measured.loader.dataset == "Rows"
     assert measured.loader.batch_size == 5

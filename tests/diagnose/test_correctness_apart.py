@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, T
 
 from stoker.diagnose import correctness
 from stoker.diagnose.correctness import in_process, loaders_apart, wrong_in
-from stoker.diagnose.hooks import Boundaries
+from stoker.diagnose.hooks import StepHooks
 from stoker.diagnose.loaders import Sources
 from stoker.diagnose.measurements import Place
 
@@ -29,7 +29,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def sources() -> Iterator[Sources]:
-    sources = Sources(Boundaries())
+    sources = Sources(StepHooks())
     sources.watch_loaders()
     yield sources
     sources.remove()
@@ -41,9 +41,9 @@ def loader(data: Dataset[Any], **options: Any) -> DataLoader[Any]:
 
 def train(sources: Sources, batches: Any, *, line: int = 1) -> None:
     for _ in sources.watched(batches, Place(file="train.py", line=line, function="main")):
-        sources.boundaries.steps += 1
+        sources.hooks.steps += 1
         if not sources.settled:
-            sources.choose()
+            sources.find_training_loop()
 
 
 def wrong(sources: Sources) -> list[str]:
@@ -123,9 +123,9 @@ def test_a_loader_that_is_trained_on_too_is_not_validation_data(sources: Sources
     """As the discriminator's and the generator's of a GAN."""
     one, other = loader(TRAIN), loader(Subset(DATA, range(200)))
     for _ in zip(one, other, strict=True):
-        sources.boundaries.steps += 1
+        sources.hooks.steps += 1
         if not sources.settled:
-            sources.choose()
+            sources.find_training_loop()
     alive += [one, other]
     assert sources.found is not None
     assert loaders_apart(sources.found.loader, sources) == []
@@ -174,4 +174,4 @@ def test_a_loader_whose_workers_start_slowly_is_read_without_them() -> None:
 def test_loops_without_batches_are_left_alone(sources: Sources) -> None:
     train(sources, range(9))
     assert wrong_in(sources, [1.0, float("nan"), 2.0], seconds=1) == ["losses that are not finite: 1 of the first 3."]
-    assert wrong_in(Sources(Boundaries()), [1.0], seconds=1) == []
+    assert wrong_in(Sources(StepHooks()), [1.0], seconds=1) == []

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from stoker.diagnose.cuda import CALIBRATION_CYCLES, Asleep, Marks, Waits, cycles_a_second
-from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, Boundaries
+from stoker.diagnose.cuda import CALIBRATION_CYCLES, DeviceOnlyStep, StepMarks, SyncFinder, cycles_per_second
+from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, StepHooks
 
 
 class Device:
-    """A queue: the host runs ahead of it, unless it waits. Times in milliseconds; one cycle is a microsecond."""
+    """A queue: the host runs ahead of it, unless it waits. StepTimes in milliseconds; one cycle is a microsecond."""
 
     def __init__(self) -> None:
         self.host = 0.0
@@ -53,23 +53,23 @@ class Device:
         self.mode = mode
 
 
-def one_step(device: Device, boundaries: Boundaries, *, reads_loss: bool = False) -> None:
+def one_step(device: Device, hooks: StepHooks, *, reads_loss: bool = False) -> None:
     for phase, host, busy in ((FORWARD, 4.0, 1.0), (BACKWARD, 4.0, 2.0), (OPTIMIZER, 2.0, 0.5)):
-        boundaries.switch(phase)
+        hooks.enter(phase)
         device.issue(host=host, device=busy)
-    boundaries.switch(REST)
+    hooks.enter(REST)
     if reads_loss:
         device.synchronize()
 
 
-def asleep_step(*, seconds: float, reads_loss: bool = False) -> Asleep:
-    device, boundaries = Device(), Boundaries()
-    boundaries.phase = PREPARE
-    asleep = Asleep(boundaries, seconds, 1e6, cuda=device)
+def asleep_step(*, seconds: float, reads_loss: bool = False) -> DeviceOnlyStep:
+    device, hooks = Device(), StepHooks()
+    hooks.phase = PREPARE
+    asleep = DeviceOnlyStep(hooks, seconds, 1e6, cuda=device)
     asleep.begin()
-    one_step(device, boundaries, reads_loss=reads_loss)
+    one_step(device, hooks, reads_loss=reads_loss)
     asleep.end()
-    assert boundaries.on_edge is None
+    assert hooks.on_phase is None
     return asleep
 
 
@@ -92,21 +92,21 @@ def test_a_step_that_waits_for_the_device_is_seen() -> None:
 
 def test_marks_tell_whole_steps_only() -> None:
     device = Device()
-    marks = Marks(cuda=device)
+    marks = StepMarks(cuda=device)
     for whole in (True, True, False, True):
         device.issue(host=1.0, device=5.0 if whole else 500.0)
-        marks.add(whole=whole)
+        marks.add(counted=whole)
     assert marks.seconds() == pytest.approx([0.006, 0.005, 0.005])
 
 
 def test_the_clock_of_sleep_is_calibrated() -> None:
-    assert cycles_a_second(Device()) == pytest.approx(1e6)
+    assert cycles_per_second(Device()) == pytest.approx(1e6)
     assert CALIBRATION_CYCLES / 1e6 == 20.0
 
 
 def test_a_wait_is_blamed_on_the_users_line() -> None:
     device = Device()
-    waits = Waits(cuda=device)
+    waits = SyncFinder(cuda=device)
     with warnings.catch_warnings(record=True) as others:
         for _ in range(2):
             waits.begin()
@@ -125,10 +125,10 @@ def test_a_wait_is_blamed_on_the_users_line() -> None:
 
 @pytest.mark.gpu
 def test_sleep_ahead_on_a_real_device() -> None:
-    boundaries = Boundaries()
+    hooks = StepHooks()
     value = torch.ones(256, 256, device="cuda")
     value = value @ value / 256  # the first matmul of a process loads a library, longer than the device sleeps here
-    asleep = Asleep(boundaries, 0.05, cycles_a_second())
+    asleep = DeviceOnlyStep(hooks, 0.05, cycles_per_second())
     asleep.begin()
     for _ in range(10):
         value = value @ value / 256

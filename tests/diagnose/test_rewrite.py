@@ -24,7 +24,7 @@ class Recorder:
             self.seen.append((place.line, one))
             yield one
 
-    def turn(self, place: Place) -> None:
+    def iteration(self, place: Place) -> None:
         self.turns.append(place.line)
 
 

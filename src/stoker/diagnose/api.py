@@ -141,28 +141,27 @@ def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *,
     """What a verdict is made of; `pace` as for scripts."""
     import sys
 
-    from stoker.diagnose.loaders import Source, Watched
+    from stoker.diagnose.loaders import Source, WatchedIterator
     from stoker.diagnose.session import Session
 
     if not callable(train_step):
         raise OptionError(f"train_step is {train_step!r}; expected a function that is given a batch and makes one step.")
     if not hasattr(batches, "__iter__"):
         raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
-    session = Session(on_done=lambda: None, every_turn=True, pace=pace)
-    training = session.training
+    session = Session(on_done=lambda: None, step_per_batch=True, pace=pace)
     frame = own_frame(sys._getframe(1))
     source = Source(batches, place_of(frame) if frame is not None else None)
-    training.boundaries.install()
-    training.boundaries.find_roots()
+    session.hooks.install()
+    session.hooks.find_roots()
     try:
-        watched = Watched(training.sources, source, source.fresh(), now_ns())
+        watched = WatchedIterator(session.sources, source, source.new_pass(), now_ns())
         for number, batch in enumerate(watched):
             train_step(batch)
             if number == 1:
                 source.gives_batches = next(leaves(batch), None) is not None
-                training.sources.take(source)
+                session.sources.select(source)
                 session.take_control()
-        while not session.done and source.can_repeat and source.nexts + training.boundaries.steps:
+        while not session.done and source.can_repeat and source.nexts + session.hooks.steps:
             watched.restart()
             for batch in watched:
                 train_step(batch)
@@ -170,6 +169,6 @@ def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *,
             raise session.failure
         if not source.nexts:
             raise BatchError("batches has none; expected an iterable that gives at least one.")
-        return training.measurements()
+        return session.measurements()
     finally:
         session.remove()

@@ -69,7 +69,7 @@ class Child:
     def run(self) -> NoReturn:
         """Run the program to its end, or until enough is known."""
         self.session.install()
-        rewrite_imports(self.session.training.sources)
+        rewrite_imports(self.session.sources)
         self._scratch.install()
         failure: str | None = None
         try:
@@ -81,9 +81,9 @@ class Child:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
             failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {one_line(error)}"
-            training = self.session.training
-            if training.what_if is not None:  # a fix that was switched on; all that the verdict is made of is there
-                training.ledger.notes.append(f"what {training.what_if} would give could not be measured: {failure}.")
+            session = self.session
+            if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
+                session.recorder.notes.append(f"what {session.fix_on} would give could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
                 traceback.print_exception(error)
@@ -92,7 +92,7 @@ class Child:
         self._end(failure)
 
     def _run_program(self) -> None:
-        request, watch = self._request, self.session.training.sources
+        request, watch = self._request, self.session.sources
         if request.module:
             spec = _find(request.program)
             sys.path[0] = str(Path.cwd())
@@ -149,13 +149,12 @@ class Child:
         os._exit(0)
 
     def _measured(self) -> Measurements:
-        training = self.session.training
-        ranks = training.ranks
-        found = training.ledger.of_rank(ranks.rank) if ranks is not None else None
+        ranks = self.session.ranks
+        found = self.session.recorder.of_rank(ranks.rank) if ranks is not None else None
         if ranks is None or found is None:
-            return training.measurements()
-        ranks.tell(found)
-        measured: Measurements = ranks.take_turns(training.measurements)
+            return self.session.measurements()
+        ranks.publish(found)
+        measured: Measurements = ranks.take_turns(self.session.measurements)
         return msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
 
     def _look_for_faults(self, measured: Measurements) -> list[str]:
@@ -163,7 +162,7 @@ class Child:
             return []
         from stoker.diagnose.correctness import wrong_in
 
-        return wrong_in(self.session.training.sources, measured.losses, seconds=self._request.check_seconds)
+        return wrong_in(self.session.sources, measured.losses, seconds=self._request.check_seconds)
 
 
 def _find(name: str) -> ModuleSpec:

@@ -27,7 +27,7 @@ import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
-from stoker.diagnose.hooks import INSTALLED, NAMES, Boundaries, Times, is_own, own_frame, place_of, shown
+from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, own_frame, place_of, shown
 from stoker.diagnose.measurements import Blame, Place, Reads
 
 INTERVAL_SECONDS = 0.001
@@ -63,9 +63,9 @@ class Line:
 class Sampler:
     """The time that a thread was seen at each line, by phase; and where steps of at least `slow_from` seconds spend theirs."""
 
-    def __init__(self, boundaries: Boundaries | None = None, *, slow_from: float = math.inf) -> None:
+    def __init__(self, hooks: StepHooks | None = None, *, slow_from: float = math.inf) -> None:
         self.runs = False
-        self._boundaries = boundaries
+        self._hooks = hooks
         self._slow_from = slow_from
         self._step: list[tuple[Stack, int]] = []
         """What was seen of the step that runs."""
@@ -123,7 +123,7 @@ class Sampler:
         """Give the time since the last look to the line that runs now: a long call into C is seen once, at its end."""
         now = now_ns()
         own = own_frame(frame)
-        phase = self._boundaries.phase if self._boundaries is not None else 0
+        phase = self._hooks.phase if self._hooks is not None else 0
         self._spent[phase, place_of(own) if own is not None else None] += now - self._last_ns
         if self._slow_from < math.inf:
             self._step.append((_stack(frame), now - self._last_ns))
@@ -136,7 +136,7 @@ class Sampler:
         """Slow steps so far."""
         return self._steps[1]
 
-    def end_step(self, times: Times) -> None:
+    def end_step(self, times: StepTimes) -> None:
         """A step has ended, and took so long."""
         slow = int(times.seconds >= self._slow_from)
         self._steps[slow] += 1

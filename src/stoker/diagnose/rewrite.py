@@ -33,8 +33,8 @@ class Watch(Protocol):
     def watched(self, iterable: Iterable[Any], place: Place) -> Iterable[Any]:
         """What a `for` statement goes through instead."""
 
-    def turn(self, place: Place) -> None:
-        """A `while` statement begins anew."""
+    def iteration(self, place: Place) -> None:
+        """An iteration of a `while` statement begins."""
 
 
 class Rewriter(ast.NodeTransformer):
@@ -141,7 +141,7 @@ class OwnLoader(SourceFileLoader):
             return watch.watched(iterable, self._places[number])
 
         def turn(number: int) -> None:
-            watch.turn(self._places[number])
+            watch.iteration(self._places[number])
 
         module.__dict__[WATCHED], module.__dict__[TURN] = watched, turn
         super().exec_module(module)
