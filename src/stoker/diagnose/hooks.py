@@ -401,7 +401,7 @@ def copied(value: Any, depth: int = 0, *, tensors: bool = True) -> Any:
             same[key] = copied(one, depth + 1, tensors=tensors)
         return same
     if (dataclasses.is_dataclass(value) or isinstance(value, Mapping)) and hasattr(value, "__dict__"):
-        same = copy.copy(value)
-        same.__dict__.update({key: copied(one, depth + 1, tensors=tensors) for key, one in vars(value).items()})
-        return same
+        holder: Any = copy.copy(value)
+        holder.__dict__.update({key: copied(one, depth + 1, tensors=tensors) for key, one in vars(value).items()})
+        return holder
     return value
