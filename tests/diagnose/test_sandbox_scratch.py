@@ -316,7 +316,7 @@ def test_what_others_write_is_told_beside(scratch: Scratch, home: Path) -> None:
     assert "model.pt" in written
     assert "log.txt" not in written
     assert "files of yours may be changed: `echo changed > log.txt` (" in others
-    assert "test_scratch.py:" in others
+    assert "test_sandbox_scratch.py:" in others
     assert state(home)["log.txt"] == b"changed\n"
 
 

@@ -165,7 +165,7 @@ class Scratch:
         self._view = Overlay(folder)
         self._view.on_write = self._lead_readers
         self._outside = Outside(self._view.protects)
-        self._outside.on_variable = lambda: setattr(self._view, "renamed_caches", True)
+        self._outside.on_variable = lambda: setattr(self._view.pass_through, "variables_changed", True)
         self._undo: list[Callable[[], Any]] = []
 
     def install(self) -> None:
