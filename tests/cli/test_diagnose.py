@@ -136,7 +136,7 @@ def test_a_wrong_call_is_refused_before_anything_runs(
 
 def test_an_error_is_a_line_and_code_2(stoker: Stoker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = stoker("diagnose", tmp_path / "gone.py")
-    assert done == Done(2, "", f"stoker: {tmp_path / 'gone.py'} is not there; expected a Python script.\n")
+    assert done == Done(2, "", f"stoker: {tmp_path / 'gone.py'} does not exist; expected a Python script.\n")
 
     def fail(*arguments: Any, **options: Any) -> Finding:
         raise TrainError("train.py (train.py:3) raised ValueError: \x1b[31mno")

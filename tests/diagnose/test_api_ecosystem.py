@@ -169,7 +169,7 @@ def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
 
 def test_arguments_are_those_of_the_script(run: Run) -> None:
     assert measured_of(run(ecosystem.ARGUMENTS, "--epochs", "100000")).loader.batch_size == 8
-    with pytest.raises(TrainError, match="ended itself with code 2"):
+    with pytest.raises(TrainError, match="exited with code 2"):
         run(ecosystem.ARGUMENTS)
 
 

@@ -1,4 +1,8 @@
-"""A program of the user's, unchanged, in one child process: what it is -> what was measured of it -> what was found."""
+"""Diagnose a script in a child process, or a training step as a function.
+
+`diagnose_script` and `diagnose_step` return a `Finding`; `measure_script` and `measure_step` return the `Measurements` it is made of.
+`scratch_for`, `start_child` and `ask` start child processes for other commands, too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -25,9 +29,13 @@ if TYPE_CHECKING:
     from stoker.diagnose.measurements import Finding
 
 T = TypeVar("T", bound=msgspec.Struct)
+Batch = TypeVar("Batch")
 CHECK_SECONDS = 3.0
-"""How long is looked for what is wrong with the batches, beside speed."""
+"""Time to look for faults in the batches."""
 START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
+
+
+# ---- a script ----
 
 
 def diagnose_script(
@@ -38,7 +46,30 @@ def diagnose_script(
     quiet: bool = False,
     seconds: float | None = None,
 ) -> Finding:
-    """Run a script (or, with `module`, a module by its name) until it is known what holds its training back."""
+    """Run a training script until its bottleneck is known.
+
+    The script runs unchanged in a child process, which ends as soon as enough is measured. Files that it writes go to a scratch folder.
+
+    Args:
+        program: Path of the script, or the name of a module with `module=True`.
+        arguments: Command line arguments of the script.
+        module: Run a module, as `python -m` does.
+        quiet: Discard what the script prints; otherwise it goes to stderr.
+        seconds: Time limit of measuring. Windows that have not begun by then are left out.
+
+    Returns:
+        The verdict with its reason, and what to do next.
+
+    Raises:
+        OptionError: There is no such script.
+        TrainError: The script failed or ended before anything could be measured.
+
+    Example:
+        >>> import stoker
+        >>> finding = stoker.diagnose.diagnose_script("train.py", ["--epochs", "1"])  # doctest: +SKIP
+        >>> finding.verdict  # doctest: +SKIP
+        'data'
+    """
     from stoker.diagnose.verdict import conclude
 
     check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
@@ -55,10 +86,28 @@ def measure_script(
     pace: float = 1.0,
     seconds: float | None = None,
 ) -> Measurements:
-    """What a verdict is made of. All that the program prints goes to stderr, or nowhere when `quiet`.
+    """Run a training script until everything is measured that a verdict needs.
 
-    `pace` is the length of stretches as a share of what they usually are: less is sooner, and less sure.
-    After `seconds` of measuring, stretches that have not begun are left out.
+    Args:
+        program: Path of the script, or the name of a module with `module=True`.
+        arguments: Command line arguments of the script.
+        module: Run a module, as `python -m` does.
+        quiet: Discard what the script prints; otherwise it goes to stderr.
+        pace: Scales the length of all measurement windows. Less is faster and less certain.
+        seconds: Time limit of measuring. Windows that have not begun by then are left out.
+
+    Returns:
+        The measurements, without a verdict.
+
+    Raises:
+        OptionError: There is no such script.
+        TrainError: The script failed or ended before anything could be measured.
+
+    Example:
+        >>> import stoker
+        >>> measured = stoker.diagnose.measure_script("train.py", pace=0.2)  # doctest: +SKIP
+        >>> measured.loop.median  # doctest: +SKIP
+        0.0124
     """
     return _known(_measure(program, arguments, module=module, quiet=quiet, pace=pace, seconds=seconds), program)
 
@@ -80,9 +129,9 @@ def _known(answer: Answer, program: str | Path) -> Measurements:
 
 @contextlib.contextmanager
 def scratch_for(program: str | Path, *, module: bool) -> Iterator[Path]:
-    """The name of a folder for what a program writes, which is removed in the end. Raises where there is no such program."""
+    """The path of a scratch folder for a program, removed at the end. Raises `OptionError` if there is no such program."""
     if not module and not Path(program).is_file():
-        raise OptionError(f"{program} is {'a folder' if Path(program).is_dir() else 'not there'}; expected a Python script.")
+        raise OptionError(f"{program} {'is a folder' if Path(program).is_dir() else 'does not exist'}; expected a Python script.")
     folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
     try:
         yield folder
@@ -91,16 +140,16 @@ def scratch_for(program: str | Path, *, module: bool) -> Iterator[Path]:
 
 
 def start_child(request: Request, start: str, end: int, *, quiet: bool) -> subprocess.Popen[bytes]:
-    """A process that runs `start` with a file descriptor and a request."""
+    """Start a process that runs the code `start` with a file descriptor and a request as arguments."""
     command = [sys.executable, "-c", start, str(end), msgspec.json.encode(request).decode()]
-    # torch's profiler would write of itself; and sets go through their strings in the same order each time
+    # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
     variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
     target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
     return subprocess.Popen(command, pass_fds=[end], stdout=target, stderr=target, env=variables)
 
 
 def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
-    """Start a child, and wait for its answer; raises where none comes."""
+    """Start a child and wait for its answer. Raises `TrainError` if it ends without one."""
     reading, writing = Pipe(duplex=False)
     with reading:
         with writing:
@@ -118,16 +167,32 @@ def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> 
     return msgspec.msgpack.decode(data, type=kind)
 
 
-# A training step as a function, in a notebook or a test: the same stretches as for a script, on a loop of our own.
+# ---- a training step as a function ----
 
 
 def diagnose_step(
-    train_step: Callable[[Any], object], batches: Iterable[Any], *, valid_batches: Iterable[Any] | None = None
+    train_step: Callable[[Batch], object], batches: Iterable[Batch], *, valid_batches: Iterable[Batch] | None = None
 ) -> Finding:
-    """Call `train_step(batch)` until it is known what holds it back; `batches` are gone through as often as needed.
+    """Call a training step until its bottleneck is known, for example in a notebook or a test.
 
-    The model is trained meanwhile: pass a step that works on a copy where that matters. `valid_batches` are looked at only for
-    samples that are trained on, too.
+    The model is trained meanwhile: pass a step on a copy of the model if that matters.
+
+    Args:
+        train_step: Makes one step of a batch.
+        batches: A loader or another iterable of batches, iterated as often as needed.
+        valid_batches: Validation data, checked for samples that are also trained on.
+
+    Returns:
+        The verdict with its reason, and what to do next.
+
+    Raises:
+        OptionError: `train_step` is not callable, or `batches` is not iterable.
+        BatchError: `batches` is empty.
+
+    Example:
+        >>> import stoker
+        >>> finding = stoker.diagnose.diagnose_step(train_step, loader)  # doctest: +SKIP
+        >>> print(finding)  # doctest: +SKIP
     """
     from stoker.diagnose.correctness import audit_loaders, wrong_losses
     from stoker.diagnose.verdict import conclude
@@ -137,15 +202,32 @@ def diagnose_step(
     return conclude(measured, correctness=wrong)
 
 
-def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *, pace: float = 1.0) -> Measurements:
-    """What a verdict is made of; `pace` as for scripts."""
-    import sys
+def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch], *, pace: float = 1.0) -> Measurements:
+    """Call a training step until everything is measured that a verdict needs.
 
+    Args:
+        train_step: Makes one step of a batch.
+        batches: A loader or another iterable of batches, iterated as often as needed.
+        pace: Scales the length of all measurement windows. Less is faster and less certain.
+
+    Returns:
+        The measurements, without a verdict.
+
+    Raises:
+        OptionError: `train_step` is not callable, or `batches` is not iterable.
+        BatchError: `batches` is empty.
+
+    Example:
+        >>> import stoker
+        >>> measured = stoker.diagnose.measure_step(train_step, loader, pace=0.2)  # doctest: +SKIP
+        >>> measured.steps_seen  # doctest: +SKIP
+        431
+    """
     from stoker.diagnose.loaders import Source, WatchedIterator
     from stoker.diagnose.session import Session
 
     if not callable(train_step):
-        raise OptionError(f"train_step is {train_step!r}; expected a function that is given a batch and makes one step.")
+        raise OptionError(f"train_step is {train_step!r}; expected a function of a batch that makes one step.")
     if not hasattr(batches, "__iter__"):
         raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
     session = Session(on_done=lambda: None, step_per_batch=True, pace=pace)
@@ -168,7 +250,7 @@ def measure_step(train_step: Callable[[Any], object], batches: Iterable[Any], *,
         if session.failure is not None:
             raise session.failure
         if not source.nexts:
-            raise BatchError("batches has none; expected an iterable that gives at least one.")
+            raise BatchError("batches is empty; expected an iterable that gives at least one batch.")
         return session.measurements()
     finally:
         session.remove()
