@@ -1,59 +1,18 @@
-"""Stretches on a device, by a device that is none: it keeps the time at which it would have done what it was asked for."""
+"""Measurements on a device, with a fake one."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
+from tests.diagnose.fake_cuda import FakeCuda
 
 from stoker.diagnose.cuda import CALIBRATION_CYCLES, DeviceOnlyStep, StepMarks, SyncFinder, cycles_per_second
 from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, StepHooks
 
 
-class Device:
-    """A queue: the host runs ahead of it, unless it waits. StepTimes in milliseconds; one cycle is a microsecond."""
-
-    def __init__(self) -> None:
-        self.host = 0.0
-        self.queue = 0.0
-        self.mode = 0
-        device = self
-
-        class Event:
-            def __init__(self, *, enable_timing: bool) -> None:
-                self.at = 0.0
-
-            def record(self) -> None:
-                self.at = max(device.queue, device.host)
-
-            def query(self) -> bool:
-                return self.at <= device.host
-
-            def elapsed_time(self, later: Event) -> float:
-                return later.at - self.at
-
-        self.Event = Event
-
-    def issue(self, *, host: float, device: float) -> None:
-        self.host += host
-        self.queue = max(self.queue, self.host) + device
-
-    def _sleep(self, cycles: int) -> None:
-        self.queue = max(self.queue, self.host) + cycles / 1000
-
-    def synchronize(self) -> None:
-        self.host = max(self.host, self.queue)
-
-    def get_sync_debug_mode(self) -> int:
-        return self.mode
-
-    def set_sync_debug_mode(self, mode: Any) -> None:
-        self.mode = mode
-
-
-def one_step(device: Device, hooks: StepHooks, *, reads_loss: bool = False) -> None:
+def one_step(device: FakeCuda, hooks: StepHooks, *, reads_loss: bool = False) -> None:
     for phase, host, busy in ((FORWARD, 4.0, 1.0), (BACKWARD, 4.0, 2.0), (OPTIMIZER, 2.0, 0.5)):
         hooks.enter(phase)
         device.issue(host=host, device=busy)
@@ -63,7 +22,7 @@ def one_step(device: Device, hooks: StepHooks, *, reads_loss: bool = False) -> N
 
 
 def asleep_step(*, seconds: float, reads_loss: bool = False) -> DeviceOnlyStep:
-    device, hooks = Device(), StepHooks()
+    device, hooks = FakeCuda(), StepHooks()
     hooks.phase = PREPARE
     asleep = DeviceOnlyStep(hooks, seconds, 1e6, cuda=device)
     asleep.begin()
@@ -91,7 +50,7 @@ def test_a_step_that_waits_for_the_device_is_seen() -> None:
 
 
 def test_marks_tell_whole_steps_only() -> None:
-    device = Device()
+    device = FakeCuda()
     marks = StepMarks(cuda=device)
     for whole in (True, True, False, True):
         device.issue(host=1.0, device=5.0 if whole else 500.0)
@@ -100,12 +59,12 @@ def test_marks_tell_whole_steps_only() -> None:
 
 
 def test_the_clock_of_sleep_is_calibrated() -> None:
-    assert cycles_per_second(Device()) == pytest.approx(1e6)
+    assert cycles_per_second(FakeCuda()) == pytest.approx(1e6)
     assert CALIBRATION_CYCLES / 1e6 == 20.0
 
 
 def test_a_wait_is_blamed_on_the_users_line() -> None:
-    device = Device()
+    device = FakeCuda()
     waits = SyncFinder(cuda=device)
     with warnings.catch_warnings(record=True) as others:
         for _ in range(2):

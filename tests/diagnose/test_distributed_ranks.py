@@ -199,7 +199,7 @@ def test_a_slow_first_process_is_told_why_it_is_slow() -> None:
 
 @pytest.mark.parametrize(("step", "apart"), [(7.0, (0.7, 3.7)), (7.0, (3.7, 0.7)), (10.0, (0.7, 4.5, 0.8))])
 def test_who_is_slow_is_slow_though_an_exchange_takes_longer_for_it(step: float, apart: tuple[float, ...]) -> None:
-    """StepTimes of programs on two cores: the others sleep until the slow one comes, and are woken up late."""
+    """Times of programs on two cores: the others sleep until the slow one comes, and are woken up late."""
     finding = conclude(of_ranks(step, *apart, exchange=1.0))
     assert finding.verdict == "straggler"
     assert finding.causes[0].share > 0.6
