@@ -156,7 +156,7 @@ def test_turns_ask_when_they_have_lasted_their_time() -> None:
         return len(asked) < 3
 
     series = Series()
-    timer = LoopTimer(series, seconds=0.0, least=2, most=100, cached=False, extend=go_on)
+    timer = LoopTimer(series=series, seconds=0.0, least=2, most=100, cached=False, extend=go_on)
     for now in range(0, 100, 10):
         if timer.is_over(now * 10**6):
             timer.end(now * 10**6)

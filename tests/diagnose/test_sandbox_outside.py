@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnose import sandbox as listening
+from stoker.diagnose import hooks as listening
 from stoker.diagnose.sandbox import MAX_LENGTH, OutsideWrites
 
 PROGRAM = """

@@ -1,7 +1,8 @@
 """Hooks in torch that time the phases of a training step, and helpers for the user's code and batches.
 
 `StepHooks` times the phases (next, prepare, forward, backward, optimizer, rest) of the step that runs. `own_frame` and `place_of`
-find the line of the user's code that is responsible. `leaves` and `copied` walk and copy batches of any structure.
+find the line of the user's code that is responsible. `listen` hears audit events of Python. `leaves` and `copied` walk and copy
+batches of any structure.
 """
 
 from __future__ import annotations
@@ -63,6 +64,32 @@ def shown(file: str) -> str:
     """A path relative to the current folder if the file is below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
+# ---- audit events of Python ----
+
+AuditListener = Callable[[str, tuple[Any, ...]], None]
+_listeners: list[AuditListener] = []
+_is_hooked = False
+
+
+def listen(listener: AuditListener) -> None:
+    """Add a listener. An audit hook cannot be removed, so there is one for all: a hook each would slow the process down."""
+    global _is_hooked
+    _listeners.append(listener)
+    if not _is_hooked:
+        _is_hooked = True
+        sys.addaudithook(_heard)
+
+
+def unlisten(listener: AuditListener) -> None:
+    """Remove a listener."""
+    _listeners.remove(listener)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    for listener in _listeners:
+        listener(event, arguments)
 
 
 # ---- phases of a step ----

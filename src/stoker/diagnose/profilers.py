@@ -26,7 +26,7 @@ import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
-from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, own_frame, place_of, shown
+from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, listen, own_frame, place_of, shown, unlisten
 from stoker.diagnose.measurements import Blame, Place, Reads
 
 INTERVAL_SECONDS = 0.001
@@ -413,21 +413,18 @@ class Reading:
         """Bytes read to get the counts."""
 
     def __enter__(self) -> Self:
-        global _listening
         try:
             self._counts = os.open(COUNTS, os.O_RDONLY)
         except OSError:  # not on this system: calls are counted nevertheless
             self._counts = None
         self._bytes = self._counted()
-        _listen()
-        _listening = self
+        listen(self._hear)
         sys.setprofile(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _listening
         sys.setprofile(None)
-        _listening = None
+        unlisten(self._hear)
         self._count_files()
         self._bytes = self._counted().since(self._bytes)
         if self._counts is not None:
@@ -484,6 +481,13 @@ class Reading:
         self._own += len(text)  # part of the next count
         return count
 
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note the files that Python opens for reading."""
+        if event == "open":
+            path, mode, flags = arguments
+            if flags & (os.O_WRONLY | os.O_RDWR) == 0 and not set(mode or "") & set("wax+"):
+                self.opened(path)
+
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event not in ("call", "c_call") or stage_of(frame, event, argument) != "read":
             return
@@ -500,26 +504,6 @@ def _arguments(frame: FrameType) -> Iterator[object]:
             yield from value[:MOST_FILES]
         else:
             yield value
-
-
-_listening: Reading | None = None
-_is_listening_set_up = False
-
-
-def _listen() -> None:
-    """Install the audit hook once: it cannot be removed."""
-    global _is_listening_set_up
-    if not _is_listening_set_up:
-        _is_listening_set_up = True
-        sys.addaudithook(_heard)
-
-
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or _listening is None:
-        return
-    path, mode, flags = arguments
-    if flags & (os.O_WRONLY | os.O_RDWR) == 0 and not set(mode or "") & set("wax+"):
-        _listening.opened(path)
 
 
 # ---- the profile of a loader ----

@@ -22,7 +22,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from stoker import _disk
-from stoker.diagnose.hooks import is_own, place_of
+from stoker.diagnose.hooks import is_own, listen, place_of, unlisten
 from stoker.diagnose.overlay import FINDING, MARKING, UNNAMED, WRITING, Overlay
 
 WRITERS = (("torch", "save"), ("torch.jit", "save"), ("safetensors.torch", "save_file"), ("safetensors.numpy", "save_file"))
@@ -179,23 +179,6 @@ class Scratch:
 
 # ---- what no scratch folder can catch ----
 
-_listeners: list[Callable[[str, tuple[Any, ...]], None]] = []
-_is_hooked = False
-
-
-def _listen(hear: Callable[[str, tuple[Any, ...]], None]) -> None:
-    """Add a listener. An audit hook cannot be removed, so there is one for all: a hook each would slow the process down."""
-    global _is_hooked
-    _listeners.append(hear)
-    if not _is_hooked:
-        _is_hooked = True
-        sys.addaudithook(_heard)
-
-
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    for hear in _listeners:
-        hear(event, arguments)
-
 
 class OutsideWrites:
     """Writes outside of the sandbox, each noted once."""
@@ -213,12 +196,12 @@ class OutsideWrites:
     def install(self) -> None:
         """Start listening."""
         self._listens = True
-        _listen(self._hear)
+        listen(self._hear)
 
     def remove(self) -> None:
         """Stop listening."""
         if self._listens:
-            _listeners.remove(self._hear)
+            unlisten(self._hear)
         self._listens = False
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:

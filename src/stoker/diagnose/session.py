@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -57,6 +58,7 @@ REAL, CACHED = StepInput(), StepInput(cached=True)
 Plan = Generator[StepInput, StepTimes, None]
 
 
+@dataclass(kw_only=True, slots=True)
 class LoopTimer:
     """Times a window of short steps by two clock reads per iteration and nothing else.
 
@@ -64,31 +66,20 @@ class LoopTimer:
     the window is over.
     """
 
-    def __init__(
-        self,
-        series: Series,
-        *,
-        seconds: float,
-        least: int,
-        most: int,
-        cached: bool,
-        add_epoch_start: Callable[[StepTimes], None] | None = None,
-        extend: Extend | None = None,
-    ) -> None:
-        self.cached = cached
-        self._series = series
-        self._add_epoch_start = add_epoch_start
-        self._extend = extend
-        self._least = least
-        self._most = most
-        self._span_ns = int(seconds * 1e9)
-        self._until_ns = 0
-        self._asked: list[int] = []
-        self._given: list[int] = []
-        self._between: dict[int, int] = {}
-        """Nanoseconds between two epochs besides the wait for a batch, by the number of the iteration."""
-        self._ended_ns: int | None = None
-        """When the epoch ended, until the next one begins."""
+    series: Series
+    seconds: float
+    least: int
+    most: int
+    cached: bool
+    add_epoch_start: Callable[[StepTimes], None] | None = None
+    extend: Extend | None = None
+    _until_ns: int = 0
+    _asked: list[int] = field(default_factory=list)
+    _given: list[int] = field(default_factory=list)
+    _between: dict[int, int] = field(default_factory=dict)
+    """Nanoseconds between two epochs besides the wait for a batch, by the number of the iteration."""
+    _ended_ns: int | None = None
+    """When the epoch ended, until the next one begins."""
 
     def is_over(self, now_ns: int) -> bool:
         """Whether the iteration that ends now was the last."""
@@ -96,14 +87,14 @@ class LoopTimer:
             return False
         number = len(self._given)
         if number == 0:
-            self._until_ns = now_ns + self._span_ns
+            self._until_ns = now_ns + int(self.seconds * 1e9)
             return False
-        if number < min(self._most, self._least + len(self._between)):
+        if number < min(self.most, self.least + len(self._between)):
             return False
-        return self._extend is None or not self._extend((now_ns - self._asked[-1]) / 1e9, lambda: self._seconds(now_ns))
+        return self.extend is None or not self.extend((now_ns - self._asked[-1]) / 1e9, lambda: self._counted(now_ns))
 
-    def _seconds(self, now_ns: int) -> list[float]:
-        """Of the iterations so far that count."""
+    def _counted(self, now_ns: int) -> list[float]:
+        """Seconds of the iterations so far that count."""
         iterations = enumerate(pairwise([*self._asked, now_ns]))
         return [(end - begin) / 1e9 for number, (begin, end) in iterations if number not in self._between]
 
@@ -133,9 +124,9 @@ class LoopTimer:
             spent[NEXT], spent[REST] = given - asked - between, end - given + between
             times = StepTimes(tuple(spent), new_epoch, between)
             if not new_epoch:
-                self._series.steps.append(times)
-            elif self._add_epoch_start is not None:
-                self._add_epoch_start(times)
+                self.series.steps.append(times)
+            elif self.add_epoch_start is not None:
+                self.add_epoch_start(times)
         self._asked.clear()
         self._given.clear()
         return len(ends)
@@ -478,7 +469,7 @@ class Session:
         length = self.scaled(seconds)
         if self.hooks.paused and self.device == "cpu" and self.watched is not None:
             timer = LoopTimer(
-                series,
+                series=series,
                 seconds=length,
                 least=least,
                 most=agreed or MAX_STEPS,
