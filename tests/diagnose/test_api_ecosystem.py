@@ -163,7 +163,7 @@ def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
     answer = run(ecosystem.IN_WORKERS_ONLY)
     measured = measured_of(answer)
     assert measured.loader.workers == 2
-    assert any("works in its workers only (TypeError" in note for note in measured.notes)
+    assert any("works only in its workers (TypeError" in note for note in measured.notes)
     assert answer.wrong == []
 
 

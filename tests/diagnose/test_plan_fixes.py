@@ -81,7 +81,7 @@ def test_a_fix_that_fails_costs_its_prediction_and_nothing_else(clock: Clock, mo
 
     monkeypatch.setattr(Fused, "install", fail)
     measured = measured_with(clock, fused_or_not)
-    assert "what fused would give could not be measured: RuntimeError: no such kernel" in measured.notes
+    assert "the gain of fused could not be measured: RuntimeError: no such kernel" in measured.notes
     assert conclude(measured).verdict == "optimizer"
     assert "fused" not in measured.what_ifs
 
@@ -107,7 +107,7 @@ def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypat
         child.session.remove()
     assert str(ends[0]).endswith("raised ValueError: a batch has 8 rows")  # without the guard
     assert ends[1] is None
-    assert child.session.recorder.notes[0].startswith("what batch would give could not be measured: train.py")
+    assert child.session.recorder.notes[0].startswith("the gain of batch could not be measured: train.py")
 
 
 def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:

@@ -66,7 +66,7 @@ def test_each_way_is_told_once(outside: OutsideWrites, do: Do, name: str, argume
     for _ in range(2):
         do(name, argument)
     [note] = outside.notes()
-    assert note.endswith(f"files of yours may be changed: {told}.")
+    assert note.endswith(f"may have changed your files: {told}.")
 
 
 def test_many_are_counted_and_long_ones_cut(outside: OutsideWrites, do: Do) -> None:

@@ -83,7 +83,7 @@ class Child:
             failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {one_line(error)}"
             session = self.session
             if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
-                session.recorder.notes.append(f"what {session.fix_on} would give could not be measured: {failure}.")
+                session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
                 traceback.print_exception(error)

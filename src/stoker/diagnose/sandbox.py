@@ -171,9 +171,9 @@ class Scratch:
         if written:
             named = ", ".join(os.path.basename(one) for one in written[:MAX_NAMED])  # noqa: PTH119
             more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
-            found.append(f"What the program wrote ({named}{more}) went to a scratch folder, not to files of these names.")
+            found.append(f"Files that the program wrote ({named}{more}) went to a scratch folder; your files of these names are unchanged.")
         if hidden:
-            found.append(f"{hidden} files or folders that the program wanted to remove or replace are still there.")
+            found.append(f"{hidden} files or folders that the program removed or replaced are unchanged on disk.")
         return [*found, *self._outside.notes()]
 
 
@@ -228,7 +228,7 @@ class OutsideWrites:
             return []
         named = ", ".join(f"{what} ({place})" for what, place in list(self._done.items())[:MAX_NAMED])
         more = f" and {len(self._done) - MAX_NAMED} more" if len(self._done) > MAX_NAMED else ""
-        return [f"These write for themselves, so that files of yours may be changed: {named}{more}."]
+        return [f"These write outside of the sandbox and may have changed your files: {named}{more}."]
 
 
 def _causing(frame: FrameType | None, event: str) -> FrameType | None:

@@ -369,7 +369,7 @@ def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, inputs: tupl
             yield from session.skip(plain, 2 if plain.cached else 2 + session.queue)
             yield from session.record(plain, seconds, 4, without)
     except Exception as error:  # the gain of a fix is worth less than what is known
-        session.recorder.notes.append(f"what {name} would give could not be measured: {type(error).__name__}: {error}")
+        session.recorder.notes.append(f"the gain of {name} could not be measured: {type(error).__name__}: {error}")
         return
     finally:
         fix.remove()
