@@ -15,9 +15,9 @@ from torch import nn
 
 from benchmarks.record import arguments, ratio, save, spread
 from stoker._clock import now_ns
-from stoker.diagnose.loaders import Source, Watched
-from stoker.diagnose.session import Session
-from stoker.diagnose.steps import TRUE, Plan
+from stoker.diagnose.loaders import Source, WatchedIterator
+from stoker.diagnose.recorder import Series
+from stoker.diagnose.session import REAL, Plan, Session
 
 QUESTION = "What does it cost a step that the diagnosis looks at it?"
 STEPS, WARM = 128, 4
@@ -26,18 +26,18 @@ STEPS, WARM = 128, 4
 class Hooked(Session):
     """All phases of all steps."""
 
-    def _stretches(self) -> Plan:
+    def _make_plan(self) -> Plan:
         while True:
-            yield TRUE
+            yield REAL
 
 
 class Light(Session):
     """Times of turns, as in T."""
 
-    def _stretches(self) -> Plan:
-        yield TRUE
-        self.training.boundaries.silence()
-        yield from self.steps.count(TRUE, 1e3, 1, [])
+    def _make_plan(self) -> Plan:
+        yield REAL
+        self.hooks.pause()
+        yield from self.record(REAL, 1e3, 1, Series())
 
 
 class Training:
@@ -71,14 +71,14 @@ class Training:
         """The same under a session."""
         session, source = kind(on_done=lambda: None), Source(self.batches, None)
         source.gives_batches = True
-        session.training.boundaries.install()
-        session.training.boundaries.find_roots()
+        session.hooks.install()
+        session.hooks.find_roots()
         for batch in self.batches[:64]:
             self.step(batch)  # the losses that are kept, and the modules that are found
-        session.training.sources.take(source)
+        session.sources.select(source)
         session.take_control()
         try:
-            return self.timed(Watched(session.training.sources, source, source.fresh(), now_ns()))
+            return self.timed(WatchedIterator(session.sources, source, source.new_pass(), now_ns()))
         finally:
             session.remove()
 

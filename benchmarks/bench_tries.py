@@ -30,10 +30,10 @@ from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
+from stoker.diagnose.api import measure_script
 from stoker.diagnose.compare import try_next
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.measurements import Finding, Step
-from stoker.diagnose.scripts import measure_script
 from stoker.diagnose.verdict import conclude
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"

@@ -17,7 +17,7 @@ from stoker.diagnose.measurements import Finding
 from stoker.errors import TrainError
 
 Stoker = Callable[..., Done]
-SCRIPT = "stoker.diagnose.scripts"
+SCRIPT = "stoker.diagnose.api"
 
 
 class Diagnosed:
@@ -36,7 +36,7 @@ class Diagnosed:
 @pytest.fixture
 def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Diagnosed:
     stand_in = Diagnosed()
-    monkeypatch.setattr(importlib.import_module(SCRIPT), "script", stand_in)
+    monkeypatch.setattr(importlib.import_module(SCRIPT), "diagnose_script", stand_in)
     return stand_in
 
 
@@ -136,12 +136,12 @@ def test_a_wrong_call_is_refused_before_anything_runs(
 
 def test_an_error_is_a_line_and_code_2(stoker: Stoker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = stoker("diagnose", tmp_path / "gone.py")
-    assert done == Done(2, "", f"stoker: {tmp_path / 'gone.py'} is not there; expected a Python script.\n")
+    assert done == Done(2, "", f"stoker: {tmp_path / 'gone.py'} does not exist; expected a Python script.\n")
 
     def fail(*arguments: Any, **options: Any) -> Finding:
         raise TrainError("train.py (train.py:3) raised ValueError: \x1b[31mno")
 
-    monkeypatch.setattr(importlib.import_module(SCRIPT), "script", fail)
+    monkeypatch.setattr(importlib.import_module(SCRIPT), "diagnose_script", fail)
     assert stoker("diagnose", "train.py") == Done(2, "", "stoker: train.py (train.py:3) raised ValueError: \\x1b[31mno\n")
 
 

@@ -89,4 +89,4 @@ def test_errors_are_a_line_and_code_2(folder: Path, arguments: tuple[str, ...], 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     done = gate(tmp_path, "--write")
-    assert (done.code, done.err) == (2, "stoker: train.py is not there; expected a Python script.\n")
+    assert (done.code, done.err) == (2, "stoker: train.py does not exist; expected a Python script.\n")

@@ -13,13 +13,13 @@ from tests.diagnose.measured import LOG, on_cpu, on_gpu
 
 from stoker.diagnose import attribution as module
 from stoker.diagnose import profilers as sampling
+from stoker.diagnose.api import measure_script
 from stoker.diagnose.attribution import HOLDS, PERIODS, Periods, slow_of, slow_of_windows
-from stoker.diagnose.hooks import Boundaries, Times
+from stoker.diagnose.hooks import StepHooks, StepTimes
 from stoker.diagnose.measurements import Measurements, Place, Rare, Stretch
 from stoker.diagnose.profilers import Sampler
-from stoker.diagnose.recorder import Ledger
-from stoker.diagnose.scripts import measure_script
-from stoker.diagnose.steps import Turns
+from stoker.diagnose.recorder import Recorder, Series
+from stoker.diagnose.session import LoopTimer
 from stoker.diagnose.verdict import LARGEST_TAIL, conclude, doubt, holding, verdict_of
 
 UPLOAD = Place(file="train.py", line=12, function="upload")
@@ -155,16 +155,16 @@ def test_turns_ask_when_they_have_lasted_their_time() -> None:
         asked.append((last, steps()))
         return len(asked) < 3
 
-    into: list[Times] = []
-    turns = Turns(into, seconds=0.0, least=2, most=100, cached=False, go_on=go_on)
+    series = Series()
+    timer = LoopTimer(series=series, seconds=0.0, least=2, most=100, cached=False, extend=go_on)
     for now in range(0, 100, 10):
-        if turns.is_over(now * 10**6):
-            turns.end(now * 10**6)
+        if timer.is_over(now * 10**6):
+            timer.end(now * 10**6)
             break
-        turns.add(now * 10**6, (now + 1) * 10**6)
+        timer.add(now * 10**6, (now + 1) * 10**6)
     assert [last for last, _ in asked] == [0.01] * 3
     assert [len(steps) for _, steps in asked] == [2, 3, 4]
-    assert len(into) == 4
+    assert len(series.steps) == 4
 
 
 # ---- where their time is ----
@@ -191,14 +191,14 @@ def sampled(
     """Ten steps, the last two of which do something more, or the same several times."""
     monkeypatch.setattr(sampling, "now_ns", clock)
     monkeypatch.setattr(sampling, "is_own", lambda file: file == __file__ and not library)
-    sampler = Sampler(Boundaries(), slow_from=1e-7)
+    sampler = Sampler(StepHooks(), slow_from=1e-7)
     for number in range(10):
         slow = number >= 8
         for _ in range(times if slow else 1):
             usual(sampler, clock)
         for do in does if slow else ():
             do(sampler, clock)
-        sampler.end_step(Times((0, 0, 0, 0, 0, 1010 if slow else 10), False))
+        sampler.end_step(StepTimes((0, 0, 0, 0, 0, 1010 if slow else 10), False))
     line = sampler.rare_line()
     assert line is not None
     return line
@@ -237,39 +237,39 @@ def test_a_library_that_does_something_now_and_then_is_named(clock: Clock, monke
 
 
 def test_no_line_without_rare_steps() -> None:
-    sampler = Sampler(Boundaries(), slow_from=1.0)
-    sampler.end_step(Times((0, 0, 0, 0, 0, 10), False))
+    sampler = Sampler(StepHooks(), slow_from=1.0)
+    sampler.end_step(StepTimes((0, 0, 0, 0, 0, 10), False))
     assert sampler.rare_line() is None
 
 
-# ---- the ledger ----
+# ---- the recorder ----
 
 
 def test_steps_at_which_epochs_end_count_for_the_period() -> None:
     """Their times are not in T."""
-    ledger, seconds = Ledger(), steps_with(25, 4.0)
-    ledger.begin(ledger.loop)
+    recorder, seconds = Recorder(), steps_with(25, 4.0)
+    recorder.loop.begin_window()
     for place, one in enumerate(seconds):
-        times = Times((0, 0, 0, 0, 0, int(one * 1e9)), place % 5 == 0)
-        ledger.add_end(ledger.loop, times, ours=False) if times.broken else ledger.loop.append(times)
-    slow = ledger.slow_steps(bursts=False)
+        times = StepTimes((0, 0, 0, 0, 0, int(one * 1e9)), place % 5 == 0)
+        recorder.loop.add_epoch_start(times, ours=False) if times.new_epoch else recorder.loop.steps.append(times)
+    slow = recorder.slow_steps(bursts=False)
     assert slow is not None
     assert slow.every == 25
-    ledger.ends.clear()
-    without = ledger.slow_steps(bursts=False)
+    recorder.loop.epoch_starts.clear()
+    without = recorder.slow_steps(bursts=False)
     assert without is not None
     assert without.every == 20, "negative control"
 
 
 def test_waits_for_batches_that_come_in_bursts_are_not_rare_steps() -> None:
-    ledger = Ledger()
-    ledger.begin(ledger.loop)
+    recorder = Recorder()
+    recorder.loop.begin_window()
     for place in range(100):
-        ledger.loop.append(Times((40_000_000 if place % 4 == 0 else 0, 0, 0, 0, 0, 5_000_000), False))
-    assert ledger.slow_steps(bursts=True) is None
-    assert ledger.slow_steps(bursts=False) is not None
-    ledger.loop[24] = ledger.loop[74] = Times((0, 0, 0, 0, 0, 900_000_000), False)
-    slow = ledger.slow_steps(bursts=True)
+        recorder.loop.steps.append(StepTimes((40_000_000 if place % 4 == 0 else 0, 0, 0, 0, 0, 5_000_000), False))
+    assert recorder.slow_steps(bursts=True) is None
+    assert recorder.slow_steps(bursts=False) is not None
+    recorder.loop.steps[24] = recorder.loop.steps[74] = StepTimes((0, 0, 0, 0, 0, 900_000_000), False)
+    slow = recorder.slow_steps(bursts=True)
     assert slow is not None
     assert slow.every == 50
     assert slow.mean == pytest.approx(0.9 / 50 + 0.005 + 0.010, rel=0.05)

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset, SubsetRandomSampler, TensorDataset
 
 from stoker.diagnose import correctness
-from stoker.diagnose.correctness import in_process, loaders_apart, wrong_in
-from stoker.diagnose.hooks import Boundaries
+from stoker.diagnose.correctness import find_faults, in_process, validation_loaders
+from stoker.diagnose.hooks import StepHooks
 from stoker.diagnose.loaders import Sources
 from stoker.diagnose.measurements import Place
 
@@ -29,7 +29,7 @@ def alive(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def sources() -> Iterator[Sources]:
-    sources = Sources(Boundaries())
+    sources = Sources(StepHooks())
     sources.watch_loaders()
     yield sources
     sources.remove()
@@ -41,13 +41,13 @@ def loader(data: Dataset[Any], **options: Any) -> DataLoader[Any]:
 
 def train(sources: Sources, batches: Any, *, line: int = 1) -> None:
     for _ in sources.watched(batches, Place(file="train.py", line=line, function="main")):
-        sources.boundaries.steps += 1
+        sources.hooks.steps += 1
         if not sources.settled:
-            sources.choose()
+            sources.find_training_loop()
 
 
 def wrong(sources: Sources) -> list[str]:
-    return [one.split(":")[0] for one in wrong_in(sources, [], seconds=20)]
+    return [one.split(":")[0] for one in find_faults(sources, [], seconds=20)]
 
 
 LEAK = "validation data seen in training"
@@ -70,7 +70,7 @@ def test_a_loader_that_was_gone_through_without_a_step(sources: Sources, before:
     train(sources, batches)
     if not before:
         list(valid)
-    assert loaders_apart(batches, sources) == [valid]
+    assert validation_loaders(batches, sources) == [valid]
     assert wrong(sources) == [LEAK]
 
 
@@ -95,7 +95,7 @@ def test_a_loader_in_two_forms_is_one(sources: Sources, alive: list[Any]) -> Non
     batches = loader(TRAIN, shuffle=True)
     train(sources, batches)
     alive += [loader(LEAKY), loader(LEAKY)]
-    assert loaders_apart(batches, sources) == alive[:1]
+    assert validation_loaders(batches, sources) == alive[:1]
     assert wrong(sources) == [LEAK]
 
 
@@ -107,7 +107,7 @@ def test_training_data_is_not_validation_data(sources: Sources, alive: list[Any]
     list(batches)
     train(sources, batches)
     alive += [batches, again, stage]
-    assert loaders_apart(batches, sources) == []
+    assert validation_loaders(batches, sources) == []
 
 
 def test_batches_that_were_kept_are_not_validation_data(sources: Sources, alive: list[Any]) -> None:
@@ -123,12 +123,12 @@ def test_a_loader_that_is_trained_on_too_is_not_validation_data(sources: Sources
     """As the discriminator's and the generator's of a GAN."""
     one, other = loader(TRAIN), loader(Subset(DATA, range(200)))
     for _ in zip(one, other, strict=True):
-        sources.boundaries.steps += 1
+        sources.hooks.steps += 1
         if not sources.settled:
-            sources.choose()
+            sources.find_training_loop()
     alive += [one, other]
     assert sources.found is not None
-    assert loaders_apart(sources.found.loader, sources) == []
+    assert validation_loaders(sources.found.loader, sources) == []
 
 
 def test_data_that_cannot_be_compared_hides_nothing_else(sources: Sources, alive: list[Any]) -> None:
@@ -173,5 +173,5 @@ def test_a_loader_whose_workers_start_slowly_is_read_without_them() -> None:
 
 def test_loops_without_batches_are_left_alone(sources: Sources) -> None:
     train(sources, range(9))
-    assert wrong_in(sources, [1.0, float("nan"), 2.0], seconds=1) == ["losses that are not finite: 1 of the first 3."]
-    assert wrong_in(Sources(Boundaries()), [1.0], seconds=1) == []
+    assert find_faults(sources, [1.0, float("nan"), 2.0], seconds=1) == ["losses that are not finite: 1 of the first 3."]
+    assert find_faults(Sources(StepHooks()), [1.0], seconds=1) == []

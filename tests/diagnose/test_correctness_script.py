@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.diagnose import programs
 
-from stoker.diagnose import scripts
+from stoker.diagnose import api
 from stoker.diagnose.render import text
 from stoker.diagnose.verdict import conclude
 
@@ -28,8 +28,8 @@ FAULTS = {
 
 def wrong_with(program: Path, *words: str) -> list[str]:
     options = {"pace": 0.05, "check_seconds": 20.0}  # enough on any machine: it is over when all is read
-    answer = scripts._measure(program, words, module=False, quiet=True, seconds=None, **options)
-    finding = conclude(scripts._known(answer, program), correctness=answer.wrong)
+    answer = api._measure(program, words, module=False, quiet=True, seconds=None, **options)
+    finding = conclude(api._known(answer, program), correctness=answer.wrong)
     assert finding.as_dict()["correctness"] == answer.wrong
     assert all(one in text(finding) for one in answer.wrong)
     return answer.wrong
@@ -56,14 +56,14 @@ def test_negative_control_nothing_is_found_in_a_clean_program(program: Path) -> 
 def test_the_command_looks_and_measuring_alone_does_not(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def ask(request: scripts.Request, kind: object, **options: object) -> scripts.Answer:
+    def ask(request: api.Request, kind: object, **options: object) -> api.Answer:
         asked.append(request.check_seconds)
-        return scripts.Answer(error="enough")
+        return api.Answer(error="enough")
 
-    monkeypatch.setattr(scripts, "ask", ask)
+    monkeypatch.setattr(api, "ask", ask)
     for seconds in (None, 1.0):
         with pytest.raises(Exception, match="enough"):
-            scripts.script(program, seconds=seconds)
+            api.diagnose_script(program, seconds=seconds)
     with pytest.raises(Exception, match="enough"):
-        scripts.measure_script(program)
-    assert asked == [scripts.CHECK_SECONDS, 1.0, 0.0]
+        api.measure_script(program)
+    assert asked == [api.CHECK_SECONDS, 1.0, 0.0]

@@ -1,75 +1,34 @@
-"""Stretches on a device, by a device that is none: it keeps the time at which it would have done what it was asked for."""
+"""Measurements on a device, with a fake one."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
+from tests.diagnose.fake_cuda import FakeCuda
 
-from stoker.diagnose.cuda import CALIBRATION_CYCLES, Asleep, Marks, Waits, cycles_a_second
-from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, Boundaries
-
-
-class Device:
-    """A queue: the host runs ahead of it, unless it waits. Times in milliseconds; one cycle is a microsecond."""
-
-    def __init__(self) -> None:
-        self.host = 0.0
-        self.queue = 0.0
-        self.mode = 0
-        device = self
-
-        class Event:
-            def __init__(self, *, enable_timing: bool) -> None:
-                self.at = 0.0
-
-            def record(self) -> None:
-                self.at = max(device.queue, device.host)
-
-            def query(self) -> bool:
-                return self.at <= device.host
-
-            def elapsed_time(self, later: Event) -> float:
-                return later.at - self.at
-
-        self.Event = Event
-
-    def issue(self, *, host: float, device: float) -> None:
-        self.host += host
-        self.queue = max(self.queue, self.host) + device
-
-    def _sleep(self, cycles: int) -> None:
-        self.queue = max(self.queue, self.host) + cycles / 1000
-
-    def synchronize(self) -> None:
-        self.host = max(self.host, self.queue)
-
-    def get_sync_debug_mode(self) -> int:
-        return self.mode
-
-    def set_sync_debug_mode(self, mode: Any) -> None:
-        self.mode = mode
+from stoker.diagnose.cuda import CALIBRATION_CYCLES, DeviceOnlyStep, StepMarks, SyncFinder, cycles_per_second
+from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, PREPARE, REST, StepHooks
 
 
-def one_step(device: Device, boundaries: Boundaries, *, reads_loss: bool = False) -> None:
+def one_step(device: FakeCuda, hooks: StepHooks, *, reads_loss: bool = False) -> None:
     for phase, host, busy in ((FORWARD, 4.0, 1.0), (BACKWARD, 4.0, 2.0), (OPTIMIZER, 2.0, 0.5)):
-        boundaries.switch(phase)
+        hooks.enter(phase)
         device.issue(host=host, device=busy)
-    boundaries.switch(REST)
+    hooks.enter(REST)
     if reads_loss:
         device.synchronize()
 
 
-def asleep_step(*, seconds: float, reads_loss: bool = False) -> Asleep:
-    device, boundaries = Device(), Boundaries()
-    boundaries.phase = PREPARE
-    asleep = Asleep(boundaries, seconds, 1e6, cuda=device)
+def asleep_step(*, seconds: float, reads_loss: bool = False) -> DeviceOnlyStep:
+    device, hooks = FakeCuda(), StepHooks()
+    hooks.phase = PREPARE
+    asleep = DeviceOnlyStep(hooks, seconds, 1e6, cuda=device)
     asleep.begin()
-    one_step(device, boundaries, reads_loss=reads_loss)
+    one_step(device, hooks, reads_loss=reads_loss)
     asleep.end()
-    assert boundaries.on_edge is None
+    assert hooks.on_phase is None
     return asleep
 
 
@@ -91,22 +50,22 @@ def test_a_step_that_waits_for_the_device_is_seen() -> None:
 
 
 def test_marks_tell_whole_steps_only() -> None:
-    device = Device()
-    marks = Marks(cuda=device)
+    device = FakeCuda()
+    marks = StepMarks(cuda=device)
     for whole in (True, True, False, True):
         device.issue(host=1.0, device=5.0 if whole else 500.0)
-        marks.add(whole=whole)
+        marks.add(counted=whole)
     assert marks.seconds() == pytest.approx([0.006, 0.005, 0.005])
 
 
 def test_the_clock_of_sleep_is_calibrated() -> None:
-    assert cycles_a_second(Device()) == pytest.approx(1e6)
+    assert cycles_per_second(FakeCuda()) == pytest.approx(1e6)
     assert CALIBRATION_CYCLES / 1e6 == 20.0
 
 
 def test_a_wait_is_blamed_on_the_users_line() -> None:
-    device = Device()
-    waits = Waits(cuda=device)
+    device = FakeCuda()
+    waits = SyncFinder(cuda=device)
     with warnings.catch_warnings(record=True) as others:
         for _ in range(2):
             waits.begin()
@@ -125,10 +84,10 @@ def test_a_wait_is_blamed_on_the_users_line() -> None:
 
 @pytest.mark.gpu
 def test_sleep_ahead_on_a_real_device() -> None:
-    boundaries = Boundaries()
+    hooks = StepHooks()
     value = torch.ones(256, 256, device="cuda")
     value = value @ value / 256  # the first matmul of a process loads a library, longer than the device sleeps here
-    asleep = Asleep(boundaries, 0.05, cycles_a_second())
+    asleep = DeviceOnlyStep(hooks, 0.05, cycles_per_second())
     asleep.begin()
     for _ in range(10):
         value = value @ value / 256

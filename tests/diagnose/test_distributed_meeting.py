@@ -50,4 +50,4 @@ def test_who_does_not_come_is_not_waited_for_twice() -> None:
     assert meeting.missed
     assert meeting.held == 1
     assert list(store.looks) == ["met/1/0", "met/1/1"]
-    assert store.looks["met/1/1"] == pytest.approx(module.PATIENCE_SECONDS * 1000 / MILLISECONDS_A_LOOK, abs=2)
+    assert store.looks["met/1/1"] == pytest.approx(module.MEETING_SECONDS * 1000 / MILLISECONDS_A_LOOK, abs=2)

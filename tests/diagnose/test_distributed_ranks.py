@@ -13,11 +13,11 @@ from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
 from stoker.diagnose import distributed as module
 from stoker.diagnose.attribution import divide
 from stoker.diagnose.distributed import Meeting, Ranks, find_ranks
-from stoker.diagnose.hooks import Times
+from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.measurements import Measurements, Rank
-from stoker.diagnose.steps import Steps, Training
-from stoker.diagnose.stretches import apart
+from stoker.diagnose.session import Session
 from stoker.diagnose.verdict import conclude, rank
+from stoker.diagnose.windows import apart
 
 
 class Store:
@@ -48,9 +48,9 @@ class Parallel(torch.nn.Module):
     require_backward_grad_sync: Any = True
 
 
-def times(*, backward: int) -> Times:
+def times(*, backward: int) -> StepTimes:
     """A step in milliseconds, with two for the rest."""
-    return Times((0, 0, 1_000_000, backward * 1_000_000, 1_000_000, 0), False)
+    return StepTimes((0, 0, 1_000_000, backward * 1_000_000, 1_000_000, 0), False)
 
 
 def of_ranks(
@@ -91,7 +91,7 @@ def test_the_first_gets_what_all_have_found() -> None:
     store = Store()
     both = [Ranks(number, 2, store) for number in range(2)]
     for one in both:
-        one.tell(Rank(rank=one.rank, step_seconds=0.02, apart_seconds=0.01 * (1 + one.rank)))
+        one.publish(Rank(rank=one.rank, step_seconds=0.02, apart_seconds=0.01 * (1 + one.rank)))
     assert [one.apart_seconds for one in both[0].all()] == [0.01, 0.02]
     with pytest.raises(RuntimeError, match="measured"):
         both[1].take_turns(lambda: 2)
@@ -111,7 +111,7 @@ def test_parted_processes_exchange_no_gradients_and_are_as_before_when_they_join
     ranks.join()
     assert model.require_backward_grad_sync
     assert torch.distributed.all_reduce is plain
-    assert ranks.exchanged_ns == 7
+    assert ranks.collective_ns == 7
 
 
 def test_who_meets_does_so_before_gradients_are_exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,25 +135,25 @@ def test_who_meets_does_so_before_gradients_are_exchanged(monkeypatch: pytest.Mo
 
 
 def test_an_exchange_is_what_it_adds_where_all_begin_it_together() -> None:
-    """Measured by the stretches of one process; its backward pass takes 1 ms by itself, 4 where all meet, and 9 as it is."""
-    training = Training()
-    training.ranks = Ranks(0, 1, Store())
-    training.ledger.loop = [times(backward=9)] * 8
+    """Measured by the windows of one process; its backward pass takes 1 ms by itself, 4 where all meet, and 9 as it is."""
+    session = Session(on_done=lambda: None, pace=0.1)
+    session.ranks = Ranks(0, 1, Store())
+    session.recorder.loop.steps += [times(backward=9)] * 8
     for round_number in range(2):
-        plan = apart(Steps(training, pace=0.1), training.ranks, seconds=1.0)
+        plan = apart(session, session.ranks, seconds=1.0)
         next(plan)
         with suppress(StopIteration):
             while True:
-                meets = len(training.ledger.exchanged) > round_number
+                meets = len(session.recorder.collective_seconds) > round_number
                 torch.autograd.backward(torch.ones((), requires_grad=True))
                 plan.send(times(backward=4 if meets else 1))
-    found = training.ledger.of_rank(0)
+    found = session.recorder.of_rank(0)
     assert found is not None
     assert found.exchange_seconds == pytest.approx(3 * MS)
     assert found.apart_seconds == pytest.approx(3 * MS)
     assert found.step_seconds == pytest.approx(11 * MS)
-    training.ledger.exchanges.pop()  # somebody did not come once
-    found = training.ledger.of_rank(0)
+    session.recorder.all_reduce_seconds.pop()  # somebody did not come once
+    found = session.recorder.of_rank(0)
     assert found is not None
     assert found.exchange_seconds is None
 

@@ -11,9 +11,9 @@ import torch
 from tests.diagnose.measured import MS, TWO_CORES, on_cpu
 from torch.utils.data import DataLoader, TensorDataset
 
+from stoker.diagnose.api import measure_step
 from stoker.diagnose.hardware import page_seconds
 from stoker.diagnose.measurements import Measurements, Step
-from stoker.diagnose.scripts import measure_step
 from stoker.diagnose.verdict import conclude
 
 FRESH = """

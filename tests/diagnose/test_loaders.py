@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from stoker.diagnose.hooks import Boundaries
-from stoker.diagnose.loaders import STEPLESS_PASSES, Sources, Watched
+from stoker.diagnose.hooks import StepHooks
+from stoker.diagnose.loaders import STEPLESS_PASSES, Sources, WatchedIterator
 from stoker.diagnose.measurements import Place
 
 
@@ -20,7 +20,7 @@ def place(line: int) -> Place:
 
 @pytest.fixture
 def sources() -> Iterator[Sources]:
-    sources = Sources(Boundaries())
+    sources = Sources(StepHooks())
     sources.watch_loaders()
     yield sources
     sources.remove()
@@ -28,9 +28,9 @@ def sources() -> Iterator[Sources]:
 
 def step(sources: Sources) -> None:
     """What the hook of an optimizer does."""
-    sources.boundaries.steps += 1
+    sources.hooks.steps += 1
     if not sources.settled:
-        sources.choose()
+        sources.find_training_loop()
 
 
 BATCHES = [torch.ones(2) * n for n in range(20)]
@@ -112,11 +112,11 @@ def epoch(sources: Sources, loader: DataLoader[Any], *, line: int = 3, trains: b
 @pytest.mark.parametrize("batch_size", [20, 4], ids=["before the loop is known", "after it is known"])
 def test_a_loader_that_each_epoch_makes_anew_is_known_by_its_place(sources: Sources, batch_size: int) -> None:
     handed: list[int] = []
-    sources.hand_out = lambda watched: (handed.append(1), next(watched.iterator))[1]
+    sources.next_batch = lambda watched: (handed.append(1), next(watched.iterator))[1]
     for _ in range(4):
         loader = DataLoader(ROWS, batch_size=batch_size)
         iterator = epoch(sources, loader)
-        assert isinstance(iterator, Watched)
+        assert isinstance(iterator, WatchedIterator)
     assert sources.found is not None
     assert sources.found.iterable is loader
     assert sources.found is iterator.source
@@ -130,7 +130,7 @@ def test_worker_processes_of_such_loaders_start_and_end(sources: Sources) -> Non
     assert sources.found is not None
     assert sources.found.loader is not None
     assert sources.found.loader.num_workers == 2
-    assert sources.boundaries.steps == 15
+    assert sources.hooks.steps == 15
 
 
 def test_a_loader_of_a_validation_does_not_take_over(sources: Sources) -> None:
@@ -138,11 +138,13 @@ def test_a_loader_of_a_validation_does_not_take_over(sources: Sources) -> None:
     for _ in range(3):
         training = DataLoader(ROWS, batch_size=4)
         epoch(sources, training)
-        assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), line=9, trains=False), Watched), "another line"
-        assert not isinstance(epoch(sources, known, trains=False), Watched), "there before"
+        assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), line=9, trains=False), WatchedIterator), "another line"
+        assert not isinstance(epoch(sources, known, trains=False), WatchedIterator), "there before"
         with torch.no_grad():
-            assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), trains=False), Watched), "without gradients"
-            assert not isinstance(epoch(sources, training, trains=False), Watched), "a look at what is trained on"
+            assert not isinstance(epoch(sources, DataLoader(ROWS, batch_size=4), trains=False), WatchedIterator), (
+                "without gradients"
+            )
+            assert not isinstance(epoch(sources, training, trains=False), WatchedIterator), "a look at what is trained on"
         assert sources.found is not None
         assert sources.found.iterable is training
     assert known in sources.passed
@@ -174,12 +176,12 @@ def test_negative_control_without_a_look_at_what_was_there_a_validation_takes_ov
     epoch(sources, DataLoader(ROWS, batch_size=4))
     assert sources._there is not None
     sources._there.clear()
-    assert isinstance(epoch(sources, known, trains=False), Watched)
+    assert isinstance(epoch(sources, known, trains=False), WatchedIterator)
 
 
 def test_a_while_loop_is_known_by_its_turns(sources: Sources) -> None:
     for _ in range(6):
-        sources.turn(place(1))
+        sources.iteration(place(1))
         step(sources)
     assert sources.found is not None
     assert sources.found.iterable is None
@@ -207,7 +209,7 @@ def test_other_loops_cost_nothing_once_the_training_loop_is_known(sources: Sourc
     given = [1, 2]
     assert sources.watched(given, place(2)) is given
     loader = DataLoader(TensorDataset(torch.ones(4, 2)))
-    assert not isinstance(iter(loader), Watched)
+    assert not isinstance(iter(loader), WatchedIterator)
 
 
 def test_a_watched_iterable_looks_like_the_one_it_stands_for(sources: Sources) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from stoker.diagnose.hooks import CLOSURE_RANGE, Boundaries
+from stoker.diagnose.hooks import CLOSURE_RANGE, StepHooks
 from stoker.diagnose.ops import (
     COPY,
     FORWARD_RANGE,
@@ -202,8 +202,8 @@ def test_an_optimizer_within_another_counts_once() -> None:
 
 def test_a_step_with_a_closure_has_the_shares_of_a_plain_one() -> None:
     training = Training()
-    boundaries = Boundaries()
-    boundaries.install()
+    hooks = StepHooks()
+    hooks.install()
 
     def closure() -> torch.Tensor:
         training.optimizer.zero_grad()
@@ -213,17 +213,17 @@ def test_a_step_with_a_closure_has_the_shares_of_a_plain_one() -> None:
 
     def shares() -> dict[str, float]:
         profiled = Profiling()
-        boundaries.on_edge = profiled.edge
+        hooks.on_phase = profiled.edge
         for _ in range(3):
             profiled.begin()
             training.optimizer.step(closure)
             profiled.end()
-        boundaries.on_edge = None
+        hooks.on_phase = None
         profiled.close()
         return profiled.shares
 
     seen = shares()
-    boundaries.remove()
+    hooks.remove()
     assert sum(seen.values()) == pytest.approx(1.0)
     assert {"gemm", "elementwise", "optimizer", "other"} <= seen.keys()
     assert min(seen.values()) >= 0

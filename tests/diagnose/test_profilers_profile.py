@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from stoker.diagnose import profilers
+from stoker.diagnose import hooks, profilers
 from stoker.diagnose import profilers as module
 from stoker.diagnose.measurements import Reads
 from stoker.diagnose.profilers import profile_iterable, profile_loader
@@ -205,13 +205,17 @@ def test_where_the_system_does_not_count_names_still_tell(tmp_path: Path, monkey
     assert (reads.cache_hits, reads.files) == (0.5, 2)
 
 
-def test_nothing_is_heard_afterwards(tmp_path: Path) -> None:
+def test_nothing_is_heard_afterwards() -> None:
     def pulls() -> Iterator[int]:
         yield from range(10)
 
-    numbers = pulls()
-    profile_iterable(lambda: next(numbers), seconds=0.0)
-    assert module._listening is None
-    (tmp_path / "a").write_bytes(b"")
-    with (tmp_path / "a").open():
-        assert module._listening is None
+    numbers, before = pulls(), list(hooks._listeners)
+    heard: list[int] = []
+
+    def pull() -> int:
+        heard.append(len(hooks._listeners) - len(before))
+        return next(numbers)
+
+    profile_iterable(pull, seconds=0.0)
+    assert max(heard) == 1, "the control: it listens meanwhile"
+    assert hooks._listeners == before

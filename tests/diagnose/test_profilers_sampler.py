@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from stoker.diagnose import profilers as module
-from stoker.diagnose.hooks import BACKWARD, NEXT, Boundaries
+from stoker.diagnose.hooks import BACKWARD, NEXT, StepHooks
 from stoker.diagnose.profilers import Sampler
 
 
@@ -23,15 +23,15 @@ class Clock:
 
 
 def test_time_goes_to_the_line_that_runs_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, boundaries = Clock(), Boundaries()
+    clock, hooks = Clock(), StepHooks()
     monkeypatch.setattr(module, "now_ns", clock)
-    sampler = Sampler(boundaries)
-    boundaries.phase = NEXT
+    sampler = Sampler(hooks)
+    hooks.phase = NEXT
     clock.now += 30
     sampler.see(sys._getframe())
     clock.now += 10
     sampler.see(sys._getframe())
-    boundaries.phase = BACKWARD
+    hooks.phase = BACKWARD
     clock.now += 1000
     sampler.see(None)
     blames = sampler.blames()

@@ -24,7 +24,7 @@ class Recorder:
             self.seen.append((place.line, one))
             yield one
 
-    def turn(self, place: Place) -> None:
+    def iteration(self, place: Place) -> None:
         self.turns.append(place.line)
 
 
@@ -42,7 +42,7 @@ def rewritten(text: str) -> str:
             "enumerate(tqdm(__stoker_watched__(loader, 0), leave=False), 1)",
         ),
         ("for x in tqdm.auto.tqdm(loader):\n    step(x)", "tqdm.auto.tqdm(__stoker_watched__(loader, 0))"),
-        ("while True:\n    step(x)", "while True:\n    __stoker_turn__(0)\n    step(x)"),
+        ("while True:\n    step(x)", "while True:\n    __stoker_iteration__(0)\n    step(x)"),
         ("def fit(m):\n    for x in m:\n        print(x)", "__stoker_watched__(m, 0)"),
         ("def anything(m):\n    for x in m:\n        m.training_step(x)", "__stoker_watched__(m, 0)"),
     ],

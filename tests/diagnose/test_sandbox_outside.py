@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnose import sandbox as listening
-from stoker.diagnose.sandbox import MAX_LENGTH, Outside
+from stoker.diagnose import hooks as listening
+from stoker.diagnose.sandbox import MAX_LENGTH, OutsideWrites
 
 PROGRAM = """
 import io, os, sqlite3, subprocess, sys, platform
@@ -30,8 +30,8 @@ Do = Callable[[str, object], None]
 
 
 @pytest.fixture
-def outside() -> Iterator[Outside]:
-    outside = Outside(lambda path: not os.fsdecode(path).endswith((".py", ".pyc")))
+def outside() -> Iterator[OutsideWrites]:
+    outside = OutsideWrites(lambda path: not os.fsdecode(path).endswith((".py", ".pyc")))
     outside.install()
     yield outside
     outside.remove()
@@ -62,14 +62,14 @@ def do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Do:
         ("raw", "a.bin", "the file a.bin (train.py:9)"),
     ],
 )
-def test_each_way_is_told_once(outside: Outside, do: Do, name: str, argument: object, told: str) -> None:
+def test_each_way_is_told_once(outside: OutsideWrites, do: Do, name: str, argument: object, told: str) -> None:
     for _ in range(2):
         do(name, argument)
     [note] = outside.notes()
-    assert note.endswith(f"files of yours may be changed: {told}.")
+    assert note.endswith(f"may have changed your files: {told}.")
 
 
-def test_many_are_counted_and_long_ones_cut(outside: Outside, do: Do) -> None:
+def test_many_are_counted_and_long_ones_cut(outside: OutsideWrites, do: Do) -> None:
     for number in range(5):
         do("system", f"true {number} {'x' * 100}")
     [note] = outside.notes()
@@ -78,23 +78,23 @@ def test_many_are_counted_and_long_ones_cut(outside: Outside, do: Do) -> None:
 
 
 @pytest.mark.parametrize("name", [":memory:", ""])
-def test_what_leaves_no_file_is_not_told(outside: Outside, do: Do, name: str) -> None:
+def test_what_leaves_no_file_is_not_told(outside: OutsideWrites, do: Do, name: str) -> None:
     do("database", name)
     assert outside.notes() == []
 
 
-def test_what_is_read_or_may_be_written_is_not_told(outside: Outside, do: Do) -> None:
+def test_what_is_read_or_may_be_written_is_not_told(outside: OutsideWrites, do: Do) -> None:
     do("read", "train.py")
     do("raw", "train.pyc")
     assert outside.notes() == []
 
 
-def test_what_python_asks_for_itself_is_not_told(outside: Outside, do: Do) -> None:
+def test_what_python_asks_for_itself_is_not_told(outside: OutsideWrites, do: Do) -> None:
     do("asked", None)
     assert outside.notes() == []
 
 
-def test_negative_control_who_does_not_listen_hears_nothing(outside: Outside, do: Do) -> None:
+def test_negative_control_who_does_not_listen_hears_nothing(outside: OutsideWrites, do: Do) -> None:
     outside.remove()
     do("system", "true")
     assert outside.notes() == []
@@ -107,7 +107,7 @@ def test_listening_again_and_again_leaves_one_hook_that_calls_nobody(monkeypatch
     monkeypatch.setattr(listening, "_is_hooked", False)
     before = list(listening._listeners)
     for _ in range(5):
-        one = Outside(lambda path: False)
+        one = OutsideWrites(lambda path: False)
         one.install()
         one.remove()
     assert len(hooks) == 1

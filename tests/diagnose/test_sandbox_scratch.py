@@ -315,7 +315,7 @@ def test_what_others_write_is_told_beside(scratch: Scratch, home: Path) -> None:
     written, others = scratch.notes()
     assert "model.pt" in written
     assert "log.txt" not in written
-    assert "files of yours may be changed: `echo changed > log.txt` (" in others
+    assert "may have changed your files: `echo changed > log.txt` (" in others
     assert "test_sandbox_scratch.py:" in others
     assert state(home)["log.txt"] == b"changed\n"
 

@@ -13,8 +13,8 @@ from torch import nn
 
 from stoker.diagnose import fixes
 from stoker.diagnose.fixes import Compile, Graph
-from stoker.diagnose.hooks import Times
-from stoker.diagnose.steps import TRUE
+from stoker.diagnose.hooks import StepTimes
+from stoker.diagnose.session import REAL
 from stoker.diagnose.trials import CHUNKS, LEAST_STEPS, TrialSession, peak_bytes
 from stoker.errors import TrainError
 
@@ -46,8 +46,8 @@ def test_what_is_drawn_meanwhile_does_not_count() -> None:
         assert [random.random(), np.random.random(), torch.rand(1).item()] == before
 
 
-def driven(session: TrialSession, times: list[Times], seconds: list[float]) -> int:
-    plan = session._chunks(TRUE, 0.0, seconds)
+def driven(session: TrialSession, times: list[StepTimes], seconds: list[float]) -> int:
+    plan = session._chunks(REAL, 0.0, seconds)
     next(plan)
     for number, one in enumerate(times):
         try:
@@ -71,7 +71,7 @@ def test_steps_of_a_gpu_are_timed_several_between_two_waits(monkeypatch: pytest.
     waits: list[int] = []
     seconds: list[float] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append(1))
-    step = Times((0,) * 6, False)
+    step = StepTimes((0,) * 6, False)
     assert driven(session_of([]), [step] * 100, seconds) == LEAST_STEPS * (1 + CHUNKS)
     assert (len(seconds), len(waits)) == (CHUNKS, 2 + CHUNKS)
 
@@ -82,17 +82,17 @@ def test_steps_of_a_gpu_in_which_an_epoch_ends_are_left_out_unless_all_do(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     seconds: list[float] = []
-    driven(session_of([]), [Times((0,) * 6, number % every == every - 1) for number in range(12)] * 2, seconds)
+    driven(session_of([]), [StepTimes((0,) * 6, number % every == every - 1) for number in range(12)] * 2, seconds)
     assert len(seconds) == kept
 
 
 def test_a_trial_gives_a_stretch_when_it_is_asked_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[list[float]] = []
     session = session_of(turns)
-    monkeypatch.setattr(session.training, "light", False)
-    plan = session._stretches()
+    monkeypatch.setattr(session, "short_steps", False)
+    plan = session._make_plan()
     next(plan)
-    step = Times((10_000_000,) * 6, False)
+    step = StepTimes((10_000_000,) * 6, False)
     with contextlib.suppress(StopIteration):
         for _ in range(100_000):
             plan.send(step)

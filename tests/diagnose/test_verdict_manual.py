@@ -12,7 +12,7 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.schema import RECORDS, rows
 
 from stoker.cli.diagnose import NO_VERDICT, command
-from stoker.diagnose import attribution, overlay, verdict
+from stoker.diagnose import attribution, caches, verdict
 from stoker.diagnose.measurements import SCHEMA, Verdict
 from stoker.diagnose.render import text
 
@@ -78,7 +78,7 @@ def test_the_limits_are_those_of_the_rule() -> None:
 
 def test_every_cache_that_passes_is_told() -> None:
     told = PAGE.split("**Caches pass through**")[1].split("\n\n")[0]
-    for name in (*(f"~/{one}" for one in overlay.IN_HOME), *overlay.VARIABLES, overlay.COMPILED):
+    for name in (*(f"~/{one}" for one in caches.IN_HOME), *caches.VARIABLES, caches.COMPILED):
         assert f"`{name}`" in told, name
 
 

@@ -25,7 +25,7 @@ from stoker.store.shards import map_shard
 from stoker.store.store import Store, open_store
 
 
-class Waiting(FaultyFiles):
+class RunQueueDelay(FaultyFiles):
     """A disk that stops before one operation until it is told to go on."""
 
     def __init__(self, wait_at: int, sign: Path) -> None:
@@ -43,7 +43,7 @@ class Waiting(FaultyFiles):
 
 
 def pack_and_wait(name: str, source: str, store: str, wait_at: int, sign: str) -> None:
-    with Waiting(wait_at, Path(sign)):
+    with RunQueueDelay(wait_at, Path(sign)):
         pack_shape(name, source, store)
 
 

@@ -62,15 +62,15 @@ def command(
     stoker diagnose --json train.py > finding.json
     torchrun --nproc-per-node 2 -m stoker diagnose train.py
     """
+    from stoker.diagnose.api import diagnose_script
     from stoker.diagnose.render import show
     from stoker.diagnose.report import check_path, write_report
-    from stoker.diagnose.scripts import script as diagnose
 
     path = check_path(Path(report)) if report is not None else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
     if tries and processes > 1:
         raise OptionError(f"--try was given to {processes} processes; expected one. Try what is proposed without torchrun.")
-    finding = diagnose(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
+    finding = diagnose_script(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
     if rank:
         return  # the first of several processes tells of all
     if tries:

@@ -1,4 +1,4 @@
-"""Diagnose: a running program -> verdict, why and next.
+"""Find the bottleneck of a training run: run it, measure it, and return verdict, reason and next steps.
 
 These are all the public names. Each is imported when first used.
 """
@@ -11,23 +11,23 @@ _LAZY = {
     "Finding": "stoker.diagnose.measurements:Finding",
     "Measurements": "stoker.diagnose.measurements:Measurements",
     "audit_loaders": "stoker.diagnose.correctness:audit_loaders",
+    "diagnose_script": "stoker.diagnose.api:diagnose_script",
+    "diagnose_step": "stoker.diagnose.api:diagnose_step",
     "gate_step": "stoker.gate.gate:gate_step",
-    "measure_script": "stoker.diagnose.scripts:measure_script",
-    "measure_step": "stoker.diagnose.scripts:measure_step",
-    "script": "stoker.diagnose.scripts:script",
-    "step": "stoker.diagnose.scripts:step",
-    "watch": "stoker.diagnose.watch:watch",
+    "measure_script": "stoker.diagnose.api:measure_script",
+    "measure_step": "stoker.diagnose.api:measure_step",
+    "watch": "stoker.diagnose.stopwatch:watch",
 }
 
 if TYPE_CHECKING:
+    from stoker.diagnose.api import diagnose_script as diagnose_script
+    from stoker.diagnose.api import diagnose_step as diagnose_step
+    from stoker.diagnose.api import measure_script as measure_script
+    from stoker.diagnose.api import measure_step as measure_step
     from stoker.diagnose.correctness import audit_loaders as audit_loaders
     from stoker.diagnose.measurements import Finding as Finding
     from stoker.diagnose.measurements import Measurements as Measurements
-    from stoker.diagnose.scripts import measure_script as measure_script
-    from stoker.diagnose.scripts import measure_step as measure_step
-    from stoker.diagnose.scripts import script as script
-    from stoker.diagnose.scripts import step as step
-    from stoker.diagnose.watch import watch as watch
+    from stoker.diagnose.stopwatch import watch as watch
     from stoker.gate.gate import gate_step as gate_step
 else:
     # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.

@@ -1,8 +1,8 @@
-"""The child: the process in which the user's program runs, watched, until enough is known.
+"""The child process, in which the user's program runs and is measured.
 
-It is started with a file descriptor and a request. The program is the main module of this process, with its own arguments and its
-own folder. What was measured goes through the file descriptor as one message, and the process ends at once: nothing of the program
-runs after that, and no checkpoint is written.
+It is started with a file descriptor and a request. The program is the main module of this process, with its own arguments and folder.
+When enough is measured, the child sends one message through the file descriptor and ends at once: nothing of the program runs after
+that, and no checkpoint is written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
-from stoker.diagnose.hooks import shown
+from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.rewrite import OwnLoader, rewrite_imports
 from stoker.diagnose.sandbox import Scratch
@@ -28,28 +28,28 @@ from stoker.errors import StokerError, TrainError
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is asked for."""
+    """What to run and how to measure it."""
 
     program: str
-    """A path, or the name of a module."""
+    """A path, or the name of a module with `module=True`."""
     module: bool = False
     arguments: list[str] = []
     pace: float = 1.0
-    """How long stretches are, as a share of what they usually are."""
+    """Scales the length of all measurement windows."""
     scratch: str
-    """A folder for what the program writes."""
+    """The folder for files that the program writes."""
     seconds: float | None = None
-    """How long measuring may take, from the first measured step on."""
+    """Time limit of measuring, from the first measured step."""
     check_seconds: float = 0.0
-    """How long may be looked for what is wrong with the batches, when all is measured."""
+    """Time to look for faults in the batches, after everything is measured."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes back: measurements, or one line that says why there are none."""
+    """The measurements, or one line that says why there are none."""
 
     measurements: Measurements | None = None
     wrong: list[str] = []
-    """What is wrong with the batches."""
+    """Faults of the batches."""
     error: str | None = None
 
 
@@ -67,32 +67,32 @@ class Child:
         self.session = Session(on_done=self._done, seconds=request.seconds, pace=request.pace)
 
     def run(self) -> NoReturn:
-        """Run the program to its end, or until enough is known."""
+        """Run the program to its end, or until enough is measured."""
         self.session.install()
-        rewrite_imports(self.session.training.sources)
+        rewrite_imports(self.session.sources)
         self._scratch.install()
         failure: str | None = None
         try:
             self._run_program()
         except SystemExit as end:
             if end.code not in (None, 0):
-                failure = f"{self._request.program} ended itself with code {end.code!r}"
+                failure = f"{self._request.program} exited with code {end.code!r}"
         except KeyboardInterrupt:
             failure = f"{self._request.program} was interrupted"
         except BaseException as error:
             failure = f"{self._request.program}{_line_of(error)} raised {type(error).__name__}: {one_line(error)}"
-            training = self.session.training
-            if training.what_if is not None:  # a fix that was switched on; all that the verdict is made of is there
-                training.ledger.notes.append(f"what {training.what_if} would give could not be measured: {failure}.")
+            session = self.session
+            if session.fix_on is not None:  # caused by a fix; everything that the verdict needs is measured
+                session.recorder.notes.append(f"the gain of {session.fix_on} could not be measured: {failure}.")
                 failure = None
             elif not isinstance(error, StokerError):
                 traceback.print_exception(error)
-        if os.getpid() != self._pid:  # a fork of the program, which came to its end
+        if os.getpid() != self._pid:  # a fork of the program that has ended
             os._exit(0)
         self._end(failure)
 
     def _run_program(self) -> None:
-        request, watch = self._request, self.session.training.sources
+        request, watch = self._request, self.session.sources
         if request.module:
             spec = _find(request.program)
             sys.path[0] = str(Path.cwd())
@@ -112,7 +112,7 @@ class Child:
         loader.exec_module(module)
 
     def _done(self) -> None:
-        """Enough is known."""
+        """End the program: enough is measured."""
         if os.getpid() == self._pid:
             self._end(None)
 
@@ -123,10 +123,10 @@ class Child:
             if session.failure is not None:
                 raise session.failure
             measured = self._measured()
-            wrong = self._look_for_faults(measured)
+            wrong = self._faults(measured)
             notes = [*measured.notes, *self._scratch.notes()]
             if failure is not None:
-                notes.append(f"{failure}; what was measured before is all there is.")
+                notes.append(f"{failure}; only what was measured before is known.")
             answer = Answer(measurements=msgspec.structs.replace(measured, notes=notes), wrong=wrong)
         except StokerError as error:
             answer = Answer(error=failure or f"{self._request.program}: {error}")
@@ -137,8 +137,8 @@ class Child:
         self._leave_with(answer)
 
     def _leave_with(self, answer: msgspec.Struct) -> NoReturn:
-        """Say this last, and end this process and its workers, without running anything more of the program."""
-        # Not JSON: a loss may be no number.
+        """Send the answer, and end this process and its workers without running more of the program."""
+        # Not JSON: a loss may be NaN.
         self._connection.send_bytes(msgspec.msgpack.encode(answer))
         self._connection.close()
         for worker in multiprocessing.active_children():
@@ -149,21 +149,20 @@ class Child:
         os._exit(0)
 
     def _measured(self) -> Measurements:
-        training = self.session.training
-        ranks = training.ranks
-        found = training.ledger.of_rank(ranks.rank) if ranks is not None else None
+        ranks = self.session.ranks
+        found = self.session.recorder.of_rank(ranks.rank) if ranks is not None else None
         if ranks is None or found is None:
-            return training.measurements()
-        ranks.tell(found)
-        measured: Measurements = ranks.take_turns(training.measurements)
+            return self.session.measurements()
+        ranks.publish(found)
+        measured: Measurements = ranks.take_turns(self.session.measurements)
         return msgspec.structs.replace(measured, ranks=ranks.all()) if ranks.rank == 0 else measured
 
-    def _look_for_faults(self, measured: Measurements) -> list[str]:
+    def _faults(self, measured: Measurements) -> list[str]:
         if not self._request.check_seconds:
             return []
-        from stoker.diagnose.correctness import wrong_in
+        from stoker.diagnose.correctness import find_faults
 
-        return wrong_in(self.session.training.sources, measured.losses, seconds=self._request.check_seconds)
+        return find_faults(self.session.sources, measured.losses, seconds=self._request.check_seconds)
 
 
 def _find(name: str) -> ModuleSpec:
@@ -179,8 +178,6 @@ def _find(name: str) -> ModuleSpec:
 
 
 def _line_of(error: BaseException) -> str:
-    from stoker.diagnose.hooks import is_own
-
     if isinstance(error, SyntaxError) and error.lineno:
         return f" line {error.lineno}"
     lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own(frame.filename)]
@@ -188,13 +185,13 @@ def _line_of(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, in a line."""
+    """The message of an error in one line."""
     lines = str(error).strip().splitlines() or ["(no message)"]
     return lines[0] if len(lines) == 1 else f"{lines[0]} … {lines[-1]}"
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run the request that the command line holds."""
+    """Run the request in the command line arguments."""
     connection = Connection(int(arguments[0]), readable=False)
     request = msgspec.json.decode(arguments[1], type=Request)
     Child(request, connection).run()

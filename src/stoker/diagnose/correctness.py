@@ -1,8 +1,9 @@
-"""Loaders apart: those of a program that its training loop does not go through, which is where validation data comes from.
+"""Faults in the batches of a training run, found within a given time after its speed is measured.
 
-A diagnosis ends a training within its first epoch, so a validation behind it never runs. But its loader is there already, or what
-makes it. The law: data that is trained on by intent, in another loop or stage, or looked at once more for its own numbers, is not
-taken for validation data.
+`audit_loaders` is the public entry point. It runs the audit of `stoker.audit`, which reads the loader as a training run would and
+knows samples by their content, on as much as there is time for. Afterwards the loader, its epoch and all random states are as before; a
+loader that can be read only once is not read. `find_faults` does the same for a diagnosed program, whose other loaders it searches
+for validation data (`validation_loaders`).
 """
 
 from __future__ import annotations
@@ -30,110 +31,15 @@ from stoker.diagnose.fixes import kept_seeds
 from stoker.diagnose.loaders import Sources
 from stoker.errors import OptionError, StokerError
 
-MOST_LOADERS = 8
-
-
-def loaders_apart(loader: Any, sources: Sources) -> list[Any]:
-    """Loaders of this process whose data should not be trained on, those that were gone through first."""
-    claims, is_loader = claims_of(loader), isinstance(loader, _kinds())
-    found: list[Any] = []
-    known: list[LoaderClaims] = []
-    through = [*sources.stepless, *sources.passed]
-    for other in [*through, *_alive()]:
-        if any(other is one for one in (loader, *sources.trained, *found)):
-            continue
-        seen = any(other is one for one in through)
-        if seen and not is_loader and isinstance(other, _kinds()):
-            continue  # perhaps what the batches were made of that are trained on
-        theirs = claims_of(other)
-        if _is_apart(claims, theirs, seen=seen) and not any(_are_same(theirs, one) for one in known):
-            found.append(other)
-            known.append(theirs)
-    return found[:MOST_LOADERS]
-
-
-def comparable(loader: Any, others: list[Any]) -> list[Any]:
-    """Those whose batches have some entry in common with those of the loader; loops go through other things than samples, too."""
-    ours = _rows(loader) if others else None
-    if ours is None:
-        return []
-    form, found = BatchForm.of(ours), []
-    for other in others:
-        rows = _rows(other)
-        if rows is not None and len(form.lacking(form.adapt(rows))) < len(form.names):
-            found.append(other)
-    return found
-
-
-def _rows(loader: Any) -> Rows | None:
-    """Those of the first batch."""
-    try:
-        rows = rows_of(next(iter(loader)))
-    except Exception:  # the user's, or nothing: there is nothing to compare, and the audit of a loader tells of its faults
-        return None
-    return rows if rows.entries and rows.num_rows else None
-
-
-def _is_apart(ours: LoaderClaims, theirs: LoaderClaims, *, seen: bool) -> bool:
-    if ours.dataset is not None and theirs.dataset is ours.dataset:
-        # The same data as a whole is the training's own, for its numbers or for another stage; two parts of it are a split.
-        return ours.expected is not None and theirs.expected is not None and not _are_same(ours, theirs)
-    return seen or theirs.shuffled is False  # who shuffles what nobody has gone through yet means to train on it
-
-
-def _are_same(one: LoaderClaims, other: LoaderClaims) -> bool:
-    """Whether two loaders give the same samples, as one does that was prepared by a trainer, and the one it was made of."""
-    if one.dataset is None or one.dataset is not other.dataset:
-        return False
-    wholes = [claims.expected for claims in (one, other)]
-    return np.array_equal(wholes[0], wholes[1]) if wholes[0] is not None and wholes[1] is not None else wholes[0] is wholes[1]
-
-
-def _alive() -> Iterator[Any]:
-    """Loaders that are there, and those that the trainers of others would make."""
-    kinds, trainers = _kinds(), sys.modules.get("transformers.trainer")
-    for one in gc.get_objects():
-        kind = type(one)  # proxies have a __class__ that may raise
-        if issubclass(kind, kinds):
-            yield one
-        elif trainers is not None and issubclass(kind, trainers.Trainer) and one.eval_dataset is not None:
-            yield one.get_eval_dataloader()
-
-
-def _kinds() -> tuple[type, ...]:
-    feeds = sys.modules.get("stoker.feed.feed")
-    return (DataLoader, feeds.Feed) if feeds is not None else (DataLoader,)
-
-
-def in_process(loader: Any) -> Any:
-    """The same loader without worker processes, where these would have to import all of the program first."""
-    if type(loader) is not DataLoader or not loader.num_workers or claims_of(loader).iterable:
-        return loader
-    context = loader.multiprocessing_context
-    if (context.get_start_method() if context is not None else multiprocessing.get_start_method()) == "fork":
-        return loader
-    same: Any = copy.copy(loader)
-    same.num_workers, same.timeout, same._iterator = 0, 0, None
-    return same
-
-
-# Correctness: what is wrong with the batches of a training, beside its speed, found within a given time.
-#
-# The audit of `stoker.feed` does the looking: it reads the loader as a training would, and knows samples by their content. Here
-# is
-# decided how much of it there is time for. It comes when all times are taken, so it can disturb none. The law: the loader, its
-# epoch
-# and all random numbers are afterwards as they were, and a loader that can be read only once is not read at all.
-
 SECONDS = 10.0
 PROBED_BATCHES = 4
-"""By which it is known how long a batch takes."""
+"""To estimate how long a batch takes."""
 PROBED_SAMPLES = 64
-"""By which it is known how long a sample of the dataset takes."""
+"""To estimate how long a sample of the dataset takes."""
 PROBING = 0.25
-"""Share of the time that these may take."""
+"""Share of the time for these estimates."""
 TOO_LONG = 2.0
-"""Times the given seconds after which reading is broken off."""
+"""Reading stops after this many times the given seconds."""
 TITLES = {
     "empty": "no samples",
     "seen twice": "samples repeated",
@@ -146,11 +52,11 @@ TITLES = {
     "shared samples": "validation data seen in training",
     "not finite": "values that are not finite",
 }
-"""What is told, and how; shapes and lengths are no fault of a training."""
+"""Titles of the faults that are reported; shapes and lengths are not faults of a training run."""
 
 
 class _TimeUp(Exception):
-    """Reading takes far longer than it was given."""
+    """Reading takes far longer than the given time."""
 
 
 class _First:
@@ -174,29 +80,48 @@ class _Together:
         return itertools.chain.from_iterable(self._loaders)
 
 
-def wrong_in(sources: Sources, losses: Sequence[float], *, seconds: float) -> list[str]:
-    """What is wrong with the batches of a program whose training loop is known, and with its losses."""
+def find_faults(sources: Sources, losses: Sequence[float], *, seconds: float) -> list[str]:
+    """Faults of the batches and losses of a program whose training loop is known."""
     source = sources.found
     loader = None if source is None else source.loader if source.loader is not None else source.iterable
     wrong = wrong_losses(losses)
     if source is None or loader is None or not source.gives_batches:
         return wrong
-    others = [in_process(other) for other in loaders_apart(loader, sources)]
+    others = [in_process(other) for other in validation_loaders(loader, sources)]
     loader = in_process(loader)
     others = comparable(loader, others)
     return [*audit_loaders(loader, _Together(others) if others else None, seconds=seconds), *wrong]
 
 
 def wrong_losses(losses: Sequence[float]) -> list[str]:
-    """Losses of the first steps that are no numbers."""
+    """Losses of the first steps that are NaN or Inf."""
     bad = sum(not math.isfinite(loss) for loss in losses)
     return [f"losses that are not finite: {bad:,} of the first {len(losses):,}."] if bad else []
 
 
-def audit_loaders(train_loader: Iterable[Any], valid_loader: Iterable[Any] | None = None, *, seconds: float = SECONDS) -> list[str]:
-    """What is wrong with the batches of a training, one sentence each; empty where nothing was found.
+def audit_loaders(
+    train_loader: Iterable[object], valid_loader: Iterable[object] | None = None, *, seconds: float = SECONDS
+) -> list[str]:
+    """Find faults in the batches of a training run: repeated, missing, mixed or unshuffled samples, leaks and non-finite values.
 
-    Takes about `seconds`. Of a loader that is too large for that a part is read, and the sentence says so.
+    Args:
+        train_loader: Gives the batches that are trained on. An iterator, which can be read only once, is not read.
+        valid_loader: Validation data, checked for samples that are also trained on.
+        seconds: Approximate time limit. If a loader is too large for it, part of it is read, and the result says so.
+
+    Returns:
+        One sentence per fault; empty if none was found.
+
+    Raises:
+        OptionError: `seconds` is not positive.
+
+    Example:
+        >>> import torch
+        >>> import stoker
+        >>> data = torch.utils.data.TensorDataset(torch.arange(40.0))
+        >>> in_order = torch.utils.data.DataLoader(data, batch_size=8)
+        >>> [fault.partition(":")[0] for fault in stoker.diagnose.audit_loaders(in_order, seconds=1)]
+        ['not shuffled']
     """
     if not seconds > 0:
         raise OptionError(f"seconds is {seconds!r}; expected more than 0.")
@@ -206,31 +131,31 @@ def audit_loaders(train_loader: Iterable[Any], valid_loader: Iterable[Any] | Non
     try:
         with _as_it_was(train_loader), _as_it_was(valid_loader):
             report = _audit(train_loader, valid_loader, seconds)
-    except OptionError:  # batches that hold nothing to compare
+    except OptionError:  # batches without anything to compare
         return audit_loaders(train_loader, seconds=seconds) if valid_loader is not None else []
     except _TimeUp:
-        return _said(train_loader)
+        return _declared(train_loader)
     except StokerError:
         raise
-    except Exception as error:  # the user's: what reads the samples one by one found one that cannot be read
-        if getattr(train_loader, "num_workers", 0):  # perhaps because the dataset needs to be in a worker
+    except Exception as error:  # the user's: a sample cannot be read
+        if getattr(train_loader, "num_workers", 0):  # perhaps the dataset needs to be in a worker
             return []
         return [f"samples that cannot be read: {type(error).__name__}: {' '.join(str(error).split())}"]
     num_batches = _declared_length(train_loader)
     whole = num_batches is None or report.num_batches >= num_batches
-    aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were looked at.)"
-    given = isinstance(train_loader, list | tuple)  # what stands there twice was put there twice
+    aside = "" if whole else f" ({report.num_batches:,} of {num_batches:,} batches were read.)"
+    given = isinstance(train_loader, list | tuple)  # a repeated batch was repeated by intent
     wrong = [
         f"{TITLES[found.kind]}: {_reworded(found)}{aside}"
         for found in report.checks
         if _is_wrong(found) and not (given and found.kind in ("seen twice", "reused memory"))
     ]
     unjudged = any(found.kind == "order" and found.severity == "unchecked" for found in report.checks)
-    return [*wrong, *_said(train_loader)] if unjudged else wrong
+    return [*wrong, *_declared(train_loader)] if unjudged else wrong
 
 
-def _said(loader: Any) -> list[str]:
-    """What need not be looked at to be known."""
+def _declared(loader: Any) -> list[str]:
+    """Faults that the loader itself declares."""
     in_order = claims_of(loader).shuffled is False
     return [f"{TITLES['order']}: the loader says that it takes samples in order."] if in_order else []
 
@@ -238,7 +163,7 @@ def _said(loader: Any) -> list[str]:
 def _is_wrong(found: Finding) -> bool:
     if found.kind not in TITLES:
         return False
-    # An order that is not shuffled, as its loader says, is right for validation, but seldom for a training.
+    # An unshuffled order, as the loader declares, is right for validation, but seldom for training.
     unshuffled = found.kind == "order" and found.text.startswith("Not shuffled")
     return found.severity == "fault" or unshuffled or (found.kind in ("not finite", "same order") and found.severity == "note")
 
@@ -249,8 +174,8 @@ def _reworded(found: Finding) -> str:
     return found.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
 
 
-def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
-    """Audit as much as there is time for: a little at first, to know how long a sample takes."""
+def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> Audit:
+    """Audit as much as there is time for: first a little, to estimate how long a sample takes."""
     start = now_ns()
 
     def stop(phase: str, share: float, count: int) -> None:
@@ -261,7 +186,7 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
     apart = _First(valid_loader, PROBED_BATCHES) if valid_loader is not None else None
     probe = audit(train_loader, max_batches=PROBED_BATCHES, reference_limit=probed, apart_from=apart, progress=stop)
     spent = (now_ns() - start) / 1e9
-    rows = probe.num_samples * (1 if valid_loader is None else 2) + 2 * probed  # those of the dataset are read twice
+    rows = probe.num_samples * (1 if valid_loader is None else 2) + 2 * probed  # samples of the dataset are read twice
     parts = 2 if valid_loader is None else 3
     samples = int((seconds - spent) / parts * rows / spent)
     batches = samples * probe.num_batches // max(probe.num_samples, 1)
@@ -272,7 +197,7 @@ def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
 
 
 def _affordable(loader: Any, seconds: float) -> int:
-    """Samples of the dataset that can be read twice in a time, as far as one of them tells."""
+    """Samples of the dataset that can be read twice in the given time, estimated from one."""
     dataset = claims_of(loader).dataset
     if dataset is None or not len(dataset):
         return PROBED_SAMPLES
@@ -286,7 +211,7 @@ def _affordable(loader: Any, seconds: float) -> int:
 
 @contextlib.contextmanager
 def _as_it_was(loader: Any) -> Iterator[None]:
-    """Put random numbers, and where the loader is, back to what they were."""
+    """Restore random states and the position of the loader."""
     with kept_seeds():
         sampler = getattr(loader, "sampler", None)
         owners = [getattr(place, "generator", None) for place in (loader, sampler)]
@@ -305,5 +230,97 @@ def _as_it_was(loader: Any) -> Iterator[None]:
 def _declared_length(loader: Any) -> int | None:
     try:
         return len(loader)
-    except (TypeError, NotImplementedError):  # what has no length need not say so in advance
+    except (TypeError, NotImplementedError):  # not every loader has a length
         return None
+
+
+# ---- loaders of a program that its training loop does not iterate: its validation data ----
+#
+# A diagnosis ends a program within its first epoch, so a validation after it never runs. But its loader exists already, or what
+# creates it. Data that is trained on by intent, in another loop or stage, is not taken for validation data.
+
+MOST_LOADERS = 8
+
+
+def validation_loaders(loader: Any, sources: Sources) -> list[Any]:
+    """Loaders of this process whose data should not be trained on; those that were iterated come first."""
+    claims, is_loader = claims_of(loader), isinstance(loader, _kinds())
+    found: list[Any] = []
+    known: list[Claims] = []
+    through = [*sources.stepless, *sources.passed]
+    for other in [*through, *_alive()]:
+        if any(other is one for one in (loader, *sources.trained, *found)):
+            continue
+        seen = any(other is one for one in through)
+        if seen and not is_loader and isinstance(other, _kinds()):
+            continue  # perhaps the source of the batches that are trained on
+        theirs = claims_of(other)
+        if _is_apart(claims, theirs, seen=seen) and not any(_are_same(theirs, one) for one in known):
+            found.append(other)
+            known.append(theirs)
+    return found[:MOST_LOADERS]
+
+
+def comparable(loader: Any, others: list[Any]) -> list[Any]:
+    """The loaders whose batches share an entry with those of `loader`: loops iterate other things than samples, too."""
+    ours = _rows(loader) if others else None
+    if ours is None:
+        return []
+    form, found = Form.of(ours), []
+    for other in others:
+        rows = _rows(other)
+        if rows is not None and len(form.lacking(form.adapt(rows))) < len(form.names):
+            found.append(other)
+    return found
+
+
+def _rows(loader: Any) -> Rows | None:
+    """The rows of the first batch."""
+    try:
+        rows = rows_of(next(iter(loader)))
+    except Exception:  # the user's, or no batch: there is nothing to compare, and the audit reports it
+        return None
+    return rows if rows.entries and rows.num_rows else None
+
+
+def _is_apart(ours: Claims, theirs: Claims, *, seen: bool) -> bool:
+    if ours.dataset is not None and theirs.dataset is ours.dataset:
+        # The same dataset as a whole is training data, for its metrics or another stage; two parts of it are a split.
+        return ours.expected is not None and theirs.expected is not None and not _are_same(ours, theirs)
+    return seen or theirs.shuffled is False  # a shuffled loader that was not iterated yet is meant for training
+
+
+def _are_same(one: Claims, other: Claims) -> bool:
+    """Whether two loaders give the same samples, as a loader and the one that a trainer prepared from it."""
+    if one.dataset is None or one.dataset is not other.dataset:
+        return False
+    wholes = [claims.expected for claims in (one, other)]
+    return np.array_equal(wholes[0], wholes[1]) if wholes[0] is not None and wholes[1] is not None else wholes[0] is wholes[1]
+
+
+def _alive() -> Iterator[Any]:
+    """Loaders that exist, and those that trainers of transformers would create."""
+    kinds, trainers = _kinds(), sys.modules.get("transformers.trainer")
+    for one in gc.get_objects():
+        kind = type(one)  # a proxy's __class__ may raise
+        if issubclass(kind, kinds):
+            yield one
+        elif trainers is not None and issubclass(kind, trainers.Trainer) and one.eval_dataset is not None:
+            yield one.get_eval_dataloader()
+
+
+def _kinds() -> tuple[type, ...]:
+    feeds = sys.modules.get("stoker.feed.feed")
+    return (DataLoader, feeds.Feed) if feeds is not None else (DataLoader,)
+
+
+def in_process(loader: Any) -> Any:
+    """The same loader without worker processes, if these would have to import the whole program first."""
+    if type(loader) is not DataLoader or not loader.num_workers or claims_of(loader).iterable:
+        return loader
+    context = loader.multiprocessing_context
+    if (context.get_start_method() if context is not None else multiprocessing.get_start_method()) == "fork":
+        return loader
+    same: Any = copy.copy(loader)
+    same.num_workers, same.timeout, same._iterator = 0, 0, None
+    return same

@@ -1,7 +1,10 @@
-"""What only a GPU has: marks on its timeline, the device alone by sleep-ahead, places that wait for it, copies to it.
+"""Measurements that only a GPU needs.
 
-Nothing here synchronises within a step of the user's: events are recorded, and read when the stretch is over. Each class takes the
-module that speaks to the device, so that a test can give it another.
+`StepMarks` times steps on the device's timeline, `DeviceOnlyStep` times the device without waits for the host, `SyncFinder` finds the
+lines that wait for the device, `copy_seconds` times host-to-device copies.
+
+Nothing here synchronises within a step: events are recorded, and read after the window. Each takes `cuda`, so that a test can pass a
+fake of `torch.cuda`.
 """
 
 from __future__ import annotations
@@ -17,75 +20,76 @@ import torch
 
 from stoker._clock import now_ns
 from stoker._text import sync_debug_mode
-from stoker.diagnose.hooks import NAMES, Boundaries, leaves, own_frame, place_of
+from stoker.diagnose.hooks import NAMES, StepHooks, leaves, own_frame, place_of
 from stoker.diagnose.measurements import Place, Sync
 
-LONGEST_SLEEP_SECONDS = 1.0
+MAX_SLEEP_SECONDS = 1.0
 CALIBRATION_CYCLES = 20_000_000
 
 
-class Marks:
-    """Ends of steps on the timeline of the device: their distances are the steps, idle time included."""
+def _record_event(cuda: Any) -> Any:
+    event = cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class StepMarks:
+    """Events at the ends of steps: the time between two is a step, idle time included."""
 
     def __init__(self, cuda: Any = torch.cuda) -> None:
         self._cuda = cuda
-        self._events: list[Any] = []
-        self._whole: list[bool] = []
-        self.add(whole=False)
+        self._events = [_record_event(cuda)]
+        self._counted: list[bool] = []
 
-    def add(self, *, whole: bool) -> None:
-        """A step has ended; `whole` if its time counts."""
-        event = self._cuda.Event(enable_timing=True)
-        event.record()
-        self._events.append(event)
-        self._whole.append(whole)
+    def add(self, *, counted: bool) -> None:
+        """Mark the end of a step, and whether its time counts."""
+        self._events.append(_record_event(self._cuda))
+        self._counted.append(counted)
 
-    def seconds(self, *, whole: bool = True) -> list[float]:
-        """Waits for the device, once, and tells the times of the steps that count, or of the others."""
+    def seconds(self, *, counted: bool = True) -> list[float]:
+        """Wait for the device, and return the times of the steps that count, or of the others."""
         self._cuda.synchronize()
-        pairs = zip(self._events, self._events[1:], self._whole[1:], strict=False)
-        return [before.elapsed_time(after) / 1e3 for before, after, counts in pairs if counts == whole]
+        pairs = zip(self._events, self._events[1:], self._counted, strict=False)
+        return [before.elapsed_time(after) / 1e3 for before, after, one in pairs if one == counted]
 
 
-class Asleep:
-    """One step that is issued while the device sleeps: afterwards it runs without ever waiting for the host."""
+class DeviceOnlyStep:
+    """One step issued while the device sleeps, so that it then runs without waiting for the host."""
 
-    def __init__(self, boundaries: Boundaries, seconds: float, cycles_a_second: float, cuda: Any = torch.cuda) -> None:
+    def __init__(self, hooks: StepHooks, seconds: float, cycles_per_second: float, cuda: Any = torch.cuda) -> None:
         self._cuda = cuda
-        self._boundaries = boundaries
-        self._cycles = int(min(seconds, LONGEST_SLEEP_SECONDS) * cycles_a_second)
-        self._edges: list[tuple[int, Any]] = []
+        self._hooks = hooks
+        self._cycles = int(min(seconds, MAX_SLEEP_SECONDS) * cycles_per_second)
+        self._events: list[tuple[int, Any]] = []
         self.blocked = False
-        """Whether issuing it took until the sleep was over: it waited for the device."""
+        """Whether issuing the step took until the sleep was over: the step waited for the device."""
         self.seconds = 0.0
         self.phases: Counter[str] = Counter()
 
     def begin(self) -> None:
-        """The batch is there."""
+        """Put the device to sleep. Called when the batch is there."""
         self._cuda.synchronize()
         self._cuda._sleep(self._cycles)
-        self._edge(self._boundaries.phase)
-        self._boundaries.on_edge = self._edge
+        self._mark(self._hooks.phase)
+        self._hooks.on_phase = self._mark
 
     def end(self) -> None:
-        """The step is issued."""
-        self._boundaries.on_edge = None
-        self._edge(0)
-        self.blocked = bool(self._edges[0][1].query())
+        """Wait for the device. Called when the step is issued."""
+        self._hooks.on_phase = None
+        self._mark(0)
+        self.blocked = bool(self._events[0][1].query())
         self._cuda.synchronize()
-        for (phase, before), (_, after) in zip(self._edges, self._edges[1:], strict=False):
+        for (phase, before), (_, after) in zip(self._events, self._events[1:], strict=False):
             spent = before.elapsed_time(after) / 1e3
             self.phases[NAMES[phase]] += spent
             self.seconds += spent
 
-    def _edge(self, phase: int) -> None:
-        event = self._cuda.Event(enable_timing=True)
-        event.record()
-        self._edges.append((phase, event))
+    def _mark(self, phase: int) -> None:
+        self._events.append((phase, _record_event(self._cuda)))
 
 
-def cycles_a_second(cuda: Any = torch.cuda) -> float:
-    """How fast the device counts while it sleeps."""
+def cycles_per_second(cuda: Any = torch.cuda) -> float:
+    """The rate at which the device counts cycles while it sleeps."""
     before, after = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     cuda.synchronize()
     before.record()
@@ -95,8 +99,8 @@ def cycles_a_second(cuda: Any = torch.cuda) -> float:
     return float(CALIBRATION_CYCLES / (before.elapsed_time(after) / 1e3))
 
 
-class Waits:
-    """The lines at which the host waits for the device, from torch's own warnings."""
+class SyncFinder:
+    """Finds the lines at which the host waits for the device, from torch's warnings."""
 
     def __init__(self, cuda: Any = torch.cuda) -> None:
         self._cuda = cuda
@@ -105,7 +109,7 @@ class Waits:
         self._opened = contextlib.ExitStack()
 
     def begin(self) -> None:
-        """A step begins."""
+        """Start to listen for the warnings of one step."""
         self._opened.enter_context(warnings.catch_warnings())
         warnings.simplefilter("always")
         shown = warnings.showwarning
@@ -121,17 +125,17 @@ class Waits:
         self._opened.enter_context(sync_debug_mode("warn", self._cuda))
 
     def end(self) -> None:
-        """It has ended."""
+        """Stop listening: the step has ended."""
         self._opened.close()
         self._steps += 1
 
     def syncs(self) -> list[Sync]:
-        """Times a step by line, the most first."""
+        """Synchronisations per step by line, the most frequent first."""
         return [Sync(place=place, count=count / max(1, self._steps)) for place, count in self._seen.most_common()]
 
 
 def copy_seconds(batches: Sequence[Any], device: Any, cuda: Any = torch.cuda) -> list[float]:
-    """Seconds of copying each of several distinct host batches to the device; empty where they are there already."""
+    """Seconds to copy each host batch to the device; empty if the batches are on it already."""
     host = [[one for one in leaves(batch) if isinstance(one, torch.Tensor) and one.device.type == "cpu"] for batch in batches]
     if not any(host):
         return []

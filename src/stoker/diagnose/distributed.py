@@ -1,10 +1,10 @@
-"""Ranks: a training of several processes, measured by all of them at the same steps.
+"""Several processes that train together, measured by all of them at the same steps.
 
-Each process has a session of its own. What they must do alike, such as the number of steps of a stretch, the first decides and
-tells the others through the store that torch's processes share; nothing is added to their collectives. A stretch of steps without
-the exchange of gradients shows what each process takes by itself, and so who is slow. One in which all meet before each exchange
-shows what that costs when nobody is late: who has slept until the last one came is slow to wake, which is no cost of exchanging.
-The first concludes.
+Each process has its own session. What all must do alike, such as the number of steps of a window, rank 0 decides and publishes
+through the key-value store of torch.distributed; nothing is added to the program's collectives. A window without the all-reduce
+(`Ranks.part`) shows how long each rank takes alone, and so which one is slow. A window in which all ranks meet before each all-reduce
+(`Ranks.meet`) shows what it costs when no rank is late: a rank that slept until the last one came wakes up slowly, which is not a
+cost of the all-reduce. Rank 0 makes the verdict.
 """
 
 from __future__ import annotations
@@ -23,14 +23,48 @@ from stoker._clock import now_ns
 from stoker.diagnose.measurements import Rank
 
 PATIENCE = timedelta(seconds=60)
+MEETING_SECONDS = 5.0
+"""How long a meeting waits for the other ranks."""
+PAUSE_SECONDS = 5e-5
+"""Between two looks at who is there: a process that spins would take the core of one that is on its way."""
 COLLECTIVES = (
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "all_to_all", "all_to_all_single"),
     *("all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_gather_object", "broadcast_object_list"),
 )
 
 
+class Meeting:
+    """A barrier in each step of a window, before the all-reduce.
+
+    A rank that does not come is waited for once, and not for long.
+    """
+
+    def __init__(self, store: Any, number: int, *, name: str) -> None:
+        self._store = store
+        self._number = number
+        self._name = name
+        self.held = 0
+        """How often all ranks came."""
+        self.missed = False
+        """Whether a rank did not come."""
+
+    def wait(self) -> None:
+        """Wait until all ranks are here."""
+        if self.missed:
+            return
+        key = f"{self._name}/{self.held}"
+        come, until_ns = self._store.add(key, 1), now_ns() + int(MEETING_SECONDS * 1e9)
+        while come < self._number:
+            if now_ns() > until_ns:
+                self.missed = True
+                return
+            time.sleep(PAUSE_SECONDS)
+            come = self._store.add(key, 0)
+        self.held += 1
+
+
 class Ranks:
-    """The processes of a training, as one of them sees them."""
+    """The processes that train together, as one of them sees them."""
 
     def __init__(self, rank: int, number: int, store: Any) -> None:
         self.rank = rank
@@ -40,11 +74,11 @@ class Ranks:
         self._meetings = 0
         self._alone: list[Any] = []
         self._undo: list[Callable[[], Any]] = []
-        self.exchanged_ns = 0
-        """Spent in collectives that the program called itself, from `part` or `meet` on until `join`."""
+        self.collective_ns = 0
+        """Time in collectives that the program called itself, between `part` or `meet` and `join`."""
 
     def agree(self, value: float) -> float:
-        """What the first process says; all must ask at the same step."""
+        """The value of rank 0. All ranks must call this at the same step."""
         self._asked += 1
         key = f"agreed/{self._asked}"
         if self.rank == 0:
@@ -53,10 +87,10 @@ class Ranks:
         self._store.wait([key], PATIENCE)
         return float(self._store.get(key))
 
-    # ---- steps without the exchange ----
+    # ---- steps without the all-reduce ----
 
     def part(self, modules: list[torch.nn.Module]) -> None:
-        """From the next step on, gradients stay where they are, and what is exchanged by hand is timed."""
+        """From the next step on, skip the all-reduce of gradients and time the program's own collectives."""
         for module in _parallel(modules):
             if module.require_backward_grad_sync:
                 module.require_backward_grad_sync = False
@@ -65,9 +99,9 @@ class Ranks:
             self._time(name)
 
     def meet(self, modules: list[torch.nn.Module]) -> Meeting:
-        """From the next step on, all begin to exchange gradients at the same time, and what is exchanged by hand is timed.
+        """From the next step on, start the all-reduce at the same time on all ranks and time the program's own collectives.
 
-        Gradients of parallel modules are exchanged within the backward pass, those that a program exchanges by hand after it.
+        DistributedDataParallel reduces within the backward pass; a program that calls collectives itself does so after it.
         """
         self._meetings += 1
         meeting = Meeting(self._store, self.number, name=f"met/{self._meetings}")
@@ -88,7 +122,7 @@ class Ranks:
         return meeting
 
     def join(self) -> None:
-        """As before."""
+        """Undo `part` and `meet`."""
         for module in self._alone:
             module.require_backward_grad_sync = True
         self._alone.clear()
@@ -106,25 +140,25 @@ class Ranks:
             try:
                 return original(*args, **kwargs)
             finally:
-                self.exchanged_ns += now_ns() - begin
+                self.collective_ns += now_ns() - begin
 
         setattr(torch.distributed, name, timed)
         self._undo.append(lambda: setattr(torch.distributed, name, original))
 
-    # ---- what each has found ----
+    # ---- results of all ranks ----
 
-    def tell(self, found: Rank) -> None:
-        """What this process takes."""
+    def publish(self, found: Rank) -> None:
+        """Publish the step times of this rank."""
         self._store.set(f"found/{self.rank}", msgspec.json.encode(found).decode())
 
     def all(self) -> list[Rank]:
-        """What each process takes, this one being the first."""
+        """The step times of all ranks."""
         keys = [f"found/{number}" for number in range(self.number)]
         self._store.wait(keys, PATIENCE)
         return [msgspec.json.decode(self._store.get(key), type=Rank) for key in keys]
 
     def take_turns(self, measure: Callable[[], Any]) -> Any:
-        """Measure the machine: the first process alone, and then the others."""
+        """Measure the machine: rank 0 alone, and then the others."""
         if self.rank:
             self._store.wait(["measured"], PATIENCE)
         try:
@@ -139,50 +173,10 @@ def _parallel(modules: list[torch.nn.Module]) -> list[Any]:
 
 
 def find_ranks() -> Ranks | None:
-    """The processes of this training; None where it is one alone."""
+    """The processes that train together; None if there is only one."""
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() < 2:
         return None
     shared: Any = distributed.distributed_c10d
     store = shared.PrefixStore("stoker-diagnose", shared._get_default_store())
     return Ranks(distributed.get_rank(), distributed.get_world_size(), store)
-
-
-# The meeting: a point of each step that no process of a training passes before all have come to it.
-#
-# Between the backward pass of a program and the exchange of its gradients. Where all begin to exchange at the same time, nobody
-# waits
-# for a slow one, and what the exchange itself takes is seen. The law: a process that does not come is not waited for for long,
-# and
-# never a second time.
-
-PAUSE_SECONDS = 5e-5
-"""Between two looks at who has come: a process that spins would take the core of one that is on its way."""
-PATIENCE_SECONDS = 5.0
-
-
-class Meeting:
-    """Of so many processes, by a store that they share; one object for all steps of a stretch."""
-
-    def __init__(self, store: Any, number: int, *, name: str) -> None:
-        self._store = store
-        self._number = number
-        self._name = name
-        self.held = 0
-        """How often all came."""
-        self.missed = False
-        """Whether somebody did not come."""
-
-    def wait(self) -> None:
-        """Until all are here."""
-        if self.missed:
-            return
-        key = f"{self._name}/{self.held}"
-        come, until_ns = self._store.add(key, 1), now_ns() + int(PATIENCE_SECONDS * 1e9)
-        while come < self._number:
-            if now_ns() > until_ns:
-                self.missed = True
-                return
-            time.sleep(PAUSE_SECONDS)
-            come = self._store.add(key, 0)
-        self.held += 1

@@ -1,7 +1,8 @@
-"""The machine: rates of THIS computer, measured in about a second before they are compared with what a training reaches.
+"""Rates of this machine, measured in about a second, to compare with what a training run reaches.
 
-Datasheets lie by a quarter and more, so every peak is measured, once a process. Nothing of the user's is touched: no random number
-is drawn, no module, optimizer or `backward` is called whose hooks a session listens to, and flags and threads are put back.
+Datasheets are wrong by a quarter and more, so every peak is measured, once per process (`measure_machine`). Nothing of the user's is
+touched: no random number is drawn, no module, optimizer or `backward` is called whose hooks a session listens to, and flags and
+threads are restored. `pages_so_far`, `page_seconds` and `keep_memory` are about memory pages from the system.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from stoker._clock import now_ns
 from stoker.diagnose.measurements import Device, Machine
 
 COPY_BYTES = 32 << 20
-"""Larger than what caches hold of it on most machines, small enough to be copied in a few milliseconds."""
+"""Larger than the caches of most machines, small enough to copy in a few milliseconds."""
 DISK_BYTES = 1 << 20
 DISK_READS = 16
 ISSUED = 200
-"""Operations in a row: far fewer than the launch queue of a GPU holds."""
+"""Consecutive operations: far fewer than the launch queue of a GPU holds."""
 CHAIN = 20
-"""Layers of the small network through which gradients flow."""
+"""Layers of the small network that is trained."""
 ROUNDS = 3
 CPU_TYPES = ("fp32", "bf16")
 CUDA_TYPES = ("fp32", "tf32", "bf16", "fp16")
@@ -32,7 +33,7 @@ _measured: dict[Device, Machine] = {}
 
 
 def measure_machine(device: Device = "cpu") -> Machine:
-    """Rates of the machine; measured at the first call of a process, known from then on."""
+    """Rates of the machine, measured at the first call in a process."""
     if device not in _measured:
         _measured[device] = _measure(device)
     return _measured[device]
@@ -56,7 +57,7 @@ def _measure(device: Device) -> Machine:
                 h2d_pinned_bytes=_upload_bytes(pinned=True),
                 disk_bytes=disk_bytes(),
             )
-        # In several rounds, each rate with its best: what another program takes in one moment it may not take in the next.
+        # The best of several rounds: another program may take the machine at one moment and not at the next.
         rounds = [
             ({kind: matmul_flops(kind, "cpu") for kind in CPU_TYPES}, _host_copy_bytes(), dispatch_seconds()) for _ in range(ROUNDS)
         ]
@@ -73,7 +74,7 @@ def _measure(device: Device) -> Machine:
 
 @contextlib.contextmanager
 def _undisturbed(threads: int) -> Iterator[None]:
-    """No more threads than cores, no autocast of the user's, and gradients where they are asked for; all as before after it."""
+    """At most one thread per core, no autocast, gradients enabled; restored afterwards."""
     import torch
 
     before = torch.get_num_threads()
@@ -89,7 +90,7 @@ def _undisturbed(threads: int) -> Iterator[None]:
 
 
 def _best_seconds(run: Callable[[], object], *, at_most: float, wait: Callable[[], None] | None = None) -> float:
-    """Of several runs: what the machine can do when nobody else wants it. The first, which warms up, does not count."""
+    """The fastest of several runs. The first one warms up and does not count."""
     run()
     if wait is not None:
         wait()
@@ -104,7 +105,7 @@ def _best_seconds(run: Callable[[], object], *, at_most: float, wait: Callable[[
 
 
 def matmul_flops(kind: str, device: Device) -> float:
-    """Of one large product a second; the size grows until it takes some milliseconds, so slow types cost little time."""
+    """FLOP per second of one large matmul. Its size grows until it takes some milliseconds, so slow types cost little time."""
     import torch
 
     from stoker.train.numerics import kept_matmul_flags, set_matmul_flags
@@ -128,9 +129,9 @@ def matmul_flops(kind: str, device: Device) -> float:
 
 
 def dispatch_seconds() -> float:
-    """The host's cost of one small operation in a training: a chain forward and backward, over the operations it dispatches.
+    """The host's cost of one small operation: a small network forward and backward, divided by its number of operations.
 
-    Torch's Python, autograd and the operation itself are in it, because a step pays them all.
+    It includes torch's Python, autograd and the operation itself, because a step pays them all.
     """
     import torch
     from torch.nn.functional import layer_norm, linear
@@ -161,9 +162,9 @@ def _host_copy_bytes() -> float:
 
 
 def disk_bytes(path: Path | None = None) -> float | None:
-    """Read a second, past the cache of the operating system; None where the file system cannot do that.
+    """Bytes per second read past the page cache; None if the file system cannot do that.
 
-    Reads pieces of a large file that exists anyway, so nothing is written and nothing is evicted.
+    Reads parts of a large file that exists anyway, so nothing is written and nothing is evicted.
     """
     import torch
 
@@ -177,7 +178,7 @@ def disk_bytes(path: Path | None = None) -> float | None:
         return None
     try:
         stride = max(DISK_BYTES, os.fstat(file).st_size // DISK_READS // DISK_BYTES * DISK_BYTES)
-        with mmap.mmap(-1, DISK_BYTES) as buffer:  # pages are aligned, as such reads ask
+        with mmap.mmap(-1, DISK_BYTES) as buffer:  # aligned to a page, as direct reads require
             done, begin = 0, now_ns()
             for number in range(DISK_READS):
                 done += os.preadv(file, [buffer], number * stride)
@@ -199,7 +200,7 @@ def _device_copy_bytes() -> float:
 
 
 def _upload_bytes(*, pinned: bool) -> float:
-    """To the GPU a second. Buffers take turns: one alone would stay in the CPU's cache, as no training's batches do."""
+    """Bytes per second to the GPU. Buffers take turns: one alone would stay in the CPU's cache, unlike real batches."""
     import torch
 
     sources = [torch.full((COPY_BYTES,), 1, dtype=torch.uint8, device="cpu", pin_memory=pinned) for _ in range(4)]
@@ -213,7 +214,7 @@ def _upload_bytes(*, pinned: bool) -> float:
 
 
 def _launch_seconds() -> float:
-    """Issuing one kernel, while the device is busy enough never to be waited for."""
+    """Seconds to issue one kernel while the device is busy."""
     import torch
 
     value = torch.full((8,), 0.5, device="cuda")
@@ -233,29 +234,27 @@ def _launch_seconds() -> float:
     return best
 
 
-# Pages of memory that a process gets from the system: how many, what one costs, and the setting that keeps them.
+# ---- memory pages from the system ----
 #
-# glibc gives large blocks back to the system as soon as they are free, and a training frees the same blocks at every step. Each
-# page
-# that is asked for anew is an interrupt and 4 KiB of zeros: with 1,400 of them, a step of 5.4 ms took 6 ms in one process, and 11
-# ms
-# in the next.
+# glibc returns large blocks to the system as soon as they are free, and a training run frees the same blocks at every step. Each page
+# that is requested again costs an interrupt and 4 KiB of zeros: with 1,400 of them, a step of 5.4 ms took 6 ms in one process, and
+# 11 ms in the next.
 
 BYTES = 8 << 20
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
-"""Numbers of settings, as glibc's malloc.h has them."""
+"""Settings of glibc's malloc.h."""
 LARGEST = (1 << 31) - 1
 ENVIRONMENT = "MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_MMAP_MAX_=0"
-"""The same from outside of a process."""
+"""The same settings as environment variables."""
 
 
 def pages_so_far() -> int:
-    """That this process got from the system without reading a disk."""
+    """Pages that this process got from the system without reading a disk."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def page_seconds() -> float:
-    """What it takes to get a page and to write to it; the best of a few rounds."""
+    """Seconds to get a page and write to it; the best of a few rounds."""
     size, best = mmap.PAGESIZE, float("inf")
     for _ in range(ROUNDS):
         with mmap.mmap(-1, BYTES) as memory:
@@ -264,7 +263,7 @@ def page_seconds() -> float:
                 memory[at] = 1
             spent, got = now_ns() - begin, pages_so_far() - before
             begin = now_ns()
-            for at in range(0, BYTES, size):  # the same when they are there: what the loop itself costs
+            for at in range(0, BYTES, size):  # again with the pages there: the cost of the loop itself
                 memory[at] = 1
             spent -= now_ns() - begin
         if got:
@@ -273,6 +272,6 @@ def page_seconds() -> float:
 
 
 def keep_memory() -> bool:
-    """Have this process keep what it frees, for good; False where its allocator has no such setting."""
+    """Make this process keep the memory it frees; False if its allocator has no such setting."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(TRIM_THRESHOLD, LARGEST)) and bool(mallopt(MMAP_MAX, 0))

@@ -1,4 +1,9 @@
-"""Whose code a line is: the user's own, or that of Python, installed packages and stoker itself. Blame falls on the user's."""
+"""Hooks in torch that time the phases of a training step, and helpers for the user's code and batches.
+
+`StepHooks` times the phases (next, prepare, forward, backward, optimizer, rest) of the step that runs. `own_frame` and `place_of`
+find the line of the user's code that is responsible. `listen` hears audit events of Python. `leaves` and `copied` walk and copy
+batches of any structure.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,8 @@ import stoker
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import Place
 
+# ---- lines of the user's own code ----
+
 INSTALLED = ("site-packages", "dist-packages")
 _FOREIGN = tuple(
     str(Path(folder).resolve()) + os.sep
@@ -31,7 +38,7 @@ _FOREIGN = tuple(
 
 @functools.cache
 def is_own(file: str) -> bool:
-    """Whether a file of code is the user's."""
+    """Whether a source file is the user's: not of Python, an installed package or stoker."""
     if not file.endswith(".py"):
         return "ipykernel" in file or file.startswith("<ipython-input")  # the cells of a notebook
     path = os.path.realpath(file)
@@ -39,14 +46,14 @@ def is_own(file: str) -> bool:
 
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
-    """The nearest frame of the user's code, from the innermost outwards."""
+    """The innermost frame of the user's code."""
     while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def place_of(frame: FrameType) -> Place:
-    """Where a frame stands."""
+    """File, line and function of a frame."""
     return Place(
         file=shown(frame.f_code.co_filename), line=frame.f_lineno or frame.f_code.co_firstlineno, function=frame.f_code.co_qualname
     )
@@ -54,104 +61,132 @@ def place_of(frame: FrameType) -> Place:
 
 @functools.cache
 def shown(file: str) -> str:
-    """A path as the user would write it: from the current folder, where the file is below it."""
+    """A path relative to the current folder if the file is below it."""
     path, here = Path(file), Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
-# Boundaries: where the phases of a training step begin and end, told by hooks that cost about a microsecond each.
-#
-# They stand between the user's program, which knows nothing of them, and the session, which takes the times of a step when it has
-# ended. The law: a hook reads the clock and adds; it never waits, never copies, never touches what the user computes.
+# ---- audit events of Python ----
+
+AuditListener = Callable[[str, tuple[Any, ...]], None]
+_listeners: list[AuditListener] = []
+_is_hooked = False
+
+
+def listen(listener: AuditListener) -> None:
+    """Add a listener. An audit hook cannot be removed, so there is one for all: a hook each would slow the process down."""
+    global _is_hooked
+    _listeners.append(listener)
+    if not _is_hooked:
+        _is_hooked = True
+        sys.addaudithook(_heard)
+
+
+def unlisten(listener: AuditListener) -> None:
+    """Remove a listener."""
+    _listeners.remove(listener)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    for listener in _listeners:
+        listener(event, arguments)
+
+
+# ---- phases of a step ----
 
 NEXT, PREPARE, FORWARD, BACKWARD, OPTIMIZER, REST = range(6)
 NAMES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
 CLOSURE_RANGE = "stoker.closure"
-"""In profiles, around what an optimizer calls within its step."""
+"""In profiles: the range around a closure that an optimizer calls within its step."""
 MAX_ROOTS = 8
 MAX_LOSSES = 64
 
 
-class Times(NamedTuple):
-    """One step."""
+class StepTimes(NamedTuple):
+    """Times of one step."""
 
     phases_ns: tuple[int, ...]
-    broken: bool
-    """An epoch ended within it."""
+    new_epoch: bool
+    """Whether an epoch ended when this step asked for its batch."""
     between_ns: int = 0
-    """Of it, from there to the begin of the next epoch."""
+    """Part of this time between the end of that epoch and the start of the next (validation, checkpoints)."""
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The whole step."""
         return sum(self.phases_ns) / 1e9
 
     @property
     def without_data(self) -> float:
-        """All but the wait for a batch."""
+        """The step without the wait for its batch."""
         return (sum(self.phases_ns) - self.phases_ns[NEXT]) / 1e9
 
 
-class Boundaries:
-    """The phases of the step that runs now."""
+class StepHooks:
+    """Times the phases of the current step by hooks in torch.
+
+    A hook reads the clock and adds, which costs about a microsecond. It never waits, never copies and never touches what the user
+    computes.
+    """
 
     def __init__(self) -> None:
         self.phase = REST
         self.steps = 0
         """Optimizer steps so far."""
         self.stepped = False
-        """Whether there was one since `take`."""
-        self.broken = False
+        """Whether an optimizer has stepped since `end_step`."""
+        self.new_epoch = False
         self.between_ns = 0
-        self.silent = False
-        """Whether nothing is listened to but the turns of the loop."""
+        self.paused = False
+        """Whether the hooks are removed and only iterations of the loop are timed."""
         self.optimizer: Optimizer | None = None
         self.precision: str | None = None
         self.losses: list[torch.Tensor] = []
-        self.on_edge: Callable[[int], None] | None = None
-        """Called with the phase that begins; for events on a device."""
+        self.roots: list[torch.nn.Module] = []
+        """Modules called from outside any other module: their call is the forward pass."""
+        self.on_phase: Callable[[int], None] | None = None
+        """Called with each phase that begins, to record events on a device."""
         self.on_step: Callable[[], None] | None = None
-        """Called when an optimizer's step has ended."""
+        """Called after each optimizer step."""
         self.on_backward: Callable[[], None] | None = None
-        """Called when a backward pass begins."""
+        """Called before each backward pass."""
         self._last_ns = now_ns()
         self._totals = [0] * len(NAMES)
-        self._roots: list[torch.nn.Module] = []
         self._depth = 0
         self._after_backward = REST
         self._undo: list[Callable[[], Any]] = []
-        self._unsee: Callable[[], Any] | None = None
+        self._undo_search: Callable[[], Any] | None = None
 
     # ---- the clock of a step ----
 
-    def switch(self, phase: int) -> None:
-        """End the phase that runs, and begin another."""
+    def enter(self, phase: int) -> None:
+        """End the current phase and begin another."""
         now = now_ns()
         self._totals[self.phase] += now - self._last_ns
         self._last_ns = now
         self.phase = phase
-        if self.on_edge is not None:
-            self.on_edge(phase)
+        if self.on_phase is not None:
+            self.on_phase(phase)
 
-    def take(self) -> Times:
-        """The step that ends here. What happens until `resume` belongs to none."""
+    def end_step(self) -> StepTimes:
+        """Times of the step that ends here. The time until `restart_clock` belongs to no step."""
         now = now_ns()
         self._totals[self.phase] += now - self._last_ns
-        times = Times(tuple(self._totals), self.broken, self.between_ns)
+        times = StepTimes(tuple(self._totals), self.new_epoch, self.between_ns)
         self._totals = [0] * len(NAMES)
         self._last_ns = now
-        self.stepped = self.broken = False
+        self.stepped = self.new_epoch = False
         self.between_ns = 0
         return times
 
-    def resume(self) -> None:
-        """Leave out the time since the last edge."""
+    def restart_clock(self) -> None:
+        """Discard the time since the last phase began."""
         self._last_ns = now_ns()
 
     # ---- hooks ----
 
     def install(self) -> None:
-        """Begin to listen."""
+        """Install the hooks."""
         before = register_optimizer_step_pre_hook(self._before_step)
         after = register_optimizer_step_post_hook(self._after_step)
         self._undo += [before.remove, after.remove]
@@ -163,39 +198,42 @@ class Boundaries:
         self._wrap(torch.nn.Module, "zero_grad", OPTIMIZER)
 
     def remove(self) -> None:
-        """Listen no more: torch is as it was."""
+        """Remove the hooks: torch is as before."""
         while self._undo:
             self._undo.pop()()
-        self._roots.clear()
+        self.roots.clear()
 
-    def silence(self) -> None:
-        """Listen to nothing, until `listen`: a few hooks a step cost next to nothing by themselves, but 30 µs after operations
-        that have taken the caches (benchmarks/bench_hooks.py)."""
+    def pause(self) -> None:
+        """Remove the hooks until `unpause`.
+
+        A few hooks per step cost next to nothing alone, but 30 µs after operations that have filled the caches
+        (benchmarks/bench_hooks.py).
+        """
         while self._undo:
             self._undo.pop()()
-        self.silent = True
+        self.paused = True
 
-    def listen(self) -> None:
-        """Tell phases apart again."""
-        if self.silent:
-            self.silent = False
+    def unpause(self) -> None:
+        """Install the hooks again."""
+        if self.paused:
+            self.paused = False
             self.install()
             self._hook_roots()
 
     def _wrap(self, owner: Any, name: str, phase: int) -> None:
-        """Give the time of a function to a phase."""
+        """Count the time of a function as a phase."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
             outer = self.phase
-            if outer == phase:  # called by one that is timed already
+            if outer == phase:  # called by a function that is timed already
                 return original(*args, **kwargs)
-            self.switch(phase)
+            self.enter(phase)
             try:
                 return original(*args, **kwargs)
             finally:
-                self.switch(outer)
+                self.enter(outer)
 
         self._replace(owner, name, timed)
 
@@ -206,12 +244,13 @@ class Boundaries:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
             if self.on_backward is not None:
                 self.on_backward()
-            self._see_loss(tensors)
-            self.switch(BACKWARD)
+            if len(self.losses) < MAX_LOSSES and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
+                self.losses.append(tensors.detach().clone())  # a CUDA graph writes the next one to the same memory
+            self.enter(BACKWARD)
             try:
                 original(tensors, *args, **kwargs)
             finally:
-                self.switch(self._after_backward)
+                self.enter(self._after_backward)
 
         self._replace(torch.autograd, "backward", backward)
 
@@ -220,14 +259,10 @@ class Boundaries:
         setattr(owner, name, by)
         self._undo.append(lambda: setattr(owner, name, original))
 
-    def _see_loss(self, tensors: Any) -> None:
-        if len(self.losses) < MAX_LOSSES and isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
-            self.losses.append(tensors.detach().clone())  # a graph writes the next one to the same place
-
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        """Torch gives the step what is returned here."""
+        """Torch passes the returned arguments to the optimizer's step."""
         self._after_backward = OPTIMIZER
-        self.switch(OPTIMIZER)
+        self.enter(OPTIMIZER)
         if len(args) > 1 and callable(args[1]):
             return (args[0], self._timed_closure(args[1]), *args[2:]), kwargs
         if callable(closure := kwargs.get("closure")):
@@ -235,25 +270,25 @@ class Boundaries:
         return None
 
     def _timed_closure(self, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """An optimizer that is given a closure has the forward and backward pass run within its own step: they are not its work."""
+        """Count a closure's forward and backward pass as such, not as work of the optimizer that calls it."""
 
         @functools.wraps(closure)
         def timed(*args: Any, **kwargs: Any) -> Any:
             profiled = torch._C._autograd._profiler_enabled()
             with torch.autograd.profiler.record_function(CLOSURE_RANGE) if profiled else nullcontext():
                 self._after_backward = REST
-                self.switch(FORWARD)
+                self.enter(FORWARD)
                 try:
                     return closure(*args, **kwargs)
                 finally:
                     self._after_backward = OPTIMIZER
-                    self.switch(OPTIMIZER)
+                    self.enter(OPTIMIZER)
 
         return timed
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self._after_backward = REST
-        self.switch(REST)
+        self.enter(REST)
         self.optimizer = optimizer
         self.steps += 1
         self.stepped = True
@@ -263,13 +298,14 @@ class Boundaries:
     # ---- the modules whose call is the forward pass ----
 
     def find_roots(self) -> None:
-        """Look for the modules that are called from outside of any other, until `keep_roots`.
+        """Search for the outermost modules, until `keep_roots`.
 
-        A hook on every module would cost more than many a step. So all are watched for a step or two of the warm-up, and later the
-        outermost alone. Where torch compiles, nothing is watched that it would have to trace: compiled modules are outermost.
+        A hook on every module would cost more than many steps take. So all modules are watched for a step or two of the warm-up,
+        and later only the outermost. Where torch compiles, nothing is wrapped that it would have to trace: the compiled modules are
+        the outermost.
         """
         if compiled():
-            self._roots = _all_compiled()[:MAX_ROOTS]
+            self.roots = _all_compiled()[:MAX_ROOTS]
             return
         original = torch.nn.Module.__call__
 
@@ -283,42 +319,32 @@ class Boundaries:
                 self._depth -= 1
 
         self._replace(torch.nn.Module, "__call__", seen)
-        self._unsee = self._undo[-1]
+        self._undo_search = self._undo[-1]
 
     def keep_roots(self) -> None:
-        """Watch the modules that were found, and no others."""
-        if self._unsee is not None:
-            self._unsee()
-            self._undo.remove(self._unsee)
-            self._unsee = None
+        """End the search, and hook the modules found."""
+        if self._undo_search is not None:
+            self._undo_search()
+            self._undo.remove(self._undo_search)
+            self._undo_search = None
         self._hook_roots()
 
     def _hook_roots(self) -> None:
-        for module in self._roots:
+        for module in self.roots:
             self._undo.append(module.register_forward_pre_hook(self._before_forward).remove)
 
     def _see_root(self, module: torch.nn.Module) -> None:
-        if len(self._roots) < MAX_ROOTS and not any(module is one for one in self._roots):
-            self._roots.append(module)
+        if len(self.roots) < MAX_ROOTS and not any(module is one for one in self.roots):
+            self.roots.append(module)
         if self.precision is None:
             self.precision = precision_of(module)
         self._before_forward(module, ())
 
     def _before_forward(self, module: torch.nn.Module, args: Any) -> None:
         phase = self.phase
-        # A call without gradients after a step is a look at the model, not its training.
+        # A call without gradients after a step is an evaluation, not training.
         if phase == PREPARE or (phase in (REST, OPTIMIZER) and torch.is_grad_enabled()):
-            self.switch(FORWARD)
-
-    @property
-    def roots(self) -> list[torch.nn.Module]:
-        """The modules that are watched."""
-        return self._roots
-
-    @property
-    def finds_forward(self) -> bool:
-        """Whether it is known where the forward pass begins."""
-        return bool(self._roots)
+            self.enter(FORWARD)
 
 
 def compiled() -> bool:
@@ -331,11 +357,11 @@ def _all_compiled() -> list[torch.nn.Module]:
     import gc
 
     kind = sys.modules["torch._dynamo.eval_frame"].OptimizedModule
-    return [one for one in gc.get_objects() if issubclass(type(one), kind)]  # proxies have a __class__ that may raise
+    return [one for one in gc.get_objects() if issubclass(type(one), kind)]  # a proxy's __class__ may raise
 
 
 def precision_of(module: torch.nn.Module) -> str:
-    """In which type the products of a module are computed here: that of autocast, or of its weights."""
+    """The dtype in which a module's matmuls run now: that of autocast, or of its weights."""
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "fp64"}
     weight = next((one for one in module.parameters() if one.is_floating_point()), None)
     kind = weight.device.type if weight is not None else "cpu"
@@ -347,14 +373,13 @@ def precision_of(module: torch.nn.Module) -> str:
     return name
 
 
-# Copies of batches, whatever they are made of: tensors and arrays anew, what holds them in the same form around.
+# ---- batches of any structure ----
 
 MAX_DEPTH = 6
-Leaf = torch.Tensor | np.ndarray
 
 
 def leaves(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors and arrays within a value."""
+    """The tensors and arrays in a batch."""
     if isinstance(value, torch.Tensor | np.ndarray):
         yield value
     elif depth < MAX_DEPTH:
@@ -372,19 +397,19 @@ def _parts(value: Any) -> Iterator[Any]:
 
 
 def num_bytes(value: Any) -> int:
-    """Bytes of all tensors and arrays within."""
+    """Bytes of all tensors and arrays in a batch."""
     return sum(one.nbytes for one in leaves(value))
 
 
 def num_rows(value: Any) -> int | None:
-    """The first dimension of the first tensor or array."""
+    """The batch size: the first dimension of the first tensor or array."""
     return next((int(one.shape[0]) for one in leaves(value) if one.ndim), None)
 
 
 def copied(value: Any, depth: int = 0, *, tensors: bool = True) -> Any:
-    """The same batch in memory of its own; without `tensors` only what holds them is new.
+    """A copy of a batch; with `tensors=False` only its containers are copied.
 
-    Pinned tensors and those on a device are not copied: that would cost, or hide, the very copy that is looked for.
+    Pinned tensors and tensors on a device are not copied: that would hide the copy that is measured.
     """
     if isinstance(value, torch.Tensor):
         return value if not tensors or value.device.type != "cpu" or value.is_pinned() else value.detach().clone()
@@ -403,11 +428,7 @@ def copied(value: Any, depth: int = 0, *, tensors: bool = True) -> Any:
             same[key] = copied(one, depth + 1, tensors=tensors)
         return same
     if (dataclasses.is_dataclass(value) or isinstance(value, Mapping)) and hasattr(value, "__dict__"):
-        return _copied_holder(value, depth, tensors)
+        holder: Any = copy.copy(value)
+        holder.__dict__.update({key: copied(one, depth + 1, tensors=tensors) for key, one in vars(value).items()})
+        return holder
     return value
-
-
-def _copied_holder(value: Any, depth: int, tensors: bool) -> Any:
-    same = copy.copy(value)
-    same.__dict__.update({key: copied(one, depth + 1, tensors=tensors) for key, one in vars(value).items()})
-    return same

@@ -1,4 +1,9 @@
-"""Worker processes of a DataLoader: how much they make ahead, and when they have nothing to do."""
+"""The loops of a program and their batches: which loop trains, and what its batches come from.
+
+`Sources` watches every loop of the user's code and every `DataLoader`. The training loop is the innermost loop between whose
+iterations optimizer steps happen. All loops are watched until it is found; afterwards only this one, and the others cost nothing. A
+loop is known by its place in the source, a `DataLoader` by itself, or by its place where each epoch creates a new one.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +18,28 @@ import torch
 from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
-from stoker.diagnose.hooks import NEXT, Boundaries, leaves
+from stoker.diagnose.hooks import NEXT, StepHooks, leaves
 from stoker.diagnose.measurements import Place
 
 PATIENCE_SECONDS = 3.0
+MIN_STEPS = 3
+STEPS_WITHOUT_LOOP = 6
+MAX_STEPS_PER_BATCH = 8
+STEPLESS_PASSES = 3
+"""Passes without an optimizer step after which a loop is no longer watched."""
+
+_original_iter = DataLoader.__iter__
 
 
 def queue_length(loader: DataLoader[Any] | None) -> int:
-    """Batches that are made ahead."""
+    """Batches that the workers of a loader prefetch."""
     if loader is None or not loader.num_workers:
         return 0
     return int(loader.num_workers * (loader.prefetch_factor or 2))
 
 
 def wait_for_workers(iterator: Any) -> None:
-    """Return when all batches that were asked for are made (or after some seconds): from then on the workers sleep."""
+    """Wait until workers have made all batches asked for and are idle, or for some seconds."""
     queue = getattr(iterator, "_worker_result_queue", None)
     if queue is None:
         return
@@ -41,24 +53,8 @@ def wait_for_workers(iterator: Any) -> None:
         pause.wait(0.01)
 
 
-# Watched iterables: what the loops of a program go through, and which of them is THE training loop.
-#
-# A loop is known by its place in the user's text, a `DataLoader` by itself, or by its place where each epoch makes one anew. The
-# training loop is the innermost one between whose turns optimizer steps happen; until it is known all are watched, afterwards
-# this
-# one alone, and the others cost nothing.
-
-LEAST_STEPS = 3
-STEPS_WITHOUT_LOOP = 6
-MAX_STEPS_A_BATCH = 8
-STEPLESS_PASSES = 3
-"""Passes without a step after which a loop is watched no more."""
-
-_original_iter = DataLoader.__iter__
-
-
 class Source:
-    """Where the batches of one loop come from."""
+    """What the batches of one loop come from."""
 
     def __init__(self, iterable: Any, place: Place | None) -> None:
         self.iterable = iterable
@@ -68,39 +64,39 @@ class Source:
         self.steps_between = 0
         self.gives_batches = False
         self.passes_on = False
-        """Whether it gives what `inner` gives, as it is."""
+        """Whether its batches are those of `inner`, unchanged."""
         self.inner: Source | None = None
-        """Another one, whose `next` is called by the `next` of this."""
+        """The source whose `next` is called by the `next` of this one."""
         self.startup_ns: int | None = None
         self.last: Any = None
         self.with_gradients = True
-        """Whether torch computes them in passes in which there are steps."""
+        """Whether gradients are enabled in passes with optimizer steps."""
         self._seen_steps = 0
 
-    def begin(self, steps: int, *, first: bool = False) -> None:
-        """A turn of the loop begins; so many optimizer steps have happened. Those before the first of a pass are not its own."""
+    def begin_iteration(self, steps: int, *, first: bool = False) -> None:
+        """Note the optimizer steps so far. Those before the first iteration of a pass are not of this loop."""
         if self.nexts and not first and steps != self._seen_steps:
             self.steps_between += 1
             self.with_gradients = torch.is_grad_enabled()
         self._seen_steps = steps
 
     def take_inner(self) -> Source | None:
-        """What `inner` is, which is to be found anew."""
+        """Forget `inner`, which the next `next` finds again."""
         inner, self.inner = self.inner, None
         return inner
 
-    def fresh(self) -> Iterator[Any]:
-        """A new pass."""
+    def new_pass(self) -> Iterator[Any]:
+        """A new iterator."""
         return _original_iter(self.iterable) if isinstance(self.iterable, DataLoader) else iter(self.iterable)
 
     @property
     def can_repeat(self) -> bool:
-        """Whether a new pass can be made at any time."""
+        """Whether a new pass can begin at any time."""
         return self.iterable is not None and not hasattr(self.iterable, "__next__")
 
     @property
     def may_train(self) -> bool:
-        """Whether a pass that begins here can be one in which there are steps: one without gradients is a look at the model."""
+        """Whether a pass that begins now can train: a pass without gradients is an evaluation."""
         return torch.is_grad_enabled() == self.with_gradients
 
     @property
@@ -111,8 +107,8 @@ class Source:
         return self.inner.loader if self.inner is not None else None
 
 
-class Watched:
-    """An iterator that tells of itself, and that others may fill."""
+class WatchedIterator:
+    """An iterator that reports to `Sources`, which may replace its batches."""
 
     def __init__(self, sources: Sources, source: Source, iterator: Iterator[Any], started_ns: int) -> None:
         self.source = source
@@ -121,15 +117,15 @@ class Watched:
         """When this pass began."""
         self._sources = sources
         self._first = True
-        self._steps_before = sources.boundaries.steps
+        self._steps_before = sources.hooks.steps
 
-    def __iter__(self) -> Watched:
+    def __iter__(self) -> WatchedIterator:
         return self
 
     def __next__(self) -> Any:
         sources = self._sources
         if sources.found is self.source:
-            return sources.hand_out(self)
+            return sources.next_batch(self)
         return next(self.iterator) if sources.settled else self._look()
 
     def __len__(self) -> int:
@@ -139,9 +135,9 @@ class Watched:
         return getattr(self.iterator, name)
 
     def _look(self) -> Any:
-        """Give the next one, and learn what kind of loop this is."""
+        """Give the next batch, and learn what kind of loop this is."""
         source, sources = self.source, self._sources
-        source.begin(sources.boundaries.steps, first=self._first)
+        source.begin_iteration(sources.hooks.steps, first=self._first)
         self._first = False
         sources.running.append(source)
         before = source.take_inner()
@@ -149,7 +145,7 @@ class Watched:
             value = next(self.iterator)
         except StopIteration:
             source.inner = before
-            if sources.boundaries.steps == self._steps_before:
+            if sources.hooks.steps == self._steps_before:
                 sources.pass_without_step(source)
             raise
         finally:
@@ -169,16 +165,16 @@ class Watched:
         return value
 
     def restart(self) -> None:
-        """Begin a new pass in place of the one that has ended."""
-        boundaries = self._sources.boundaries
-        outer, self.started_ns = boundaries.phase, now_ns()
-        boundaries.switch(NEXT)
-        self.iterator = self.source.fresh()
-        boundaries.switch(outer)
+        """Replace the pass that has ended by a new one."""
+        hooks = self._sources.hooks
+        outer, self.started_ns = hooks.phase, now_ns()
+        hooks.enter(NEXT)
+        self.iterator = self.source.new_pass()
+        hooks.enter(outer)
 
 
 class WatchedIterable:
-    """What a `for` statement goes through: looks like what the user wrote, and gives a watched iterator."""
+    """Takes the place of the iterable of a `for` statement, and gives a watched iterator."""
 
     def __init__(self, sources: Sources, source: Source, iterable: Iterable[Any]) -> None:
         self._sources = sources
@@ -191,7 +187,7 @@ class WatchedIterable:
         if self._sources.found is self._source and not self._source.may_train:
             return iterator
         self._source.iterable = self._iterable
-        return Watched(self._sources, self._source, iterator, started)
+        return WatchedIterator(self._sources, self._source, iterator, started)
 
     def __len__(self) -> int:
         return len(self._iterable)  # type: ignore[arg-type]
@@ -203,34 +199,34 @@ class WatchedIterable:
 class Sources:
     """All loops of a program."""
 
-    def __init__(self, boundaries: Boundaries) -> None:
-        self.boundaries = boundaries
+    def __init__(self, hooks: StepHooks) -> None:
+        self.hooks = hooks
         self.found: Source | None = None
         self.settled = False
-        """Whether it is known which the training loop is, or that there is none."""
+        """Whether the training loop is known, or known not to exist."""
         self.running: list[Source] = []
-        self.hand_out: Callable[[Watched], Any] = lambda watched: next(watched.iterator)
-        """What gives the batches of the training loop, once it is known."""
-        self.on_turn: Callable[[], None] = lambda: None
-        """Called when a `while` loop that trains begins anew."""
+        self.next_batch: Callable[[WatchedIterator], Any] = lambda watched: next(watched.iterator)
+        """Gives the batches of the training loop, once it is known."""
+        self.on_iteration: Callable[[], None] = lambda: None
+        """Called at each iteration of a training loop that is a `while` statement."""
         self.stepless: list[Any] = []
-        """What other loops went through, in which nothing was trained."""
+        """Iterables of loops without optimizer steps."""
         self.passed: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
-        """Loaders that others went through since the training loop is known."""
+        """Loaders iterated by other loops since the training loop is known."""
         self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
-        """Loaders between whose batches there were steps."""
+        """Loaders with optimizer steps between their batches."""
         self._loops: dict[Place, Source] = {}
         self._loaders: dict[int, Source] = {}
         self._there: weakref.WeakSet[DataLoader[Any]] | None = None
-        """Loaders that were there when the first step had ended."""
+        """Loaders that existed when the first step had ended."""
         self._passes: dict[Place, int] = {}
         self._plain: set[Place] = set()
         self._undo: list[Callable[[], Any]] = []
 
-    # ---- what loops call ----
+    # ---- called by loops ----
 
     def watched(self, iterable: Iterable[Any], place: Place) -> Iterable[Any]:
-        """What a `for` statement goes through instead."""
+        """The iterable that a `for` statement gets in place of its own."""
         if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
             return iterable
         if isinstance(iterable, DataLoader):  # watches itself
@@ -242,44 +238,44 @@ class Sources:
         source = self._loops.setdefault(place, Source(iterable, place))
         return WatchedIterable(self, source, iterable)
 
-    def turn(self, place: Place) -> None:
-        """A `while` statement begins anew."""
+    def iteration(self, place: Place) -> None:
+        """An iteration of a `while` statement begins."""
         if self.settled:
             if self.found is not None and self.found.place == place:
-                self.on_turn()
+                self.on_iteration()
             return
         source = self._loops.setdefault(place, Source(None, place))
-        source.begin(self.boundaries.steps)
+        source.begin_iteration(self.hooks.steps)
         source.nexts += 1
 
     def watch_loaders(self) -> None:
-        """Have every DataLoader watched, whoever goes through it."""
+        """Watch every DataLoader, also those iterated by library code."""
         sources = self
 
         @functools.wraps(_original_iter)
         def watched_iter(loader: DataLoader[Any]) -> Any:
             if sources.settled and not sources._is_pass_of_training(loader):
                 return _original_iter(loader)
-            boundaries = sources.boundaries
-            outer, started = boundaries.phase, now_ns()
-            boundaries.switch(NEXT)  # workers start here
+            hooks = sources.hooks
+            outer, started = hooks.phase, now_ns()
+            hooks.enter(NEXT)  # workers start here
             iterator = _original_iter(loader)
-            boundaries.switch(outer)
-            return Watched(sources, sources._of_loader(loader, None), iterator, started)
+            hooks.enter(outer)
+            return WatchedIterator(sources, sources._of_loader(loader, None), iterator, started)
 
         DataLoader.__iter__ = watched_iter  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(DataLoader, "__iter__", _original_iter))
 
     def remove(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         while self._undo:
             self._undo.pop()()
         self.settled = True
-        self.hand_out = lambda watched: next(watched.iterator)
-        self.on_turn = lambda: None
+        self.next_batch = lambda watched: next(watched.iterator)
+        self.on_iteration = lambda: None
 
     def pass_without_step(self, source: Source) -> None:
-        """A pass has ended, and nothing was trained in it."""
+        """Note a pass that ended without an optimizer step."""
         if source.place is None or isinstance(source.iterable, DataLoader):
             return
         count = self._passes[source.place] = self._passes.get(source.place, 0) + 1
@@ -287,10 +283,10 @@ class Sources:
             self._plain.add(source.place)
             self._loops.pop(source.place, None)
 
-    # ---- loaders that are made anew for each epoch ----
+    # ---- loaders that are created for each epoch ----
 
     def _of_loader(self, loader: DataLoader[Any], place: Place | None) -> Source:
-        """Its own, or that of one whose place it takes."""
+        """The source of a loader: its own, or that of the loader it replaces."""
         found = self._loaders.get(id(loader))
         if found is None:
             there = [one for one in self._loaders.values() if one.place == place]
@@ -300,14 +296,14 @@ class Sources:
         return found
 
     def _hand_over(self, source: Source, loader: DataLoader[Any]) -> bool:
-        """Let a loader go on where that of a source has ended, if it was made for this, as where each epoch makes its own.
+        """Continue a source with another loader, if that was created for it, as where each epoch creates its own.
 
-        One that was there before, such as that of a validation which has the same lines, was not.
+        A loader that existed before, such as that of a validation which runs the same lines, was not.
         """
         former = source.iterable
         if source.place is None or former is loader or not isinstance(former, DataLoader) or not source.may_train:
             return False
-        if not issubclass(type(loader), DataLoader):  # but a form of one around it, which only says that it is one
+        if not issubclass(type(loader), DataLoader):  # a wrapper that only claims to be one
             return False
         if self._there is None or loader in self._there or type(loader.dataset) is not type(former.dataset):
             return False
@@ -317,7 +313,7 @@ class Sources:
         return True
 
     def _is_pass_of_training(self, loader: DataLoader[Any]) -> bool:
-        """Asked when a pass begins and the training loop is known."""
+        """Whether a pass that begins now, with the training loop known, is one of it."""
         source = self.found
         if source is None or source.iterable is not loader:
             self.passed.add(loader)
@@ -325,10 +321,10 @@ class Sources:
         self.trained.add(loader)
         return source.may_train
 
-    # ---- which one it is ----
+    # ---- which loop trains ----
 
-    def take(self, source: Source) -> None:
-        """This is the training loop."""
+    def select(self, source: Source) -> None:
+        """Set the training loop."""
         self.found, self.settled = source, True
         known = [*self._loops.values(), *self._loaders.values()]
         self.stepless = [one.iterable for one in known if one.gives_batches and one.can_repeat and not one.steps_between]
@@ -337,28 +333,28 @@ class Sources:
         self._loaders = {key: one for key, one in self._loaders.items() if one is source or one.iterable is source.loader}
         source.last = None
 
-    def choose(self) -> bool:
-        """Look for the training loop among those seen so far; True when the search is over."""
-        steps = self.boundaries.steps
+    def find_training_loop(self) -> bool:
+        """Search the loops seen so far; True if the search is over."""
+        steps = self.hooks.steps
         if self._there is None:
             self._there = weakref.WeakSet(one for one in gc.get_objects() if issubclass(type(one), DataLoader))
-        if steps < LEAST_STEPS:
+        if steps < MIN_STEPS:
             return False
-        candidates = [one for one in (*self._loops.values(), *self._loaders.values()) if one.steps_between >= LEAST_STEPS - 1]
+        candidates = [one for one in (*self._loops.values(), *self._loaders.values()) if one.steps_between >= MIN_STEPS - 1]
         if not candidates:
             self.settled = steps >= STEPS_WITHOUT_LOOP
             return self.settled
-        batches = [one for one in candidates if one.gives_batches and steps <= MAX_STEPS_A_BATCH * one.nexts]
+        batches = [one for one in candidates if one.gives_batches and steps <= MAX_STEPS_PER_BATCH * one.nexts]
         if not batches and steps < STEPS_WITHOUT_LOOP:
-            return False  # a loop over batches, each of which is trained on several times, takes longer to be seen
+            return False  # a loop with several steps per batch takes longer to find
         pool = batches or candidates
         best = max(pool, key=lambda one: one.steps_between)
-        for one in pool * 2:  # outwards, along what prepares its batches
+        for one in pool * 2:  # outwards, along the sources that prepare its batches
             if one.inner is best and not one.passes_on and one.steps_between >= best.steps_between - 1:
                 best = one
         while best.passes_on and best.inner in pool:
             best = best.inner
-        if best.place is None:  # an outer form of a loader, that others prepared, is what stands in the user's loop
+        if best.place is None:  # the user's loop iterates a wrapper of the loader, prepared by a library
             best.place = next((one.place for one in self._loaders.values() if one.place is not None and not one.nexts), None)
-        self.take(best)
+        self.select(best)
         return True

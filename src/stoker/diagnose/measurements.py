@@ -95,7 +95,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """How the host's time of a step, in the loop as it is, divides. On a CPU this is all of it."""
 
     next: float
-    """Waiting for the iterable to give a batch."""
+    """RunQueueDelay for the iterable to give a batch."""
     prepare: float
     """From the batch to the first forward of a module: slicing, stacking, copies to a device."""
     forward: float

@@ -1,6 +1,11 @@
-"""Listings: a folder as the program has left it, though what it wrote is elsewhere and what it removed is still there.
+"""The overlay: a program's view of the disk in which its own files lie in a scratch folder and the user's stay as they are.
 
-It stands before `os.listdir` and `os.scandir`, by which `glob`, `os.walk` and `pathlib` list folders, too.
+Files that the program writes have a place in the scratch folder, files of the user's that it removes are hidden, and everything else
+is what is on disk. `Overlay` has the functions of `os` that take paths, by this view; `sandbox` installs them. What they do to the
+disk is the program's doing, not stoker's, so it does not go through `stoker._disk`.
+
+A program behaves as it would alone, with the same results and the same errors. So folders are made where the program wants them,
+because libraries in C++ write there, too. Writes to caches and new temporary files pass to the disk (`caches.PassThrough`).
 """
 
 from __future__ import annotations
@@ -8,19 +13,20 @@ from __future__ import annotations
 import errno
 import io
 import os
-import site
 import stat
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from stoker import _disk
+from stoker.diagnose.caches import PassThrough, is_below, is_there, upwards
+
+# ---- listings, as `os.listdir` and `os.scandir` give them (and so `glob`, `os.walk` and `pathlib`) ----
 
 
 class Entry:
-    """A file or folder of the view, as `os.DirEntry` shows it."""
+    """A file or folder of the view, like an `os.DirEntry`."""
 
     def __init__(self, name: str | bytes, path: str | bytes, full: str) -> None:
         self.name = name
@@ -28,27 +34,25 @@ class Entry:
         self._full = full
 
     def __fspath__(self) -> str | bytes:
-        """Its path, as the program has it."""
         return self.path
 
     def __repr__(self) -> str:
-        """As that of an `os.DirEntry`."""
         return f"<DirEntry {self.name!r}>"
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """What there is to know of it."""
-        return os.stat(self._full, follow_symlinks=follow_symlinks)  # noqa: PTH116 (the one of the view)
+        """Its state in the view."""
+        return os.stat(self._full, follow_symlinks=follow_symlinks)  # noqa: PTH116 (that of the view)
 
     def inode(self) -> int:
-        """The number of the file."""
+        """Its inode number."""
         return self.stat(follow_symlinks=False).st_ino
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a file, or a link to one that is followed."""
+        """Whether it is a file, or a followed link to one."""
         return stat.S_ISREG(self._mode(follow_symlinks))
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a folder, or a link to one that is followed."""
+        """Whether it is a folder, or a followed link to one."""
         return stat.S_ISDIR(self._mode(follow_symlinks))
 
     def is_symlink(self) -> bool:
@@ -60,7 +64,7 @@ class Entry:
         return False
 
     def _mode(self, follow_symlinks: bool) -> int:
-        """Its kind; 0 where it has gone meanwhile, or is a link to nothing."""
+        """Its mode; 0 if it is gone or a broken link."""
         try:
             return self.stat(follow_symlinks=follow_symlinks).st_mode
         except FileNotFoundError:
@@ -68,77 +72,29 @@ class Entry:
 
 
 class Listing:
-    """What `os.scandir` gives: entries, once, until it is closed."""
+    """The entries of a folder, like the result of `os.scandir`."""
 
-    def __init__(self, entries: Iterator[Any]) -> None:
-        self._entries = entries
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries = iter(entries)
 
     def __iter__(self) -> Self:
-        """Itself."""
         return self
 
     def __next__(self) -> Any:
-        """The next entry."""
         return next(self._entries)
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
         self.close()
 
     def close(self) -> None:
         """Give no more entries."""
-        self._entries = iter(())
+        self._entries = iter([])
 
 
-# Caches: folders that programs fill so that the next run is faster. What is written there passes through the scratch folder.
-#
-# Compilers (numba, Inductor, Triton), hubs and plotting libraries hand what they write to other processes and to libraries that
-# know
-# nothing of the scratch folder, and a cache is made to be filled. Any environment variable with CACHE in its name names one.
-
-IN_HOME = (".cache", ".triton", ".nv/ComputeCache", ".cupy", ".config/matplotlib")
-"""Where tools keep them unless told otherwise."""
-VARIABLES = ("HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_HOME", "MPLCONFIGDIR")
-"""Those that name one and have no CACHE in their name."""
-COMPILED = "__pycache__"
-INDUCTOR = "torchinductor_"
-"""How the folder of torch.compile among temporary files begins."""
-
-
-def cache_folders(environ: Mapping[str, str], here: str) -> set[str]:
-    """The caches of this user and the folders of installed packages, without links in their names.
-
-    A variable that names a folder around the home folder or the current one (`here`) is ignored: the user's files lie there.
-    """
-    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
-    named = {value for name, value in environ.items() if value and ("CACHE" in name or name in VARIABLES)}
-    named |= {os.path.join(value, "matplotlib") for name, value in environ.items() if name == "XDG_CONFIG_HOME"}  # noqa: PTH118
-    real = {os.path.realpath(os.path.join(here, os.path.expanduser(one))) for one in named}  # noqa: PTH111, PTH118
-    believed = {one for one in real if not is_below(home, one) and not is_below(here, one)}
-    packages = {*(sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")), site.getusersitepackages()}
-    return believed | {os.path.realpath(one) for one in packages} | {os.path.join(home, one) for one in IN_HOME}  # noqa: PTH118
-
-
-def is_below(name: str, folder: str) -> bool:
-    """Whether a name is that of a folder or of something in it."""
-    return name == folder or name.startswith(folder.rstrip(os.sep) + os.sep)
-
-
-# The overlay: a program's view of the disk, in which its own files lie in a scratch folder, and the user's stay as they are.
-#
-# Files that the program writes have places in the scratch folder, files of the user's that it has removed are hidden, and all
-# else
-# is what is on disk. The functions here are those of `os` that take paths, by this view; `scratch` puts them into their place.
-# What
-# they do to the disk is what the program does, and not of stoker's doing, so it does not go through `files`.
-#
-# The law: a program behaves as it would alone, with the same results and the same errors. So folders are made where the program
-# wants
-# them, because libraries in C++ write there, too. What is written to caches and among temporary files passes (`caches`).
+# ---- the overlay ----
 
 _open, _access, _lstat, _stat, _scandir, _readlink = open, os.access, os.lstat, os.stat, os.scandir, os.readlink
 _join, _dirname, _basename = os.path.join, os.path.dirname, os.path.basename
@@ -146,56 +102,46 @@ FINDING = ("stat", "access", "statvfs", "listxattr", "getxattr", "chdir")
 MARKING = ("utime", "chmod", "chown", "setxattr", "removexattr", "truncate")
 REPLACED = "open mkdir symlink link readlink rename unlink rmdir mkfifo mknod listdir lstat lchown".split()
 _OS: dict[str, Any] = {name: getattr(os, name) for name in [*REPLACED, *FINDING, *MARKING]}
-"""The functions themselves, for what is really done."""
-APART = ("/dev", "/proc", "/sys", "/run")
+"""The original functions."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 UNNAMED = getattr(os, "O_TMPFILE", 0)
 MAX_LINKS = 40
 MAX_NAME = 255
-"""Bytes of a name, on Linux; the place of a file has another name."""
+"""Bytes of a file name, on Linux; the place of a file has another name."""
 CHANGEABLE = os.W_OK | os.X_OK
 
 
 class Overlay:
-    """What a program sees of the disk."""
+    """A program's view of the disk. A *name* is a full path of the view without links; a *place* is where its file really lies."""
 
     def __init__(self, folder: Path) -> None:
         self.written: dict[str, None] = {}
-        """Names that the program has written to."""
+        """Names that the program wrote to."""
         self.hidden = 0
-        """Files and folders of the user's that the program has removed or replaced, as it believes."""
+        """Number of the user's files and folders that the program removed or replaced, in its view."""
         self.made: dict[str, None] = {}
-        """Folders and pipes that it has made where it wanted them."""
+        """Folders and pipes that it made on disk."""
         self.on_write: Callable[[], None] = lambda: None
         """Called when a file gets a place."""
         self._folder = os.path.realpath(folder)
+        self.pass_through = PassThrough(self._folder)
         self._moved: dict[str, str] = {}
-        """Where a file or link is that the program has made, by its name in the view. A place outside of the scratch folder is
-        that of a file of the user's under another name, which is copied before it is written to."""
+        """Places of files and links that the program made, by name. A place outside of the scratch folder is a file of the user's
+        under another name, which is copied before it is written to."""
         self._gone: set[str] = set()
-        """Files and folders of the user's that the view does not have, unless they were made again."""
+        """The user's files and folders that the view does not have, unless they were made again."""
         self._remade: set[str] = set()
-        """Folders of these that are there again, and empty."""
-        self._passing: set[str] = set()
-        """Folders that the program has made among temporary files."""
+        """Folders of these that were made again, and are empty in the view."""
         self._reals: dict[str, str] = {}
-        """Folders without links in their names, by their names with links."""
+        """Folders with links resolved, by their paths."""
         self._has_links = False
         """Whether the view may have links that are not on disk."""
         self._number = 0
-        self._began_ns = 0
-        self._here = os.path.realpath(Path.cwd())
-        self._temporary = os.path.realpath(os.environ.get("TMPDIR", "/tmp"))
-        self._caches: set[str] = set()
-        self._zones: list[str] = []
-        """Folders that decide what happens to what is written in them, the innermost first."""
-        self.renamed_caches = True
-        """Whether a variable of the environment has changed, so that caches may be elsewhere."""
 
     def begin(self) -> None:
-        """Make the scratch folder; what is among temporary files by now was there before the program."""
+        """Make the scratch folder. Temporary files that exist now were there before the program."""
         _disk.make_folder(Path(self._folder))
-        self._began_ns = _lstat(self._folder).st_ctime_ns
+        self.pass_through.begin()
 
     @property
     def _differs(self) -> bool:
@@ -204,7 +150,7 @@ class Overlay:
     # ---- names ----
 
     def name(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str | None:
-        """The full name of a path without links in it; None for descriptors, open files and what cannot be a path."""
+        """The name of a path; None for descriptors, open files and invalid paths."""
         if not isinstance(path, str | bytes | os.PathLike):
             return None
         text = os.fsdecode(path)
@@ -213,9 +159,9 @@ class Overlay:
         if not text.startswith("/"):
             try:
                 text = _join(os.getcwd() if dir_fd is None else _readlink(f"/proc/self/fd/{dir_fd}"), text)  # noqa: PTH109
-            except OSError:  # no folder that is open: the system has an error for that
+            except OSError:  # not an open folder: the system raises its own error
                 return None
-        if text.startswith(("/dev/", "/proc/", "/sys/")):  # where a link may be to what has no name
+        if text.startswith(("/dev/", "/proc/", "/sys/")):  # where a link may lead to a file without a name
             return os.path.normpath(text)
         head, _, tail = text.rstrip("/").rpartition("/")
         if tail in (".", ".."):
@@ -224,7 +170,7 @@ class Overlay:
         return self._followed(name) if follow or text.endswith("/") else name
 
     def _real(self, folder: str, links: int = 0) -> str:
-        """A folder without links in its name."""
+        """A folder with links resolved."""
         known = self._reals.get(folder)
         if known is not None:
             return known
@@ -238,7 +184,7 @@ class Overlay:
             return _dirname(above)
         name = _join(above, tail)
         real = self._followed(name, links)
-        if real == name and self._is_folder(name):  # what becomes a link later is not known yet
+        if real == name and self._is_folder(name):  # what does not exist may become a link later
             self._reals[folder] = real
         return real
 
@@ -254,46 +200,20 @@ class Overlay:
         return self._real(_join(_dirname(name), target), links + 1)
 
     def _passes(self, name: str) -> bool:
-        """Whether what is written there goes to the disk. The innermost of the folders that are known decides."""
-        if is_below(name, self._folder) or any(is_below(name, one) for one in APART) or COMPILED in name.split("/"):
-            return True
-        zone = self._zone(name)
-        if zone is None or zone == self._here:
-            return False
-        if zone in self._caches or name.startswith(_join(self._temporary, INDUCTOR)):
-            return True
-        return name == self._temporary or not self._was_before(name)
-
-    def _zone(self, name: str) -> str | None:
-        """The innermost of the folders that decide."""
-        if self.renamed_caches:
-            self.renamed_caches = False
-            caches = cache_folders(os.environ, self._here)
-            self._caches = caches - {self._here, self._temporary}
-            self._zones = sorted({*caches, self._temporary, self._here}, key=len, reverse=True)
-        return next((one for one in self._zones if is_below(name, one)), None)
+        """Whether writes to a name go to the disk."""
+        return self.pass_through.passes(name, is_moved=name in self._moved)
 
     def protects(self, path: Any) -> bool:
-        """Whether a file of this name is kept from the disk."""
+        """Whether writes to a path are kept from the disk."""
         name = self.name(path)
         return name is not None and not self._passes(name)
 
-    def _was_before(self, name: str) -> bool:
-        """Whether something among temporary files was there before the program."""
-        if name in self._moved:
-            return True
-        if not _is_there(name) or any(one in self._passing for one in _upwards(name)):
-            return False
-        # A folder is as new as what was last made in it, so its age tells nothing; a file is as new as what was last written.
-        state = _lstat(name)
-        return stat.S_ISDIR(state.st_mode) or state.st_ctime_ns < self._began_ns
-
-    # ---- what there is ----
+    # ---- what the view has ----
 
     def _is_gone(self, name: str) -> bool:
         if not self._gone or name in self._moved or name in self._remade:
             return False
-        for one in _upwards(name):
+        for one in upwards(name):
             if one in self.made:
                 return False
             if one in self._gone:
@@ -301,7 +221,7 @@ class Overlay:
         return False
 
     def _place(self, name: str) -> str | None:
-        """Where something of this name lies; None where the view has nothing of this name."""
+        """The place of a name; None if the view has nothing of this name."""
         if name in self._moved:
             return self._moved[name]
         try:
@@ -315,14 +235,14 @@ class Overlay:
         return place is not None and stat.S_ISDIR(_lstat(place).st_mode)
 
     def _is_own(self, name: str) -> bool:
-        """Whether something lies in a folder that the program has made, or is one."""
-        return any(one in self.made for one in _upwards(name))
+        """Whether a name is, or lies in, a folder that the program made."""
+        return any(one in self.made for one in upwards(name))
 
     def _is_empty(self, name: str) -> bool:
         return not self._entries(name, name)
 
     def to_read(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
-        """What to open in place of a path; raises for what the program has removed."""
+        """What to open in place of a path; raises if the program has removed it."""
         if not self._differs:
             return path
         name = self.name(path, dir_fd, follow=follow)
@@ -333,15 +253,15 @@ class Overlay:
         return self._moved.get(name) or self._on_disk(path, name)
 
     def _on_disk(self, path: Any, name: str | None) -> Any:
-        """A path of something that is on disk, also where it goes through links that are not."""
+        """The path of a file on disk, also if it goes through links that are not on disk."""
         return name if self._has_links and name is not None else path
 
     def _check_parent(self, name: str, *paths: Any) -> None:
-        """That something can be made in its folder."""
+        """Raise unless a file can be made in the folder of a name."""
         parent = _dirname(name)
         place = self._place(parent)
         if place is None:
-            above = next((one for one in _upwards(parent) if self._place(one) is not None), "/")
+            above = next((one for one in upwards(parent) if self._place(one) is not None), "/")
             raise _error(errno.ENOENT if self._is_folder(above) else errno.ENOTDIR, *paths)
         if not self._is_folder(parent):
             raise _error(errno.ENOTDIR, *paths)
@@ -351,7 +271,7 @@ class Overlay:
             raise _error(errno.EACCES, *paths)
 
     def _check_free(self, name: str, *paths: Any) -> None:
-        """That something can be made of this name."""
+        """Raise unless a file of this name can be made."""
         if self._place(name) is not None:
             raise _error(errno.EEXIST, *paths)
         self._check_parent(name, *paths)
@@ -360,11 +280,11 @@ class Overlay:
         self._number += 1
         self.written[name] = None
         self.on_write()
-        # The process is in it, because workers that were forked count on from the same number.
+        # With the process id, because forked workers continue from the same number.
         return _join(self._folder, f"{os.getpid()}-{self._number}{os.path.splitext(name)[1][:16]}")  # noqa: PTH122
 
     def _own(self, name: str, *, keep: bool = True) -> str:
-        """The place of a file that may be written to; a file of the user's is copied, or begun again without its content."""
+        """The place of a file to write to. A file of the user's is copied; with `keep=False` without its content."""
         old = self._place(name)
         if old is not None and is_below(old, self._folder):
             return old
@@ -383,20 +303,20 @@ class Overlay:
         _OS["utime"](place, ns=(state.st_atime_ns, state.st_mtime_ns))
 
     def _vanish(self, name: str) -> None:
-        """The view has nothing of this name any more; what lies in the scratch folder is still there."""
+        """Remove a name from the view. A file in the scratch folder stays."""
         self._reals.clear()
         self._moved.pop(name, None)
         self._remade.discard(name)
-        if _is_there(name) and name not in self._gone:
+        if is_there(name) and name not in self._gone:
             self._gone.add(name)
             self.hidden += 1
 
     def _is_hidden(self, name: str) -> bool:
-        """Whether what the view has of this name is not what is on disk, or must stay on disk."""
+        """Whether the view differs from the disk at a name, or the file on disk must not change."""
         return name in self._moved or not (self._passes(name) or self._is_own(name))
 
     def _to_open(self, name: str, flags: int, path: Any) -> str:
-        """Where to open a file for writing; the errors are those that the program would have seen."""
+        """The place to open for writing; raises the errors that the program would have seen."""
         place = self._place(name)
         if place is None:
             if not flags & os.O_CREAT:
@@ -418,22 +338,22 @@ class Overlay:
                 return place
         return self._own(name, keep=not flags & os.O_TRUNC)
 
-    # ---- for functions in C++ that open files by their names ----
+    # ---- for functions in C++ that open files by their path ----
 
     def to_write(self, path: Any) -> Any:
-        """The place of a file that is written from its begin; the path itself where that is an error."""
+        """The place of a file that is written from its start; the path itself if that is an error."""
         name = self.name(path)
         if name is None or self._passes(name):
             return path
         try:
             return self._to_open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, path)
         except OSError:
-            if _is_folder(_dirname(name)) and not _is_folder(name):  # the error would not come by itself
+            if _is_folder(_dirname(name)) and not _is_folder(name):  # C++ would not raise the error
                 raise
             return path
 
     def to_database(self, path: Any) -> Any:
-        """The place of a database that the program makes; the path itself of one that is there, which may be large."""
+        """The place of a database that the program creates; the path itself of an existing one, which may be large."""
         name = self.name(path) if path != ":memory:" and not os.fsdecode(path).startswith("file:") else None
         if name is None or self._passes(name) or (name not in self._moved and self._place(name) is not None):
             return path
@@ -475,15 +395,15 @@ class Overlay:
             if self._has_links and name is not None and goal is not None:
                 src, dst, src_dir_fd, dst_dir_fd = name, goal, None, None
             _OS["rename"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
-            if name in self._passing and goal is not None:
-                self._passing.add(goal)
+            if name in self.pass_through.made and goal is not None:
+                self.pass_through.made.add(goal)
             return
         self._check_move(name, goal, src, dst)
         if name != goal:
             self._move_folder(name, goal) if self._is_folder(name) else self._move_file(name, goal)
 
     def _both_on_disk(self, name: str, goal: str) -> bool:
-        """Whether a file that gets another name gets it on disk: in caches and the like, or among what libraries wrote."""
+        """Whether a file is renamed on disk: in caches and the like, or among what libraries wrote."""
         if name in self._moved or goal in self._moved:
             return False
         return (self._passes(name) and self._passes(goal)) or (self._is_own(name) and self._is_own(goal))
@@ -515,8 +435,8 @@ class Overlay:
         taken = self._moved.pop(goal, None)
         if taken is not None and is_below(taken, self._folder):
             _OS["unlink"](taken)
-        ours = place == name and (self._passes(name) or self._is_own(name))  # really there, by the program or its libraries
-        if self._passes(goal) or (ours and self._both_on_disk(name, goal)):  # others may look for it
+        ours = place == name and (self._passes(name) or self._is_own(name))  # on disk, made by the program or its libraries
+        if self._passes(goal) or (ours and self._both_on_disk(name, goal)):  # other processes may look for it
             self._move_really(place, goal, keep=not ours and not is_below(place, self._folder))
         elif ours:
             self._moved[goal] = self._new_place(goal)
@@ -528,7 +448,7 @@ class Overlay:
         self._vanish(name)
 
     def _move_really(self, place: str, goal: str, *, keep: bool) -> None:
-        """The scratch folder may be on another disk."""
+        """Move a file on disk; the scratch folder may be on another disk."""
         if not keep:
             try:
                 _OS["rename"](place, goal)
@@ -536,7 +456,7 @@ class Overlay:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-        if _is_there(goal):
+        if is_there(goal):
             _OS["unlink"](goal)
         if stat.S_ISLNK(_lstat(place).st_mode):
             _OS["symlink"](_readlink(place), goal)
@@ -546,17 +466,13 @@ class Overlay:
             _OS["unlink"](place)
 
     def _move_folder(self, name: str, goal: str) -> None:
-        """A folder of the view, file by file: those of the user's stay where they are and get other names."""
+        """Move a folder of the view, file by file: the user's files stay where they are and get other names."""
         if self._place(goal) is None:
             self.make_folder(goal)
         for entry in self._entries(name, name):
             source, target = _join(name, entry.name), _join(goal, entry.name)
             self._move_folder(source, target) if self._is_folder(source) else self._move_file(source, target)
         self.remove_folder(name)
-
-    def truncate(self, path: Any, length: int) -> None:
-        """`os.truncate`."""
-        self.marking("truncate")(path, length)
 
     # ---- folders, links and pipes ----
 
@@ -565,13 +481,13 @@ class Overlay:
         name = self.name(path, dir_fd, follow=False)
         if name is None or (self._passes(name) and not self._is_gone(name)):
             _call("mkdir", path, self._on_disk(path, name), mode, dir_fd=dir_fd)
-            if name is not None and self._zone(name) == self._temporary:
-                self._passing.add(name)
+            if name is not None and self.pass_through.is_temporary(name):
+                self.pass_through.made.add(name)
             return
         self._check_free(name, path)
         if _is_folder(name):
             self._remade.add(name)
-        elif _is_there(name):  # a file of the user's, which stays: the folder lies elsewhere
+        elif is_there(name):  # a file of the user's, which stays: the folder is made elsewhere
             _OS["mkdir"](target := self._new_place(name), mode)
             _OS["symlink"](target, place := self._new_place(name))
             self._moved[name], self._has_links = place, True
@@ -583,10 +499,10 @@ class Overlay:
         """`os.rmdir`."""
         name = self.name(path, dir_fd, follow=False)
         self._reals.clear()
-        if name is None or not (self._is_hidden(name) or self._has_files(name)):
+        if name is None or not (self._is_hidden(name) or any(is_below(one, name) for one in self._moved)):
             _call("rmdir", path, self._on_disk(path, name), dir_fd=dir_fd)
             self.made.pop(name or "", None)
-            self._passing.discard(name or "")
+            self.pass_through.made.discard(name or "")
             return
         place = self._place(name)
         if place is None or not self._is_folder(name):
@@ -594,9 +510,6 @@ class Overlay:
         if not self._is_empty(name):
             raise _error(errno.ENOTEMPTY, path)
         self._vanish(name)
-
-    def _has_files(self, name: str) -> bool:
-        return any(is_below(one, name) for one in self._moved)
 
     def symlink(self, src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None) -> None:
         """`os.symlink`."""
@@ -620,7 +533,7 @@ class Overlay:
             return
         if self._place(name) is None:
             raise _error(errno.ENOENT, src, dst)
-        # Python follows links here only where it is given an open folder, and so finds a file without a name.
+        # Python follows links here only with a folder descriptor, and so finds a file without a name.
         follows = follow_symlinks and (src_dir_fd is not None or dst_dir_fd is not None)
         source = _readlink(name) if follows and name.startswith("/proc/") else name
         if _stat(_dirname(source)).st_dev != _stat(_dirname(goal)).st_dev:
@@ -656,10 +569,10 @@ class Overlay:
 
         return piped
 
-    # ---- what is known of files ----
+    # ---- metadata ----
 
     def finding(self, kind: str, *, follow: bool = True) -> Callable[..., Any]:
-        """A function that reads what is known of a file."""
+        """A function of `os` that reads the metadata of a file."""
 
         def found(path: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._differs:
@@ -675,7 +588,7 @@ class Overlay:
         return found
 
     def marking(self, kind: str, *, follow: bool = True) -> Callable[..., Any]:
-        """A function that changes what is known of a file, or its length."""
+        """A function of `os` that changes the metadata of a file, or its length."""
 
         def marked(path: Any, *args: Any, **kwargs: Any) -> Any:
             name = self.name(path, kwargs.get("dir_fd"), follow=follow and kwargs.get("follow_symlinks", True))
@@ -683,7 +596,7 @@ class Overlay:
                 return _call(kind, path, self._on_disk(path, name), *args, **kwargs)
             place = self._place(name)
             if place is None:
-                raise _error(errno.ENOENT, *([] if kind == "utime" else [path]))  # whose error has no name
+                raise _error(errno.ENOENT, *([] if kind == "utime" else [path]))  # whose error has no path
             mode = _lstat(place).st_mode
             if stat.S_ISDIR(mode) or (stat.S_ISLNK(mode) and not is_below(place, self._folder)):
                 return None if kind != "truncate" else _OS[kind](path, *args)  # a folder of the user's stays as it is
@@ -701,10 +614,10 @@ class Overlay:
     def scandir(self, path: Any = None) -> Any:
         """`os.scandir`."""
         name, given = self._listed(path)
-        return _scandir(path) if name is None else Listing(iter(self._entries(name, given)))
+        return _scandir(path) if name is None else Listing(self._entries(name, given))
 
     def _listed(self, path: Any) -> tuple[str | None, Any]:
-        """The name of a folder that is not on disk as the view has it, and how its entries are named; raises where it is gone."""
+        """The name of a folder that the view has differently, and the path of its entries; raises if the folder is gone."""
         if not self._differs:
             return None, path
         if isinstance(path, int):
@@ -720,31 +633,28 @@ class Overlay:
         if not self._is_folder(name):
             raise _error(errno.ENOENT if self._place(name) is None else errno.ENOTDIR, path)
         inside = any(_dirname(one) == name for one in [*self._moved, *self._gone])
-        differs = inside or self._has_links or any(one in self._gone for one in _upwards(name))
+        differs = inside or self._has_links or any(one in self._gone for one in upwards(name))
         return (name, given) if differs else (None, path)
 
     def _entries(self, name: str, given: Any) -> list[Any]:
-        """The entries of a folder in the view; those of files that the program has written come last."""
-        written: dict[str, str] = {_basename(one): one for one in self._moved if _dirname(one) == name}
+        """The entries of a folder in the view; files that the program wrote come last."""
+        written = dict.fromkeys(_basename(one) for one in self._moved if _dirname(one) == name)
         with _scandir(name) as real:
             kept = [one.name for one in real if one.name not in written]
         there = [one for one in kept if not self._is_gone(_join(name, one))]
-        as_bytes = isinstance(given, bytes)
-        return [
-            Entry(os.fsencode(one) if as_bytes else one, _join(given, os.fsencode(one) if as_bytes else one), _join(name, one))
-            for one in [*there, *written]
-        ]
+        shown: Callable[[str], Any] = os.fsencode if isinstance(given, bytes) else str
+        return [Entry(shown(one), _join(given, shown(one)), _join(name, one)) for one in [*there, *written]]
 
 
 def _error(number: int, *paths: Any) -> OSError:
-    """As the system raises it: the class goes by the number."""
+    """As the system raises it: the number decides the class."""
     first, second = (*paths, None, None)[:2]
     text = os.strerror(number)
     return OSError(number, text, first, None, second) if second is not None else OSError(number, text, *paths)
 
 
 def _call(kind: str, path: Any, place: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of `os` with a place in place of a path; an error names the path."""
+    """Call a function of `os` with a place instead of a path; an error names the path."""
     if place is not path:
         kwargs.pop("dir_fd", None)
     try:
@@ -755,25 +665,6 @@ def _call(kind: str, path: Any, place: Any, *args: Any, **kwargs: Any) -> Any:
         raise
 
 
-def _is_there(name: str) -> bool:
-    """Whether something of this name is on disk, whatever the view has."""
-    try:
-        _lstat(name)
-    except OSError:
-        return False
-    return True
-
-
 def _is_folder(name: str) -> bool:
     """Whether it is a folder on disk."""
-    return _is_there(name) and stat.S_ISDIR(_lstat(name).st_mode)
-
-
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str | bytes | os.PathLike)
-
-
-def _upwards(name: str) -> list[str]:
-    """A name, and the folders around it."""
-    parts = name.rstrip("/").split("/")
-    return ["/".join(parts[:number]) or "/" for number in range(len(parts), 0, -1)]
+    return is_there(name) and stat.S_ISDIR(_lstat(name).st_mode)

@@ -1,8 +1,7 @@
-"""The sampler: which line of the user's code the program is at, asked a thousand times a second in a stretch of its own.
+"""Profilers of lines and of making batches.
 
-Frames of torch and of other packages count for the nearest line of the user's that called them. The question is asked by a timer's
-signal within the thread itself. A thread beside it would be let in mostly where torch gives up the interpreter's lock, and so would
-blame those lines too much; it is the way out where the timer is the program's own, or the thread is not the main one.
+`Sampler` finds the user's lines that take the time. `profile_loader` and `profile_iterable` profile how a batch is made: its lines, its
+stages (`Stages`: read, decode, transform, collate), and the files it reads (`Reading`).
 """
 
 from __future__ import annotations
@@ -27,50 +26,63 @@ import msgspec
 from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
-from stoker.diagnose.hooks import INSTALLED, NAMES, Boundaries, Times, is_own, own_frame, place_of, shown
+from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, listen, own_frame, place_of, shown, unlisten
 from stoker.diagnose.measurements import Blame, Place, Reads
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
+LONG_SECONDS = 1.0
+"""Of making a batch: from there on as few batches as possible are made."""
 MAX_DEPTH = 64
-"""Of calls, from the outermost."""
+"""Calls of a stack, from the outermost."""
 MOSTLY = 0.6
-"""Of the time that rare steps take longer: a line that has so much of it is to blame."""
+"""Share of the extra time of rare steps from which a line is to blame."""
 NEXT_TO_NOTHING = 0.1
-"""Of the time of other steps: where they spend no more, they do something else."""
+"""Share of the time of other steps up to which they do not run a line."""
 
+
+# ---- lines ----
 
 Stack = tuple[tuple[CodeType, int], ...]
-"""Lines that called each other, the outermost first."""
+"""Lines that call each other, the outermost first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """Where rare steps spend the time that they take longer than others."""
+    """Where rare steps spend their extra time."""
 
     phase: str
-    """Of a step."""
+    """The phase with most of it."""
     in_phase: float
-    """Share of that time."""
+    """Share of the extra time in this phase."""
     place: Place | None
-    """The innermost line of the user's that has most of it; of a library where other steps are there, too."""
+    """The innermost line of the user's with most of it; of a library if other steps run that line, too."""
     called: Place | None
-    """The line of the user's that called the function of this one; None where there is none."""
+    """The line of the user's that called the function of `place`."""
     alone: bool
-    """Whether other steps spend next to nothing there."""
+    """Whether other steps spend next to no time there."""
 
 
 class Sampler:
-    """The time that a thread was seen at each line, by phase; and where steps of at least `slow_from` seconds spend theirs."""
+    """Samples the running line a thousand times per second: time by line and phase, and where slow steps spend theirs.
 
-    def __init__(self, boundaries: Boundaries | None = None, *, slow_from: float = math.inf) -> None:
+    A frame of torch or another package counts for the innermost line of the user's that called it. A timer's signal samples within the
+    thread itself. A sampling thread would get the interpreter's lock mostly where torch releases it, and blame those lines too much;
+    it is the fallback if the program uses the timer, or runs in another thread than the main one.
+
+    Args:
+        hooks: Says which phase runs; without it there is one phase.
+        slow_from: Steps of at least this many seconds are slow.
+    """
+
+    def __init__(self, hooks: StepHooks | None = None, *, slow_from: float = math.inf) -> None:
         self.runs = False
-        self._boundaries = boundaries
+        self._hooks = hooks
         self._slow_from = slow_from
         self._step: list[tuple[Stack, int]] = []
-        """What was seen of the step that runs."""
+        """Samples of the current step."""
         self._stacks: tuple[Counter[Stack], Counter[Stack]] = (Counter(), Counter())
-        """Nanoseconds of other steps and of slow ones, at each line with what it calls."""
+        """Nanoseconds of other steps and of slow ones, by stack."""
         self._phases = ([0] * len(NAMES), [0] * len(NAMES))
         self._steps = [0, 0]
         self._spent: Counter[tuple[int, Place | None]] = Counter()
@@ -87,12 +99,12 @@ class Sampler:
         self.stop()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start sampling."""
         self._last_ns = now_ns()
         self.runs = True
         if _timer_is_free():
             signal.signal(signal.SIGALRM, self._on_timer)
-            signal.siginterrupt(signal.SIGALRM, False)  # what waits for the system goes on waiting
+            signal.siginterrupt(signal.SIGALRM, False)  # system calls are not interrupted
             signal.setitimer(signal.ITIMER_REAL, INTERVAL_SECONDS, INTERVAL_SECONDS)
         else:
             self._stop.clear()
@@ -100,7 +112,7 @@ class Sampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more, until it is started again."""
+        """Stop sampling."""
         if not self.runs:
             return
         self.runs = False
@@ -120,10 +132,10 @@ class Sampler:
             self.see(sys._current_frames().get(self._target))
 
     def see(self, frame: FrameType | None) -> None:
-        """Give the time since the last look to the line that runs now: a long call into C is seen once, at its end."""
+        """Count the time since the last sample for the current line: a long call into C is sampled once, at its end."""
         now = now_ns()
         own = own_frame(frame)
-        phase = self._boundaries.phase if self._boundaries is not None else 0
+        phase = self._hooks.phase if self._hooks is not None else 0
         self._spent[phase, place_of(own) if own is not None else None] += now - self._last_ns
         if self._slow_from < math.inf:
             self._step.append((_stack(frame), now - self._last_ns))
@@ -133,11 +145,11 @@ class Sampler:
 
     @property
     def num_slow(self) -> int:
-        """Slow steps so far."""
+        """Number of slow steps so far."""
         return self._steps[1]
 
-    def end_step(self, times: Times) -> None:
-        """A step has ended, and took so long."""
+    def end_step(self, times: StepTimes) -> None:
+        """Assign the samples of a step that has ended."""
         slow = int(times.seconds >= self._slow_from)
         self._steps[slow] += 1
         for phase, spent in enumerate(times.phases_ns):
@@ -148,7 +160,7 @@ class Sampler:
         self._step.clear()
 
     def rare_line(self) -> Line | None:
-        """Where slow steps spend what they take longer than the others; None where there are none."""
+        """Where slow steps spend their extra time; None without slow steps."""
         others, slow = max(1, self._steps[0]), self._steps[1]
         if not slow:
             return None
@@ -163,7 +175,7 @@ class Sampler:
         whole = sum(spent for stack, spent in usual.items() if len(stack) == 1)
         alone = [one for one in chain[1:] if usual[one] <= NEXT_TO_NOTHING * whole]
         own = [one for one in chain[1:] if is_own(one[-1][0].co_filename)]
-        # In a library the first is the line of its loop that calls what is rare, so the next one says what that is.
+        # In a library the first is the line of its loop that calls what is rare; the next one says what that is.
         here = next((one for one in reversed(own) if one in alone), (alone[:2] or own[-1:] or [()])[-1])
         above = next((one for one in reversed(own) if len(one) < len(here)), ())
         return Line(
@@ -181,13 +193,12 @@ class Sampler:
     def of_phase(self, number: int = 0) -> list[Blame]:
         """Shares of one phase by line."""
         spent = {place: time for (phase, place), time in self._spent.items() if phase == number}
-        total = sum(spent.values())
+        total = sum(spent.values()) or 1
         ordered = sorted(spent.items(), key=lambda one: -one[1])
         return [Blame(place=place, share=time / total) for place, time in ordered if place is not None][:MAX_PLACES]
 
 
 def _stack(frame: FrameType | None) -> Stack:
-    """The lines that are running, from the outermost."""
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
         found.append((frame.f_code, frame.f_lineno or 0))
@@ -196,51 +207,43 @@ def _stack(frame: FrameType | None) -> Stack:
 
 
 def _place(stack: Stack) -> Place | None:
-    """Its innermost line."""
+    """The innermost line of a stack."""
     if not stack:
         return None
     code, line = stack[-1]
     file = shown(code.co_filename)
-    for folder in INSTALLED:  # by the name of the package
+    for folder in INSTALLED:  # shown from the package on
         file = file.rpartition(f"/{folder}/")[2]
     return Place(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
 
 
 def _timer_is_free() -> bool:
-    """Whether a signal reaches this thread, and nobody else uses the timer."""
+    """Whether this thread gets the signal, and the program does not use the timer."""
     if threading.current_thread() is not threading.main_thread():
         return False
     return signal.getsignal(signal.SIGALRM) in (signal.SIG_DFL, None) and signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
-# Making batches here and now, in the main process, the way a worker of a DataLoader makes them: workers cannot be looked into.
+# ---- making batches in this process as a worker does, because workers cannot be profiled ----
 
 MOST_BATCHES = 100
 _END = object()
 
 Ask = Callable[..., Any]
-"""Calls its first argument with the others: a place to look at what one sample takes."""
+"""Calls its first argument with the others, to observe how one sample is made."""
 
 
-def plainly(give: Callable[..., Any], *arguments: Any) -> Any:
-    """Ask for a sample, and look at nothing."""
+def plain_call(give: Callable[..., Any], *arguments: Any) -> Any:
+    """Get a sample without observing it."""
     return give(*arguments)
 
 
-def maker(loader: DataLoader[Any], ask: Ask = plainly, *, every: int = 1) -> Callable[[], object]:
-    """A function that makes one batch as a worker would: each, or where there are several workers every n-th."""
+def maker(loader: DataLoader[Any], ask: Ask = plain_call, *, every: int = 1) -> Callable[[], object]:
+    """A function that makes one batch as a worker does: each batch, or every n-th as one of several workers."""
     dataset: Any = loader.dataset
     collate: Any = loader.collate_fn
     if isinstance(dataset, IterableDataset):
-        items: Iterator[Any] = iter(())
-
-        def following() -> Any:
-            nonlocal items
-            sample = next(items, _END)
-            if sample is _END:
-                items = iter(dataset)
-                sample = next(items)
-            return sample
+        following = _endless(dataset)
 
         def from_stream() -> object:
             if loader.batch_size is None:
@@ -248,38 +251,44 @@ def maker(loader: DataLoader[Any], ask: Ask = plainly, *, every: int = 1) -> Cal
             return collated(collate, [ask(following) for _ in range(loader.batch_size)])
 
         return from_stream
-    order: Any = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
-    indices: Iterator[Any] = iter(())
+    wanted = _endless(loader.batch_sampler if loader.batch_sampler is not None else loader.sampler)
 
-    def wanted() -> Any:
-        nonlocal indices
-        number: Any = next(indices, _END)
-        if number is _END:
-            indices = iter(order)
-            number = next(indices)
-        return number
-
-    def from_numbers() -> object:
+    def from_indices() -> object:
         for _ in range(every - 1):
             wanted()
-        numbers = wanted()
+        indices = wanted()
         if loader.batch_sampler is None:
-            return collated(collate, ask(operator.getitem, dataset, numbers))
+            return collated(collate, ask(operator.getitem, dataset, indices))
         many = getattr(dataset, "__getitems__", None)
         if many is not None:
-            return collated(collate, ask(many, numbers))
-        return collated(collate, [ask(operator.getitem, dataset, one) for one in numbers])
+            return collated(collate, ask(many, indices))
+        return collated(collate, [ask(operator.getitem, dataset, one) for one in indices])
 
-    return from_numbers
+    return from_indices
+
+
+def _endless(iterable: Any) -> Callable[[], Any]:
+    """A function that gives the items of an iterable, pass after pass."""
+    items: Iterator[Any] = iter(())
+
+    def following() -> Any:
+        nonlocal items
+        item = next(items, _END)
+        if item is _END:
+            items = iter(iterable)
+            item = next(items)
+        return item
+
+    return following
 
 
 def collated(collate: Callable[[Any], object], samples: Any) -> object:
-    """Whatever kind of callable it is, the time within this function is that of collating."""
+    """Collate samples. `Stages` recognises this function, whatever kind of callable `collate` is."""
     return collate(samples)
 
 
 def make_some(make: Callable[[], object], seconds: float, *, least: int = 2) -> tuple[int, float]:
-    """How many batches were made in about so many seconds, and in how many exactly."""
+    """Make batches for about `seconds`; returns their number and the exact seconds."""
     begin, count = now_ns(), 0
     while count < MOST_BATCHES and (count < least or now_ns() - begin < seconds * 1e9):
         make()
@@ -287,9 +296,7 @@ def make_some(make: Callable[[], object], seconds: float, *, least: int = 2) -> 
     return count, (now_ns() - begin) / 1e9
 
 
-# Stages of making a batch: the time of reading, decoding, transforming and collating, told by the names of what is called.
-#
-# The law: the outermost call that has a stage takes all the time within it.
+# ---- stages of making a batch, recognised by the names of the functions called ----
 
 READS = {
     *("open", "open_code", "read", "readinto", "readline", "readlines", "read1", "pread", "preadv", "readall", "mmap", "fromfile"),
@@ -299,36 +306,15 @@ READS = {
 }
 READ_FILES = ("numpy/lib/_npyio_impl.py", "torch/serialization.py", "h5py/", "zarr/", "pyarrow/parquet/", "pandas/io/")
 DECODES = {
-    *(
-        "decompress",
-        "loads",
-        "frombuffer",
-        "imdecode",
-        "decode",
-        "decode_image",
-        "decode_jpeg",
-        "decode_png",
-        "decode_video",
-        "unpackb",
-    ),
-    *(
-        "fromstring",
-        "strptime",
-        "fromisoformat",
-        "b64decode",
-        "unpack",
-        "unpack_from",
-        "iter_unpack",
-        "to_pandas",
-        "parse",
-        "raw_decode",
-    ),
+    *("decompress", "loads", "frombuffer", "imdecode", "decode", "decode_image", "decode_jpeg", "decode_png", "decode_video"),
+    *("unpackb", "fromstring", "strptime", "fromisoformat", "b64decode", "unpack", "unpack_from", "iter_unpack", "to_pandas"),
+    *("parse", "raw_decode"),
 }
 DECODE_FILES = ("json/", "csv.py", "PIL/", "gzip.py", "soundfile", "_strptime.py")
 
 
 class Stages:
-    """Time by stage, from calls and returns. The outermost call that has a stage takes all the time within it."""
+    """Time by stage, from calls and returns. The outermost call that has a stage gets all the time within it."""
 
     def __init__(self) -> None:
         self._ns = {"read": 0, "decode": 0, "collate": 0}
@@ -362,7 +348,7 @@ class Stages:
             self._stage = None
 
     def shares(self) -> dict[str, float]:
-        """Of the time of a batch; what is neither read, decoded nor collated is the dataset's own work."""
+        """Shares of the time of a batch; what is not read, decoded or collated is the dataset's own work: transform."""
         whole = max(1, self._whole)
         shares = {stage: spent / whole for stage, spent in self._ns.items()}
         shares["transform"] = max(0.0, 1.0 - sum(shares.values()))
@@ -370,10 +356,10 @@ class Stages:
 
 
 def stage_of(frame: FrameType, event: str, argument: Any) -> str | None:
-    """The stage that a call begins, of a function of Python's (`call`) or of another language's (`c_call`); None for most."""
+    """The stage that begins with a call of a Python function (`call`) or a C function (`c_call`); None for most."""
     if event == "c_call":
-        owner = getattr(argument, "__self__", None)  # of a function its module
-        apart = owner is gc or issubclass(type(owner), io.BytesIO | io.StringIO)  # a file in memory is not read from anywhere
+        owner = getattr(argument, "__self__", None)  # the module of a function
+        apart = owner is gc or issubclass(type(owner), io.BytesIO | io.StringIO)  # a file in memory is not read
         return None if apart else _of_name(getattr(argument, "__name__", ""))
     code = frame.f_code
     if code is collated.__code__:
@@ -390,20 +376,16 @@ def _of_name(name: str) -> str | None:
     return "read" if name in READS else "decode" if name in DECODES else None
 
 
-# Reading of files while batches are made: which files, how often, for how many samples, and how many bytes from where.
-#
-# Bytes are those that the system has counted for this process, whoever asked for them. Names of files come from what Python
-# opens,
-# from arguments of functions that read, and from open files that are read on; libraries that open files by themselves name none.
+# ---- files read while batches are made ----
 
 COUNTS = "/proc/self/io"
 MOST_FILES = 1000
-"""Of a list that a function is given: it may as well be a list of texts."""
+"""Items of a list argument that may be paths: it may as well be a list of texts."""
 NO_FILES = ("/proc/", "/sys/", "/dev/")
 
 
 class Counted(NamedTuple):
-    """Bytes so far: asked of files, cached or not, and fetched from a disk."""
+    """Bytes so far: read from files, cached or not, and fetched from a disk."""
 
     asked: int
     fetched: int
@@ -414,7 +396,11 @@ class Counted(NamedTuple):
 
 
 class Reading:
-    """Counts while it is entered. A file counts once for a sample, however many calls read it."""
+    """Counts files and bytes read while it is entered. A file counts once per sample, however many calls read it.
+
+    Bytes are those that the system counts for this process. Paths come from what Python opens, from arguments of functions that read,
+    and from open files; a library that opens files by its own C code reports no path.
+    """
 
     def __init__(self) -> None:
         self._counts: int | None = None
@@ -424,32 +410,29 @@ class Reading:
         self._seen: set[tuple[int, int]] = set()
         self._bytes = Counted(0, 0)
         self._own = 0
-        """Bytes that reading the counts took."""
+        """Bytes read to get the counts."""
 
     def __enter__(self) -> Self:
-        global _listening
         try:
             self._counts = os.open(COUNTS, os.O_RDONLY)
-        except OSError:  # not on this system: what is read by calls is known all the same
+        except OSError:  # not on this system: calls are counted nevertheless
             self._counts = None
         self._bytes = self._counted()
-        _listen()
-        _listening = self
+        listen(self._hear)
         sys.setprofile(self._event)
         return self
 
     def __exit__(self, *_: object) -> None:
-        global _listening
         sys.setprofile(None)
-        _listening = None
+        unlisten(self._hear)
         self._count_files()
         self._bytes = self._counted().since(self._bytes)
         if self._counts is not None:
             os.close(self._counts)
 
     def ask(self, give: Callable[..., Any], *arguments: Any) -> Any:
-        """Ask for a sample, and look at what it reads."""
-        self._count_files()  # that collating has read
+        """Get a sample, and count what it reads."""
+        self._count_files()  # of collating
         before = self._counted()
         sample = give(*arguments)
         self._samples += 1
@@ -462,20 +445,20 @@ class Reading:
         self._seen.clear()
 
     def opened(self, file: Any) -> None:
-        """A file is being read, if this names one or is one that is open."""
-        # By their types: objects that are half made may have no class to ask for.
+        """Note a file that is read: a path, or an open file."""
+        # By type: half-initialised objects may have no `__class__`.
         path: Any = getattr(file, "name", None) if issubclass(type(file), io.IOBase) else file
         if not issubclass(type(path), str | bytes | PurePath) or os.fsdecode(path).startswith(NO_FILES):
             return
         try:
-            state = os.stat(path)  # noqa: PTH116  # may be a text that is no path at all
+            state = os.stat(path)  # noqa: PTH116  # may be a text that is not a path
         except (OSError, ValueError):
             return
         if stat.S_ISREG(state.st_mode):
-            self._seen.add((state.st_dev, state.st_ino))  # whatever it is called by
+            self._seen.add((state.st_dev, state.st_ino))  # whatever its path is
 
     def found(self, batches: int) -> Reads:
-        """What so many batches took."""
+        """What was read for this number of batches."""
         reads = sum(self._files.values())
         known = self._counts is not None
         return Reads(
@@ -495,8 +478,15 @@ class Reading:
         text = os.pread(self._counts, 512, 0)
         numbers = dict(line.split(b": ") for line in text.splitlines())
         count = Counted(int(numbers[b"rchar"]) - self._own, int(numbers[b"read_bytes"]))
-        self._own += len(text)  # the next count has them
+        self._own += len(text)  # part of the next count
         return count
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Note the files that Python opens for reading."""
+        if event == "open":
+            path, mode, flags = arguments
+            if flags & (os.O_WRONLY | os.O_RDWR) == 0 and not set(mode or "") & set("wax+"):
+                self.opened(path)
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event not in ("call", "c_call") or stage_of(frame, event, argument) != "read":
@@ -506,7 +496,7 @@ class Reading:
 
 
 def _arguments(frame: FrameType) -> Iterator[object]:
-    """Those by position and by name, and what lists of them have."""
+    """The arguments of a call, and the items of its list arguments."""
     code = frame.f_code
     for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         value: Any = frame.f_locals.get(name)
@@ -516,34 +506,11 @@ def _arguments(frame: FrameType) -> Iterator[object]:
             yield value
 
 
-_listening: Reading | None = None
-_is_listening_set_up = False
-
-
-def _listen() -> None:
-    """Python calls a hook whenever it opens a file; a hook stays for good, so there is one."""
-    global _is_listening_set_up
-    if not _is_listening_set_up:
-        _is_listening_set_up = True
-        sys.addaudithook(_heard)
-
-
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or _listening is None:
-        return
-    path, mode, flags = arguments
-    if flags & (os.O_WRONLY | os.O_RDWR) == 0 and not set(mode or "") & set("wax+"):
-        _listening.opened(path)
-
-
-# The profile of a loader: lines and stages of its time, and what it reads. Each from batches that are made for it alone.
-
-LONG_SECONDS = 1.0
-"""Of making a batch: from there on as few are made as can be."""
+# ---- the profile of a loader ----
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """What making a batch consists of."""
+    """How a batch is made."""
 
     stages: dict[str, float]
     functions: list[Blame]
@@ -551,18 +518,18 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def profile_loader(loader: DataLoader[Any], *, seconds: float = 0.5) -> Profile:
-    """Make some batches of a DataLoader as one of its workers does."""
+    """Profile a DataLoader: make some batches as one of its workers does."""
     workers = max(1, loader.num_workers)
     return _profile(lambda ask, every: maker(loader, ask, every=every), workers, seconds)
 
 
 def profile_iterable(pull: Callable[[], object], *, seconds: float = 0.5) -> Profile:
-    """Take some batches of any other iterable, each of which counts as one sample."""
+    """Profile any other iterable; each batch counts as one sample."""
     return _profile(lambda ask, every: lambda: ask(pull), 1, seconds)
 
 
 def _profile(making: Callable[[Ask, int], Callable[[], object]], workers: int, seconds: float) -> Profile:
-    make = making(plainly, 1)
+    make = making(plain_call, 1)
     with Sampler() as sampler:
         batches, spent = make_some(make, seconds)
     least = 2 if spent < LONG_SECONDS * batches else 1
@@ -570,6 +537,6 @@ def _profile(making: Callable[[Ask, int], Callable[[], object]], workers: int, s
     with stages:
         make_some(make, seconds, least=least)
     reading = Reading()
-    with reading:  # last: by now the data set's own caches are as full as they get
+    with reading:  # last: by now the dataset's own caches are as full as they get
         batches, _ = make_some(making(reading.ask, workers), seconds, least=least)
     return Profile(stages=stages.shares(), functions=sampler.of_phase(), reads=reading.found(batches))

@@ -1,8 +1,8 @@
-"""Loops: the `for` and `while` statements of the user's own files, rewritten so that what they go through can be watched.
+"""Rewrites the `for` and `while` statements of the user's own files, so that their iterations can be watched.
 
-The text of a file becomes a tree, `for x in BATCHES:` becomes `for x in __stoker_watched__(BATCHES, 17):`, `while` gets a first
-statement that tells of a turn, and the rest stays as it is, line numbers included. Files are rewritten when they are imported, and
-never on disk. Loops that a compiler may have to read (numba, torch) are left alone, and so are those in which no step can happen.
+The source becomes a syntax tree, `for x in BATCHES:` becomes `for x in __stoker_watched__(BATCHES, 17):`, `while` gets a first
+statement that reports the iteration, and the rest stays as it is, line numbers included. Files are rewritten when they are imported,
+never on disk. Loops that a compiler may have to read (numba, torch) are left alone, and so are those that cannot contain a step.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, Protocol
 from stoker.diagnose.hooks import is_own, shown
 from stoker.diagnose.measurements import Place
 
-WATCHED, TURN = "__stoker_watched__", "__stoker_turn__"
+WATCHED, ITERATION = "__stoker_watched__", "__stoker_iteration__"
 PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
-"""Functions that give what their first argument gives, one by one: the argument is what is watched."""
+"""Functions that pass on the items of their first argument: the argument is watched."""
 WORDS = ("step", "train", "fit", "backward", "update", "optim", "loss", "epoch", "batch", "iteration", "learn", "closure")
 RUNNING = ("main", "train", "fit", "run", "epoch", "loop", "benchmark")
 COMPILING = ("jit", "compile", "script", "vectorize", "kernel", "cuda")
@@ -28,17 +28,17 @@ NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collat
 
 
 class Watch(Protocol):
-    """What is told of loops."""
+    """Gets the iterations of loops."""
 
     def watched(self, iterable: Iterable[Any], place: Place) -> Iterable[Any]:
-        """What a `for` statement goes through instead."""
+        """The iterable that a `for` statement gets in place of its own."""
 
-    def turn(self, place: Place) -> None:
-        """A `while` statement begins anew."""
+    def iteration(self, place: Place) -> None:
+        """An iteration of a `while` statement begins."""
 
 
 class Rewriter(ast.NodeTransformer):
-    """The tree of one file, with its loops watched."""
+    """Rewrites the syntax tree of one file."""
 
     def __init__(self, file: str) -> None:
         self.places: list[Place] = []
@@ -86,7 +86,7 @@ class Rewriter(ast.NodeTransformer):
     def visit_While(self, node: ast.While) -> ast.AST:  # noqa: D102
         self.generic_visit(node)
         if self._may_train(node):
-            node.body.insert(0, ast.copy_location(ast.Expr(self._call(TURN, node, [])), node))
+            node.body.insert(0, ast.copy_location(ast.Expr(self._call(ITERATION, node, [])), node))
         return node
 
     def _call(self, name: str, node: ast.For | ast.While, arguments: list[ast.expr]) -> ast.Call:
@@ -96,7 +96,7 @@ class Rewriter(ast.NodeTransformer):
         return ast.fix_missing_locations(ast.copy_location(call, arguments[0] if arguments else node))
 
     def _may_train(self, node: ast.For | ast.While) -> bool:
-        """Whether a step of a training may happen in a loop, as far as its text tells."""
+        """Whether a loop may contain an optimizer step, judged by its source."""
         calls = [_name(one.func).lower() for part in node.body for one in ast.walk(part) if isinstance(one, ast.Call)]
         if not calls:
             return False
@@ -118,7 +118,7 @@ def _name(function: ast.expr) -> str:
 
 
 class OwnLoader(SourceFileLoader):
-    """Loads a file of the user's with its loops watched; no compiled form of it is read or kept."""
+    """Loads a file of the user's with its loops watched; its bytecode is neither read nor cached."""
 
     def __init__(self, name: str, path: str, watch: Watch) -> None:
         super().__init__(name, path)
@@ -126,7 +126,7 @@ class OwnLoader(SourceFileLoader):
         self._places: list[Place] = []
 
     def get_code(self, fullname: str) -> CodeType:
-        """The code of the rewritten file."""
+        """Compile the rewritten file."""
         data = self.get_data(self.path)
         rewriter = Rewriter(self.path)
         tree = rewriter.visit(ast.parse(data, filename=self.path))
@@ -134,27 +134,27 @@ class OwnLoader(SourceFileLoader):
         return self.source_to_code(tree, self.path)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run it, with the names at hand that its loops call."""
+        """Run the file with the functions that its loops call."""
         watch = self._watch
 
         def watched(iterable: Iterable[Any], number: int) -> Iterable[Any]:
             return watch.watched(iterable, self._places[number])
 
-        def turn(number: int) -> None:
-            watch.turn(self._places[number])
+        def iteration(number: int) -> None:
+            watch.iteration(self._places[number])
 
-        module.__dict__[WATCHED], module.__dict__[TURN] = watched, turn
+        module.__dict__[WATCHED], module.__dict__[ITERATION] = watched, iteration
         super().exec_module(module)
 
 
 class OwnFinder(MetaPathFinder):
-    """Finds the modules that are the user's own, for `OwnLoader`."""
+    """Finds the user's own modules, for `OwnLoader`."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The place of a module of the user's; None for all others."""
+        """The spec of a module of the user's; None for all others."""
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader) or spec.origin is None or not is_own(spec.origin):
             return None
@@ -163,7 +163,7 @@ class OwnFinder(MetaPathFinder):
 
 
 def rewrite_imports(watch: Watch) -> Callable[[], None]:
-    """Have the loops of all own modules watched that are imported from here on; returns what ends it."""
+    """Watch the loops of all own modules imported from here on; returns a function that ends it."""
     finder = OwnFinder(watch)
     sys.meta_path.insert(0, finder)
     return lambda: sys.meta_path.remove(finder)

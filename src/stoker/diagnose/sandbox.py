@@ -1,7 +1,11 @@
-"""Outside: what the program does that no scratch folder can catch, for others write there: databases, shells, other programs.
+"""The sandbox: what a program writes while it is diagnosed goes to a scratch folder, and no file of the user's is changed.
 
-Python tells of it by its audit events. Only what a line of the user's causes is noted, with that line. What torch, stoker or the
-workers of a loader start for themselves is not.
+`Scratch` replaces the functions of `os` that take paths by those of the `overlay`, wherever a module keeps them; `open`, `shutil`,
+`tempfile`, `pathlib` and `glob` are made of these. `torch.save`, safetensors and others that open files in C++ get the place of a file
+instead of its path.
+
+`OutsideWrites` notes what no scratch folder can catch: databases, shells and other programs write for themselves. Python reports them
+as audit events. Only what a line of the user's causes is noted, not what torch, stoker or the workers of a loader start.
 """
 
 from __future__ import annotations
@@ -18,127 +22,8 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from stoker import _disk
-from stoker.diagnose.hooks import is_own, place_of
-from stoker.diagnose.overlay import FINDING, MARKING, Overlay
-
-DATABASE = "sqlite3.connect"
-OPENED, VARIABLE = "open", "os.putenv"
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-UNNAMED = getattr(os, "O_TMPFILE", 0)
-STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")
-NOT_THE_USERS = {"torch", "stoker", "multiprocessing", "triton", "numba", "importlib", "platform", "ctypes", "uuid"}
-"""Packages that start programs for reasons of their own."""
-MAX_NAMED = 3
-MAX_LENGTH = 60
-
-
-_listeners: list[Callable[[str, tuple[Any, ...]], None]] = []
-_is_hooked = False
-
-
-def _listen(hear: Callable[[str, tuple[Any, ...]], None]) -> None:
-    """Python calls audit hooks for good, so there is one for all that listen: a hook each would slow the process down ever more."""
-    global _is_hooked
-    _listeners.append(hear)
-    if not _is_hooked:
-        _is_hooked = True
-        sys.addaudithook(_heard)
-
-
-def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    for hear in _listeners:
-        hear(event, arguments)
-
-
-class Outside:
-    """What was done outside, each once."""
-
-    def __init__(self, protects: Callable[[Any], bool]) -> None:
-        self._protects = protects
-        """Whether a file of this path is one of the user's that should not be changed."""
-        self.on_variable: Callable[[], None] = lambda: None
-        """Called before the program sets a variable of the environment."""
-        self._done: dict[str, str] = {}
-        """Where it was done first, by what it is."""
-        self._listens = False
-        self._pid = os.getpid()
-
-    def install(self) -> None:
-        """Begin to listen."""
-        self._listens = True
-        _listen(self._hear)
-
-    def remove(self) -> None:
-        """Listen no more."""
-        if self._listens:
-            _listeners.remove(self._hear)
-        self._listens = False
-
-    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == OPENED:
-            path, _, flags = arguments
-            if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED) or not isinstance(path, str | bytes):
-                return
-        elif event == VARIABLE:
-            self.on_variable()
-            return
-        elif event != DATABASE and event not in STARTS:
-            return
-        if not self._listens or os.getpid() != self._pid:
-            return
-        frame = _causing(sys._getframe(2), event)
-        what = _what(event, arguments)
-        if frame is not None and what is not None and (event in STARTS or self._protects(arguments[0])):
-            place = place_of(frame)
-            self._done.setdefault(what, f"{place.file}:{place.line}")
-
-    def notes(self) -> list[str]:
-        """What the user should know of it."""
-        if not self._done:
-            return []
-        named = ", ".join(f"{what} ({place})" for what, place in list(self._done.items())[:MAX_NAMED])
-        more = f" and {len(self._done) - MAX_NAMED} more" if len(self._done) > MAX_NAMED else ""
-        return [f"These write for themselves, so that files of yours may be changed: {named}{more}."]
-
-
-def _causing(frame: FrameType | None, event: str) -> FrameType | None:
-    """The nearest line of the user's; None where somebody else stands between."""
-    if event == "os.posix_spawn" and frame is not None and frame.f_globals.get("__name__") == "subprocess":
-        return None  # it has told of itself before
-    while frame is not None and not is_own(frame.f_code.co_filename):
-        if str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_THE_USERS:
-            return None
-        frame = frame.f_back
-    return frame
-
-
-def _what(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """What was done, in a few words; None for what leaves no file."""
-    if event == DATABASE:
-        name = os.fsdecode(arguments[0])
-        return None if name in ("", ":memory:") or "mode=memory" in name or "mode=ro" in name else f"the database {_short(name)}"
-    if event == OPENED:
-        return f"the file {_short(os.fsdecode(arguments[0]))}"
-    words = arguments[0] if event == "os.system" else arguments[1]
-    if isinstance(words, str | bytes | os.PathLike):
-        return f"`{_short(os.fsdecode(words))}`"
-    texts = [os.fsdecode(word) for word in words]
-    in_shell = len(texts) == 3 and texts[0].endswith("sh") and texts[1] == "-c"
-    return f"`{_short(texts[2] if in_shell else shlex.join(texts))}`"
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"
-
-
-# Scratch: what the program writes while it is diagnosed goes to a folder that is thrown away; no file of the user's is changed.
-#
-# Functions of `os` that take paths are replaced by those of the program's `overlay`, wherever a module keeps them; `open`,
-# `shutil`,
-# `tempfile`, `pathlib` and `glob` are made of these. `torch.save`, safetensors and others that open files in C++ get the place of
-# a
-# file instead of its name. What other processes, databases and libraries write for themselves is noted (`outside`).
+from stoker.diagnose.hooks import is_own, listen, place_of, unlisten
+from stoker.diagnose.overlay import FINDING, MARKING, UNNAMED, WRITING, Overlay
 
 WRITERS = (("torch", "save"), ("torch.jit", "save"), ("safetensors.torch", "save_file"), ("safetensors.numpy", "save_file"))
 READERS = (
@@ -148,28 +33,36 @@ READERS = (
     ("safetensors.torch", "safe_open"),
     ("pyarrow", "memory_map"),
 )
-"""Functions that open a file by its name in C++, of libraries that are loaded when the program begins or writes a file."""
+"""Functions that open a file by its path in C++, of libraries that are loaded when the program begins or writes a file."""
 DATABASES = (("sqlite3", "connect"), ("sqlite3.dbapi2", "connect"))
 KEYWORDS = ("f", "filename", "path", "database")
-"""What their argument is called that is a path."""
+"""Names of their argument that is a path."""
 WITH_DEFAULTS = ("tempfile", "glob", "pathlib", "pathlib._local")
 """Modules of the standard library whose classes keep functions of `os`."""
 SETS = ("supports_dir_fd", "supports_fd", "supports_follow_symlinks", "supports_effective_ids")
-"""In which `os` says what its functions can do."""
+"""Sets in which `os` says what its functions support."""
+DATABASE = "sqlite3.connect"
+OPENED, VARIABLE = "open", "os.putenv"
+STARTS = ("os.system", "subprocess.Popen", "os.posix_spawn", "os.exec")
+"""Audit events."""
+NOT_THE_USERS = {"torch", "stoker", "multiprocessing", "triton", "numba", "importlib", "platform", "ctypes", "uuid"}
+"""Packages that start programs for their own purposes."""
+MAX_NAMED = 3
+MAX_LENGTH = 60
 
 
 class Scratch:
-    """A folder for what a program writes."""
+    """The scratch folder of a program, and its view of the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._view = Overlay(folder)
         self._view.on_write = self._lead_readers
-        self._outside = Outside(self._view.protects)
-        self._outside.on_variable = lambda: setattr(self._view, "renamed_caches", True)
+        self._outside = OutsideWrites(self._view.protects)
+        self._outside.on_variable = lambda: setattr(self._view.pass_through, "variables_changed", True)
         self._undo: list[Callable[[], Any]] = []
 
     def install(self) -> None:
-        """Give the program its view of the disk."""
+        """Replace the functions of `os`, `open` and those in C++."""
         import sqlite3  # noqa: F401
 
         import safetensors.numpy
@@ -199,7 +92,7 @@ class Scratch:
         self._outside.install()
 
     def remove(self) -> None:
-        """All functions are as before, and folders that stayed empty are gone."""
+        """Restore all functions, and remove folders that stayed empty."""
         self._outside.remove()
         while self._undo:
             self._undo.pop()()
@@ -220,7 +113,7 @@ class Scratch:
                 self._undo.append(functools.partial(getattr(os, kind).discard, by))
 
     def _replace_copies(self, by: dict[int, Any]) -> None:
-        """Modules that are loaded may have names of their own for these functions, as `lzma` and `tarfile` have."""
+        """Replace the copies of these functions in loaded modules, such as `lzma` and `tarfile`."""
         for module in list(sys.modules.values()):
             name = getattr(module, "__name__", "") if isinstance(module, ModuleType) else "posix"
             if name in ("os", "posix", "builtins", "io", "_io") or name.startswith(("stoker.", "importlib", "_frozen")):
@@ -232,7 +125,7 @@ class Scratch:
                     self._replace_in_class(value, by)
 
     def _replace_in_class(self, kind: type, by: dict[int, Any]) -> None:
-        """Some classes of the standard library keep such functions as attributes, or as defaults of their methods."""
+        """Replace copies in classes of the standard library: attributes, and defaults of methods."""
         for attribute, value in list(vars(kind).items()):
             if isinstance(value, staticmethod) and id(value.__func__) in by:
                 self._replace(kind, attribute, staticmethod(by[id(value.__func__)]), was=value)
@@ -248,13 +141,13 @@ class Scratch:
             if isinstance(file, str | bytes | os.PathLike) and len(args) < 6 and kwargs.get("opener") is None:
                 writes = isinstance(mode, str) and set(mode) & set("wax+")
                 if writes or self._view.to_read(file) is not file:
-                    kwargs["opener"] = low  # so that the file has the name that the program knows
+                    kwargs["opener"] = low  # so that the file has the name that the program gave
             return original(file, mode, *args, **kwargs)
 
         return opened
 
     def _lead(self, module: str, name: str, at: int, lead: Callable[[Any], Any]) -> None:
-        """Give a function in C++ the place of a file; its path is the argument `at` this place, or one of the `KEYWORDS`."""
+        """Give a function in C++ the place of a file. Its path is argument number `at`, or one of the `KEYWORDS`."""
         owner = sys.modules.get(module)
         original = getattr(owner, name, None)
         if original is None or getattr(original, "leads", False):
@@ -273,12 +166,97 @@ class Scratch:
             self._lead(module, name, 0, self._view.to_read)
 
     def notes(self) -> list[str]:
-        """What the user should know of it."""
+        """Notes for the user."""
         found, written, hidden = [], list(self._view.written), self._view.hidden
         if written:
             named = ", ".join(os.path.basename(one) for one in written[:MAX_NAMED])  # noqa: PTH119
             more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
-            found.append(f"What the program wrote ({named}{more}) went to a scratch folder, not to files of these names.")
+            found.append(f"Files that the program wrote ({named}{more}) went to a scratch folder; your files of these names are unchanged.")
         if hidden:
-            found.append(f"{hidden} files or folders that the program wanted to remove or replace are still there.")
+            found.append(f"{hidden} files or folders that the program removed or replaced are unchanged on disk.")
         return [*found, *self._outside.notes()]
+
+
+# ---- what no scratch folder can catch ----
+
+
+class OutsideWrites:
+    """Writes outside of the sandbox, each noted once."""
+
+    def __init__(self, protects: Callable[[Any], bool]) -> None:
+        self._protects = protects
+        """Whether a path is a file of the user's that should not be changed."""
+        self.on_variable: Callable[[], None] = lambda: None
+        """Called before the program sets an environment variable."""
+        self._done: dict[str, str] = {}
+        """The first line that did it, by what was done."""
+        self._listens = False
+        self._pid = os.getpid()
+
+    def install(self) -> None:
+        """Start listening."""
+        self._listens = True
+        listen(self._hear)
+
+    def remove(self) -> None:
+        """Stop listening."""
+        if self._listens:
+            unlisten(self._hear)
+        self._listens = False
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == OPENED:
+            path, _, flags = arguments
+            if not flags & WRITING or (UNNAMED and flags & UNNAMED == UNNAMED) or not isinstance(path, str | bytes):
+                return
+        elif event == VARIABLE:
+            self.on_variable()
+            return
+        elif event != DATABASE and event not in STARTS:
+            return
+        if not self._listens or os.getpid() != self._pid:
+            return
+        frame = _causing(sys._getframe(2), event)
+        what = _what(event, arguments)
+        if frame is not None and what is not None and (event in STARTS or self._protects(arguments[0])):
+            place = place_of(frame)
+            self._done.setdefault(what, f"{place.file}:{place.line}")
+
+    def notes(self) -> list[str]:
+        """Notes for the user."""
+        if not self._done:
+            return []
+        named = ", ".join(f"{what} ({place})" for what, place in list(self._done.items())[:MAX_NAMED])
+        more = f" and {len(self._done) - MAX_NAMED} more" if len(self._done) > MAX_NAMED else ""
+        return [f"These write outside of the sandbox and may have changed your files: {named}{more}."]
+
+
+def _causing(frame: FrameType | None, event: str) -> FrameType | None:
+    """The innermost line of the user's; None if one of these packages called between."""
+    if event == "os.posix_spawn" and frame is not None and frame.f_globals.get("__name__") == "subprocess":
+        return None  # which has reported itself before
+    while frame is not None and not is_own(frame.f_code.co_filename):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_THE_USERS:
+            return None
+        frame = frame.f_back
+    return frame
+
+
+def _what(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """What was done, in a few words; None if it leaves no file."""
+    if event == DATABASE:
+        name = os.fsdecode(arguments[0])
+        return None if name in ("", ":memory:") or "mode=memory" in name or "mode=ro" in name else f"the database {_short(name)}"
+    if event == OPENED:
+        return f"the file {_short(os.fsdecode(arguments[0]))}"
+    words = arguments[0] if event == "os.system" else arguments[1]
+    if isinstance(words, str | bytes | os.PathLike):
+        return f"`{_short(os.fsdecode(words))}`"
+    texts = [os.fsdecode(word) for word in words]
+    in_shell = len(texts) == 3 and texts[0].endswith("sh") and texts[1] == "-c"
+    return f"`{_short(texts[2] if in_shell else shlex.join(texts))}`"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"

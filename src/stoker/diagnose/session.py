@@ -1,424 +1,521 @@
-"""Inside: fixes that a diagnosis switches on and off in the program that it measures, so that it can say what each would give.
+"""The session: a state machine that measures a running training loop, one window of steps after another.
 
-Only those that would be advised, the safest first: a program that raises an error with a fix has ended, and what comes after it is
-not measured. The law: whatever becomes of a fix, all that the verdict is made of is there before, and stays.
+1. `search`: hooks and watched loops find the training loop, which runs undisturbed.
+2. `measure`: the session gives the loop its batches. At each `next` it ends a step, sends the step's times to the plan, and gets from
+   it the input of the next step: a real batch (baseline), a copy of an earlier one (no data cost), or first some time in which the
+   loader runs alone. The plan is a generator: `stoker.diagnose.plan`, unless a subclass has another.
+3. `done`: the hooks are removed, and `measurements` returns the result.
+
+Where several processes train together, all of them make the same number of steps.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sized
-from typing import Any
-
-import torch
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
 from stoker._clock import now_ns
-from stoker.diagnose import stretches
-from stoker.diagnose.advice import HELD_UP, best_threads
-from stoker.diagnose.distributed import find_ranks
-from stoker.diagnose.feed_fix import gathering
-from stoker.diagnose.fixes import Fix, fix_named
-from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, Times, compiled, copied
-from stoker.diagnose.loaders import Watched
-from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch, WhatIf
+from stoker.diagnose.cuda import StepMarks
+from stoker.diagnose.distributed import Ranks
+from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, PREPARE, REST, StepHooks, StepTimes, copied, num_bytes, num_rows
+from stoker.diagnose.loaders import Sources, WatchedIterator, queue_length, wait_for_workers
+from stoker.diagnose.measurements import Device, Machine, Measurements
 from stoker.diagnose.profilers import Sampler
-from stoker.diagnose.recorder import Ledger
-from stoker.diagnose.steps import CACHED, MAX_CACHED, TRUE, Mode, Plan, Steps, Training, Turns
-from stoker.diagnose.verdict import conclude
+from stoker.diagnose.recorder import Recorder, Series
 from stoker.errors import TrainError
 
-ORDER = ("feed", "fused", "threads", "tf32", "pinned", "autocast", "batch", "graph")
-ON_BATCHES = ("pinned", "batch")
-"""These are about batches that are handed out again."""
-LEAST_OF_A_STEP = 0.03
-LEAST_GAIN = 1.02
-STRETCH_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
-FIXES_SECONDS: dict[Device, float] = {"cpu": 6.0, "cuda": 1.4}
-"""After which no fix is looked at any more."""
-STEPS_OF_A_ROUND = 13
-"""Where steps are long: four with a fix, four without, and those that do not count."""
+MAX_SECONDS: dict[Device, float] = {"cpu": 20.0, "cuda": 12.0}
+"""Time limit of measuring, from the first measured step."""
+CUDA_PACE = 0.6
+"""Windows of a GPU are shorter: its steps vary less."""
+MAX_STEPS = 600
+"""Per window."""
+MAX_CACHED = 16
+MAX_CACHED_BYTES = 256 << 20
+MAX_BACKWARDS = 200
+"""Backward passes without an optimizer step, after which the search is given up."""
+
+State = Literal["search", "measure", "done"]
+Extend = Callable[[float, Callable[[], list[float]]], bool]
+"""Whether a window needs more steps: called with the seconds of the last step, and a function that returns those of all."""
 
 
-def ordinary_machine(cores: int) -> Machine:
-    """As machines are: good enough to say which fixes are worth a look."""
-    return Machine(cores=cores, threads=torch.get_num_threads(), memcpy_bytes=2e10, matmul_flops={}, dispatch_seconds=3e-6)
+class StepInput(NamedTuple):
+    """What a step gets."""
+
+    cached: bool = False
+    """A copy of an earlier batch instead of a real one."""
+    before: Callable[[], object] | None = None
+    """Called when the batch is there, outside of all times."""
+    timer: LoopTimer | None = None
+    """Times the steps after this one, until it is over; they get batches of the same kind."""
 
 
-def fixes_wanted(measured: Measurements) -> list[str]:
-    """Names of fixes that would be advised, as far as they can be looked at here."""
-    finding = conclude(measured)
-    if finding.verdict == "none":
-        return []
-    advised = {step.name for step in finding.next}
-    by_threads, best = measured.fewer_threads, best_threads(measured)
-    now = by_threads.get(str(measured.machine.threads))
-    if best is not None and now is not None and now >= LEAST_GAIN * by_threads[str(best)]:
-        advised.add("threads")
-    if max(_of_optimizer(measured)) >= LEAST_OF_A_STEP and not measured.optimizer_fused:
-        advised.add("fused")
-    return [name for name in ORDER if name in advised and (measured.cached is not None or name not in ON_BATCHES)]
+REAL, CACHED = StepInput(), StepInput(cached=True)
+Plan = Generator[StepInput, StepTimes, None]
 
 
-def _of_optimizer(measured: Measurements) -> tuple[float, float]:
-    """The optimizer's share of a step, on the host and on the device."""
-    host, device = measured.phases.optimizer, measured.device_phases.get("optimizer", 0.0)
-    return host / max(measured.loop.median, 1e-9), device / max(sum(measured.device_phases.values()), 1e-9)
+@dataclass(kw_only=True, slots=True)
+class LoopTimer:
+    """Times a window of short steps by two clock reads per iteration and nothing else.
 
+    Python code that runs after operations have filled the caches costs several times what it costs alone, so times are kept raw until
+    the window is over.
+    """
 
-def fix_inside(name: str, measured: Measurements) -> Fix | None:
-    """The fix of this name, ready to be switched on; None where it is looked at in another way, or does not fit the device."""
-    kind = fix_named(name)
-    if name == "feed" or (kind.cuda_only and measured.device == "cpu"):
-        return None
-    return kind(best_threads(measured)) if name == "threads" else kind()
+    series: Series
+    seconds: float
+    least: int
+    most: int
+    cached: bool
+    add_epoch_start: Callable[[StepTimes], None] | None = None
+    extend: Extend | None = None
+    _until_ns: int = 0
+    _asked: list[int] = field(default_factory=list)
+    _given: list[int] = field(default_factory=list)
+    _between: dict[int, int] = field(default_factory=dict)
+    """Nanoseconds between two epochs besides the wait for a batch, by the number of the iteration."""
+    _ended_ns: int | None = None
+    """When the epoch ended, until the next one begins."""
 
+    def is_over(self, now_ns: int) -> bool:
+        """Whether the iteration that ends now was the last."""
+        if now_ns < self._until_ns:
+            return False
+        number = len(self._given)
+        if number == 0:
+            self._until_ns = now_ns + int(self.seconds * 1e9)
+            return False
+        if number < min(self.most, self.least + len(self._between)):
+            return False
+        return self.extend is None or not self.extend((now_ns - self._asked[-1]) / 1e9, lambda: self._counted(now_ns))
 
-def what_ifs(steps: Steps, *, safe: bool = False) -> Plan:
-    """Fixes, each switched on for some steps: predictions are made of that. All else is known by now; `safe` ones, with which no
-    program ends, may come before."""
-    training = steps.training
-    on_cpu, begin = training.device == "cpu", now_ns()
-    seen = training.looked_at
-    # To measure the machine takes memory and gives it back, after which a program may find its own sooner: a step of foreach
-    # updates then took 3.8 ms and not 9. So what can be looked at on a CPU comes before.
-    for machine in [ordinary_machine(training.ledger.cores), None] if on_cpu else [None]:
-        measured = training.measurements(machine)
-        for name in fixes_wanted(measured):
-            fix = fix_inside(name, measured)
-            # Long steps have one round, and the first fix is the one that promises most: it is always looked at.
-            a_round, longest = STEPS_OF_A_ROUND * measured.loop.median, FIXES_SECONDS[training.device]
-            rounds = 2 if on_cpu and 2 * a_round < longest / 2 else 1
-            spent = (now_ns() - begin) / 1e9
-            late = steps.late or spent > longest or (bool(seen) and spent + rounds * a_round > longest)
-            if late or name in seen or (fix is not None and fix.may_fail and (safe or training.every_turn)):
-                continue
-            seen.add(name)
-            if name == "feed":
-                yield from _gathered(steps, rounds)
-            elif fix is not None:
-                training.what_if = name
-                yield from _measure(steps, name, fix, rounds=rounds)
-                training.what_if = None
+    def _counted(self, now_ns: int) -> list[float]:
+        """Seconds of the iterations so far that count."""
+        iterations = enumerate(pairwise([*self._asked, now_ns]))
+        return [(end - begin) / 1e9 for number, (begin, end) in iterations if number not in self._between]
 
+    def add(self, asked_ns: int, given_ns: int) -> None:
+        """Add an iteration: when its batch was asked for, and when it was there."""
+        self._asked.append(asked_ns)
+        self._given.append(given_ns)
 
-def _gathered(steps: Steps, rounds: int) -> Plan:
-    """The loop with batches that are gathered at once, in turn with batches that cost nothing."""
-    training = steps.training
-    found, size = training.sources.found, training.ledger.batch_rows
-    if found is None or not size or not training.can_repeat:
-        return
-    dataset = found.loader.dataset if found.loader is not None else ()
-    rows = len(dataset) if isinstance(dataset, Sized) and len(dataset) else MAX_CACHED * size
-    gathered = gathering(training.batches, rows, size)
-    if gathered is not None:
-        training.instead = gathered  # of what passes of the program give, however many begin meanwhile
-        try:
-            yield from _measure(steps, "feed", Fix(), modes=(CACHED, TRUE), rounds=rounds)
-        finally:
-            training.instead = None
+    def end_epoch(self, asked_ns: int) -> None:
+        """The epoch had no batch left when one was asked for."""
+        self._ended_ns = asked_ns
 
+    def mark_epoch_start(self, between_ns: int) -> None:
+        """The iteration added last started an epoch, `between_ns` after the one before had ended."""
+        if self._ended_ns is not None:
+            self._asked[-1], self._ended_ns = self._ended_ns, None
+        self._between[len(self._given) - 1] = between_ns
 
-def _measure(steps: Steps, name: str, fix: Fix, *, rounds: int, modes: tuple[Mode, Mode] | None = None) -> Plan:
-    """Some steps with it, some without, in turn; `modes` is what steps get without it and with it, where that differs."""
-    training, boundaries = steps.training, steps.training.boundaries
-    plain, changed = modes or ((TRUE, TRUE) if fix.with_data else (training.without_data,) * 2)
-    seconds, batches = STRETCH_SECONDS[training.device], training.batches  # changed in place
-    kept = list(batches)
-    as_it_is: list[Times] = []
-    with_fix: list[Times] = []
-    try:
-        if training.is_light(plain):
-            boundaries.silence()
-        for _ in range(rounds):
-            batches[:] = fix.on(boundaries.roots, boundaries.optimizer, kept)
-            yield from steps.settle(changed, 3 if changed.cached else 3 + training.queue)
-            if not fix.used and modes is None:
-                return
-            yield from steps.count(changed, seconds, 4, with_fix)
-            fix.remove()
-            batches[:] = kept
-            yield from steps.settle(plain, 2 if plain.cached else 2 + training.queue)
-            yield from steps.count(plain, seconds, 4, as_it_is)
-    except Exception as error:  # what a fix would give is worth less than what is known
-        training.ledger.notes.append(f"what {name} would give could not be measured: {type(error).__name__}: {error}")
-        return
-    finally:
-        fix.remove()
-        batches[:] = kept
-        boundaries.listen()
-    before, after = _stretch(training.ledger, as_it_is, plain), _stretch(training.ledger, with_fix, changed)
-    if before.seconds and after.seconds:
-        training.ledger.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after, at_best=_at_best(training.ledger, after.median))
-
-
-def _at_best(ledger: Ledger, seconds: float) -> float | None:
-    """What a step would take with a host as fast as before the profile; None where no host can have held it up."""
-    if not ledger.issue_after_profile or not ledger.host_issue:
-        return None
-    before, after = statistics.median(ledger.host_issue), statistics.median(ledger.issue_after_profile)
-    return seconds * before / after if after > before and seconds < HELD_UP * after else None
-
-
-def _stretch(ledger: Ledger, steps: list[Times], mode: Mode) -> Stretch:
-    on_device = ledger.on_device.pop(id(steps), None)
-    return Stretch(seconds=on_device or [one.without_data if mode.cached else one.seconds for one in steps])
-
-
-# The course of a diagnosis: all stretches of it, one after the other, from top to bottom.
-#
-# The law: until the first stretch of the loop as it is has ended, the program computes what it would have computed alone.
-
-
-def course(steps: Steps) -> Plan:
-    """From the first steps of a loop to all that can be known of it."""
-    training = steps.training
-    ranks = training.ranks = find_ranks()
-    yield from stretches.warm_up(steps)
-    steps.begin()
-    yield from stretches.phases(steps)
-    yield from stretches.as_it_is(steps, seconds=1.0, least=stretches.CLEAN_STEPS, periods=stretches.periods_for(steps))
-    training.endless = True
-    # Taken in turn, because processors change their speed; not where each turn has queues to fill.
-    rounds = 4 if training.device == "cpu" and not training.queue else 2
-    for _ in range(rounds):
-        if training.can_cache:
-            yield from stretches.without_data(steps, seconds=1.4 / rounds, least=3)
-        if training.can_repeat:
-            stretches.loader_alone(steps, seconds=1.2 / rounds)
-        if ranks is not None:
-            yield from stretches.apart(steps, ranks, seconds=1.4 / rounds)
-        if steps.late:
-            break
-        yield from stretches.as_it_is(steps, seconds=1.4 / rounds, least=3)
-    yield from stretches.whole_periods(steps)
-    if ranks is not None:  # how the others are waited for is known by now, and would hide what a step consists of
-        ranks.part(training.boundaries.roots)
-    yield from stretches.lines(steps)
-    alone = ranks is None and not compiled()  # code is compiled anew for another number of threads
-    if not steps.late and training.device == "cpu" and alone:
-        yield from stretches.other_threads(steps)
-    yield from stretches.operations(steps)
-    if training.device == "cuda":
-        yield from stretches.device_alone(training)
-        stretches.copies(training)
-        if ranks is None:
-            # A profile leaves the host slower to start kernels, by three quarters and for good: what can come before does.
-            yield from what_ifs(steps, safe=True)
-    yield from stretches.times_of_operations(steps)
-    if training.device == "cuda" and ranks is None:
-        yield from stretches.issuing(training, training.ledger.issue_after_profile)
-    stretches.look_into(steps)
-    if ranks is not None:  # fixes are chosen by times, and not all processes would choose alike
-        ranks.join()
-        return
-    if not steps.late:
-        yield from stretches.as_it_is(steps, seconds=0.4, least=4)
-    yield from what_ifs(steps)
-
-
-# The session: from a running training to `Measurements`, one clean stretch of steps after the other.
-#
-# It stands at the `next` of the training loop. There it decides, step by step, what the loop gets: the true batch (the loop as it
-# is), a copy of an earlier one (the loop without its data), or nothing yet, while the loader runs alone. What comes when is said
-# by
-# its plan, which is sent the times of each step: `stretches.course`, unless a kind of session has another.
-
-BACKWARDS_WITHOUT_STEP = 200
-"""After so many, nothing of torch.optim trains."""
+    def end(self, now_ns: int | None = None) -> int:
+        """Write the times to the series, and return the number of iterations. Without a time, the last one has no end."""
+        last = self._ended_ns if self._ended_ns is not None else now_ns
+        ends = [*self._asked[1:], *([] if last is None else [last])]
+        all_alike = 4 * len(self._between) >= 3 * len(ends)  # if nearly all start an epoch, they are the steps
+        for number, (asked, given, end) in enumerate(zip(self._asked, self._given, ends, strict=False)):
+            between, new_epoch = self._between.get(number, 0), number in self._between and not all_alike
+            spent = [0] * len(NAMES)
+            spent[NEXT], spent[REST] = given - asked - between, end - given + between
+            times = StepTimes(tuple(spent), new_epoch, between)
+            if not new_epoch:
+                self.series.steps.append(times)
+            elif self.add_epoch_start is not None:
+                self.add_epoch_start(times)
+        self._asked.clear()
+        self._given.clear()
+        return len(ends)
 
 
 class Session:
-    """One diagnosis of one program."""
+    """One diagnosis of one program.
+
+    `step_per_batch` counts each iteration as a step, whatever happens in it. `pace` scales the length of all windows, and `seconds`
+    limits the time of measuring.
+    """
 
     def __init__(
-        self, *, on_done: Callable[[], None], every_turn: bool = False, pace: float = 1.0, seconds: float | None = None
+        self, *, on_done: Callable[[], None], step_per_batch: bool = False, pace: float = 1.0, seconds: float | None = None
     ) -> None:
-        self.training = Training(every_turn=every_turn)
-        self.steps = Steps(self.training, pace=pace, seconds=seconds)
-        self.done = False
+        self.state: State = "search"
         self.failure: Exception | None = None
+        self.hooks = StepHooks()
+        self.sources = Sources(self.hooks)
+        self.recorder = Recorder()
+        self.device: Device = "cpu"
+        self.ranks: Ranks | None = None
+        """The processes that train together, if there are several."""
+        self.step_per_batch = step_per_batch
+        # How the plan wants steps to be run.
+        self.endless = False
+        """Whether epochs end no more: the session begins another pass instead."""
+        self.short_steps = False
+        """Whether steps are so short that their times are taken without hooks."""
+        self.short_cached_steps = False
+        """The same for steps with cached batches."""
+        self.caching = False
+        """Whether batches are cached as they come: their iterable cannot be restarted, and may end soon."""
+        self.replacement: Iterator[Any] | None = None
+        """Gives batches in place of the loop's own, while that is measured."""
+        self.fix_on: str | None = None
+        """The fix that is measured now. An error of the program meanwhile is not its own fault."""
+        self.batches: list[Any] = []
+        """The cached batches."""
+        self.watched: WatchedIterator | None = None
+        """The iterator of the training loop, since a batch was asked for."""
+        # How far it is.
         self._on_done = on_done
-        self._plan = self._stretches()
-        self._mode = TRUE
-        self._turns: Turns | None = None
-        self._turn_number = 0
-        self._nexts = 0
+        self._pace = pace
+        self._max_seconds = seconds
+        self._begin_ns = 0
+        self._device_step: float | None = None
+        """Median step on a GPU's timeline in the last window."""
+        self._plan = self._make_plan()
+        self._input = REAL
+        self._timer: LoopTimer | None = None
+        self._num_cached = 0
+        self._num_batches = 0
+        """Of the current step."""
         self._backwards = 0
-        self._ended_ns: int | None = None
-        """When an epoch ended, until the next one begins."""
-        self._between = Sampler(self.training.boundaries, slow_from=0.0)
-        """Looks at lines between two epochs."""
+        self._epoch_ended_ns: int | None = None
+        """Until the next epoch begins."""
+        self._epoch_sampler = Sampler(self.hooks, slow_from=0.0)
+        """Runs between two epochs."""
 
-    def _stretches(self) -> Plan:
-        return course(self.steps)
+    def _make_plan(self) -> Plan:
+        from stoker.diagnose.plan import measure_all
 
-    # ---- until the training loop is known ----
+        return measure_all(self)
+
+    @property
+    def done(self) -> bool:
+        """Whether everything is measured, or measuring has failed."""
+        return self.state == "done"
+
+    def measurements(self, machine: Machine | None = None) -> Measurements:
+        """Everything known so far. Measures the machine unless one is given; raises `TrainError` if nothing was measured."""
+        return self.recorder.measurements(self.sources, self.hooks, self.device, machine)
+
+    # ---- search: until the training loop is known ----
 
     def install(self) -> None:
-        """Begin to listen to the program."""
-        self.training.boundaries.install()
-        self.training.sources.watch_loaders()
-        self.training.boundaries.on_step = self._search
-        self.training.boundaries.on_backward = self._count_backward
+        """Install all hooks, and search for the training loop."""
+        self.hooks.install()
+        self.sources.watch_loaders()
+        self.hooks.on_step = self._search
+        self.hooks.on_backward = self._count_backward
 
     def remove(self) -> None:
-        """Leave the program alone."""
-        self._between.stop()
-        self._end_turns(None)
-        boundaries = self.training.boundaries
-        boundaries.on_step = boundaries.on_edge = boundaries.on_backward = None
-        boundaries.remove()
-        self.training.sources.remove()
+        """Remove all hooks."""
+        self._epoch_sampler.stop()
+        self._end_timer(None)
+        self.hooks.on_step = self.hooks.on_phase = self.hooks.on_backward = None
+        self.hooks.remove()
+        self.sources.remove()
 
     def _count_backward(self) -> None:
-        """There was no step of an optimizer so far."""
         self._backwards += 1
-        if self._backwards > BACKWARDS_WITHOUT_STEP:
-            told = f"there were {BACKWARDS_WITHOUT_STEP} backward passes, and no optimizer of torch made a step"
-            self._end(TrainError(f"{told}. Weights that are changed by hand cannot be looked at; use one of torch.optim."))
+        if self._backwards > MAX_BACKWARDS:
+            found = f"there were {MAX_BACKWARDS} backward passes, and no optimizer of torch made a step"
+            self._end(TrainError(f"{found}. Weights that are updated by hand cannot be measured; use an optimizer of torch.optim."))
 
     def _search(self) -> None:
-        boundaries, ledger = self.training.boundaries, self.training.ledger
-        boundaries.on_backward = None
-        ledger.early.append(boundaries.take())
-        ledger.first_ns = ledger.first_ns or now_ns()
-        if boundaries.steps == 1:
-            boundaries.find_roots()
-        if self.training.sources.choose():
+        self.hooks.on_backward = None
+        self.recorder.early.append(self.hooks.end_step())
+        self.recorder.first_ns = self.recorder.first_ns or now_ns()
+        if self.hooks.steps == 1:
+            self.hooks.find_roots()
+        if self.sources.find_training_loop():
             self.take_control()
 
     def take_control(self) -> None:
-        """The training loop is known: measure from here on."""
-        training, boundaries, sources = self.training, self.training.boundaries, self.training.sources
-        boundaries.keep_roots()
-        optimizer = boundaries.optimizer
+        """Begin to measure: the training loop is known."""
+        self.state = "measure"
+        self.hooks.keep_roots()
+        optimizer = self.hooks.optimizer
         if optimizer is not None and optimizer.param_groups[0]["params"][0].device.type == "cuda":
-            training.device = "cuda"
-        self._take(next(self._plan))
-        boundaries.on_step = None if sources.found is not None else self._end_step
-        sources.hand_out = self._hand_out
-        sources.on_turn = self._begin_turn
+            self.device = "cuda"
+        self._set_input(next(self._plan))
+        # Without a loop, a step ends when the optimizer has stepped.
+        self.hooks.on_step = None if self.sources.found is not None else self._begin_iteration
+        self.sources.next_batch = self._next_batch
+        self.sources.on_iteration = self._begin_iteration
 
-    # ---- at every turn of the loop ----
+    # ---- measure: at each iteration of the loop ----
 
-    def _hand_out(self, watched: Watched) -> Any:
-        training, boundaries = self.training, self.training.boundaries
-        self._end_between()
-        boundaries.switch(NEXT)
-        training.watched = watched
-        if boundaries.stepped or boundaries.silent or (training.every_turn and self._nexts):
+    def _next_batch(self, watched: WatchedIterator) -> Any:
+        """End a step, and give the next one its batch."""
+        hooks = self.hooks
+        self._end_epoch_gap()
+        hooks.enter(NEXT)
+        self.watched = watched
+        if hooks.stepped or hooks.paused or (self.step_per_batch and self._num_batches):
             self._advance()
             if self.done:
                 raise StopIteration
-        if self._ended_ns is not None:
-            boundaries.between_ns += max(0, watched.started_ns - self._ended_ns)
-            self._ended_ns = None
-        mode = self._mode
-        value = self._next_cached() if mode.cached else self._next_true(watched)
-        self._nexts += 1
-        boundaries.switch(PREPARE if boundaries.finds_forward else FORWARD)
-        if mode.before is not None:
-            self._begin_step(mode)
+        if self._epoch_ended_ns is not None:
+            hooks.between_ns += max(0, watched.started_ns - self._epoch_ended_ns)
+            self._epoch_ended_ns = None
+        value = self._cached_batch() if self._input.cached else self._real_batch(watched)
+        self._num_batches += 1
+        hooks.enter(PREPARE if hooks.roots else FORWARD)
+        self._call_before()
         return value
 
-    def _hand_out_turn(self, watched: Watched) -> Any:
-        """The same while nothing is looked at but the times of turns."""
-        self._end_between()
-        turns, asked = self._turns, now_ns()
-        if turns is None or turns.is_over(asked):
-            self._end_turns(asked)
-            return self._hand_out(watched)
+    def _next_batch_timed(self, watched: WatchedIterator) -> Any:
+        """The same while a `LoopTimer` takes the times."""
+        self._end_epoch_gap()
+        timer, asked = self._timer, now_ns()
+        if timer is None or timer.is_over(asked):
+            self._end_timer(asked)
+            return self._next_batch(watched)
         try:
-            value = self._next_cached() if turns.cached else self._next_true(watched)
+            value = self._cached_batch() if timer.cached else self._real_batch(watched)
         except StopIteration:
-            turns.end_epoch(asked)
+            timer.end_epoch(asked)
             raise
-        turns.add(asked, now_ns())
-        boundaries = self.training.boundaries
-        if boundaries.broken:
-            boundaries.broken = False
-            turns.break_off(0 if self._ended_ns is None else max(0, watched.started_ns - self._ended_ns))
-            self._ended_ns = None
+        timer.add(asked, now_ns())
+        if self.hooks.new_epoch:
+            self.hooks.new_epoch = False
+            timer.mark_epoch_start(0 if self._epoch_ended_ns is None else max(0, watched.started_ns - self._epoch_ended_ns))
+            self._epoch_ended_ns = None
         return value
 
-    def _end_between(self) -> None:
-        """The next epoch has begun, if one had ended."""
-        if self._between.runs:
-            self._between.stop()
-            self._between.end_step(Times((0,) * len(NAMES), True))
-            self.training.ledger.epoch_line = self._between.rare_line()
-
-    def _end_turns(self, end_ns: int | None) -> None:
-        if self._turns is not None:
-            number = self._turns.end(end_ns)
-            self.training.boundaries.steps += number
-            self.training.ledger.batches_a_step += [1] * number
-            self._turns, self.training.sources.hand_out = None, self._hand_out
-
-    def _begin_turn(self) -> None:
-        """A `while` loop begins anew."""
-        boundaries = self.training.boundaries
-        if boundaries.stepped or boundaries.silent:
+    def _begin_iteration(self) -> None:
+        """Called where batches are not the session's to give: by a `while` loop, or after an optimizer step without a loop."""
+        if self.hooks.stepped or self.hooks.paused:
             self._advance()
-        boundaries.switch(PREPARE)
-        if self._mode.before is not None:
-            self._begin_step(self._mode)
-
-    def _begin_step(self, mode: Mode) -> None:
-        if mode.before is not None:
-            mode.before()
-        self._mode = Mode(cached=mode.cached)  # once a step, also where it has several batches
-        self.training.boundaries.resume()
-
-    def _end_step(self) -> None:
-        """An optimizer's step has ended, and there is no loop to be seen."""
-        self._begin_turn()
+        self.hooks.enter(PREPARE)
+        self._call_before()
 
     def _advance(self) -> None:
-        boundaries = self.training.boundaries
-        times = boundaries.take()
-        boundaries.steps += boundaries.silent
-        self.training.ledger.batches_a_step.append(self._nexts)
-        self._nexts = 0
+        """End a step: send its times to the plan, and take the input of the next."""
+        times = self.hooks.end_step()
+        self.hooks.steps += self.hooks.paused
+        self.recorder.batches_per_step.append(self._num_batches)
+        self._num_batches = 0
         try:
-            self._take(self._plan.send(times))
+            self._set_input(self._plan.send(times))
         except StopIteration:
             self._end(None)
-        except Exception as error:  # ours, not the user's: it must not be taken for a fault of the program
+        except Exception as error:  # an error of the diagnosis, which must not look like one of the program
             self._end(error)
-        boundaries.resume()
+        self.hooks.restart_clock()
 
-    def _take(self, mode: Mode) -> None:
-        self._mode = mode
-        if mode.turns is not None:
-            self._turns, self.training.sources.hand_out = mode.turns, self._hand_out_turn
+    def _set_input(self, step_input: StepInput) -> None:
+        self._input = step_input
+        if step_input.timer is not None:
+            self._timer, self.sources.next_batch = step_input.timer, self._next_batch_timed
+
+    def _call_before(self) -> None:
+        if self._input.before is not None:
+            self._input.before()
+            self._input = StepInput(cached=self._input.cached)  # once per step, also if it has several batches
+            self.hooks.restart_clock()
+
+    def _end_timer(self, end_ns: int | None) -> None:
+        if self._timer is not None:
+            number = self._timer.end(end_ns)
+            self.hooks.steps += number
+            self.recorder.batches_per_step += [1] * number
+            self._timer, self.sources.next_batch = None, self._next_batch
+
+    def _end_epoch_gap(self) -> None:
+        """Stop to sample lines if the time between two epochs was sampled."""
+        if self._epoch_sampler.runs:
+            self._epoch_sampler.stop()
+            self._epoch_sampler.end_step(StepTimes((0,) * len(NAMES), True))
+            self.recorder.epoch_line = self._epoch_sampler.rare_line()
 
     def _end(self, failure: Exception | None) -> None:
-        self.failure, self.done = failure, True
+        self.failure, self.state = failure, "done"
         self.remove()
         self._on_done()
 
-    def _next_true(self, watched: Watched) -> Any:
-        if self.training.instead is not None:
-            return next(self.training.instead)
+    # ---- batches ----
+
+    def _real_batch(self, watched: WatchedIterator) -> Any:
+        if self.replacement is not None:
+            return next(self.replacement)
         try:
             value = next(watched.iterator)
-            if self.training.keeping:
-                self.training.keep(value)
+            if self.caching:
+                self.cache_batch(value)
             return value
         except StopIteration:
-            boundaries = self.training.boundaries
-            boundaries.broken = True
-            if not (self.training.endless and watched.source.can_repeat):
-                boundaries.switch(REST)
-                self._ended_ns = now_ns()
-                self._between.start()
+            self.hooks.new_epoch = True
+            if not (self.endless and watched.source.can_repeat):
+                self.hooks.enter(REST)
+                self._epoch_ended_ns = now_ns()
+                self._epoch_sampler.start()
                 raise
             watched.restart()
             return next(watched.iterator)
 
-    def _next_cached(self) -> Any:
-        self._turn_number += 1
-        batches = self.training.batches
-        # On a GPU the time of a step is that between two marks, so nothing may be copied meanwhile.
-        return copied(batches[self._turn_number % len(batches)], tensors=self.training.device == "cpu")
+    def _cached_batch(self) -> Any:
+        self._num_cached += 1
+        # On a GPU a step is timed between two events, so nothing may be copied meanwhile.
+        return copied(self.batches[self._num_cached % len(self.batches)], tensors=self.device == "cpu")
+
+    @property
+    def can_cache(self) -> bool:
+        """Whether the loop can be given copies of earlier batches."""
+        found = self.sources.found
+        return found is not None and found.iterable is not None and found.gives_batches
+
+    @property
+    def can_repeat(self) -> bool:
+        """Whether there are always more batches."""
+        found = self.sources.found
+        return found is not None and found.gives_batches and found.can_repeat
+
+    @property
+    def without_data(self) -> StepInput:
+        """The input of a step whose data should cost nothing, if that is possible."""
+        return CACHED if self.can_cache else REAL
+
+    @property
+    def queue(self) -> int:
+        """Batches that workers prefetch."""
+        found = self.sources.found
+        return queue_length(found.loader) if found is not None else 0
+
+    def cache_batches(self) -> None:
+        """Fill the cache, and wait until workers are idle."""
+        watched = self.watched
+        while watched is not None and self._has_room and (watched.source.can_repeat or not self.batches):
+            try:
+                batch = next(watched.iterator)
+            except StopIteration:
+                if not watched.source.can_repeat:
+                    raise TrainError("the batches came to an end while they were measured.") from None
+                watched.restart()
+                batch = next(watched.iterator)
+            self.cache_batch(batch)
+        wait_for_workers(watched.iterator if watched is not None else None)
+
+    def cache_batch(self, batch: Any) -> None:
+        """Cache a copy of a batch if there is room."""
+        if self._has_room:
+            self.batches.append(copied(batch))
+            self.recorder.batch_bytes.append(num_bytes(batch))
+            self.recorder.batch_rows = num_rows(batch)
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.batches) < MAX_CACHED and num_bytes(self.batches) <= MAX_CACHED_BYTES
+
+    # ---- for the plan: the steps of a window, and how long it lasts ----
+
+    def start_time_limit(self) -> None:
+        """The time limit of measuring starts here."""
+        self._begin_ns = now_ns()
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the time limit is over."""
+        return bool(self.agree(now_ns() - self._begin_ns > self.max_seconds * 1e9))
+
+    @property
+    def max_seconds(self) -> float:
+        """The time limit of measuring."""
+        return MAX_SECONDS[self.device] if self._max_seconds is None else self._max_seconds
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for rare steps: half of the time limit."""
+        return self._pace * self.max_seconds / 2
+
+    def scaled(self, seconds: float) -> float:
+        """The length of a window at this pace and on this device."""
+        return seconds * (self._pace * CUDA_PACE if self.device == "cuda" else self._pace)
+
+    def agree(self, value: float) -> float:
+        """The same value in all processes that train together."""
+        return value if self.ranks is None else self.ranks.agree(float(value))
+
+    def has_short_steps(self, step_input: StepInput) -> bool:
+        """Whether steps with this input are so short that hooks would cost too much."""
+        return self.short_cached_steps if step_input.cached else self.short_steps
+
+    def skip(self, step_input: StepInput, number: int) -> Plan:
+        """Run steps that do not count."""
+        for _ in range(number):
+            yield step_input
+
+    def record(
+        self,
+        step_input: StepInput,
+        seconds: float,
+        least: int,
+        series: Series,
+        *,
+        extend: Extend | None = None,
+        each: Callable[[StepTimes], None] | None = None,
+    ) -> Plan:
+        """Run a window of at least `seconds` and `least` steps, and add its steps to a series.
+
+        `each` gets the times of each step. `extend` may ask for more steps, except where several processes train together: all must
+        make the same number of steps.
+        """
+        agreed = self._agreed_number(seconds, least)
+        if agreed is not None:
+            seconds, least = 0.0, agreed
+        length = self.scaled(seconds)
+        if self.hooks.paused and self.device == "cpu" and self.watched is not None:
+            timer = LoopTimer(
+                series=series,
+                seconds=length,
+                least=least,
+                most=agreed or MAX_STEPS,
+                cached=step_input.cached,
+                add_epoch_start=lambda times: self._add_epoch_start(series, times),
+                extend=extend,
+            )
+            yield step_input._replace(timer=timer)  # a step that does not count, and then all that do
+            return
+        begin, count, tries, first = now_ns(), 0, 0, len(series.steps)
+        marks = StepMarks() if self.device == "cuda" else None
+        most = MAX_STEPS
+        if marks is not None and self._device_step:  # the host is ahead of the device, and its clock says little
+            most = max(least, round(length / self._device_step))
+        more = False
+        while more or (count if agreed is None else tries) < least or now_ns() - begin < length * 1e9:
+            times = yield step_input
+            tries += 1
+            if each is not None:
+                each(times)
+            # A step that starts an epoch does not count, unless nearly all do.
+            counts = not times.new_epoch or (tries > 2 * least and 4 * count < tries)
+            if marks is not None:
+                marks.add(counted=counts)
+            if counts:
+                series.steps.append(times)
+                count += 1
+            else:
+                self._add_epoch_start(series, times)
+            done = count >= most or (count >= least and now_ns() - begin >= length * 1e9)
+            if done and extend is not None and agreed is None:
+                more = extend(times.seconds, lambda: [one.seconds for one in series.steps[first:]])
+            if agreed is None and not more and (count >= most or tries > 40 + 4 * least + 2 * count):
+                break
+        if marks is not None:
+            spent = marks.seconds()
+            series.add_device_seconds(spent, marks.seconds(counted=False))
+            self.recorder.on_gpu = True
+            self._device_step = statistics.median(spent) if spent else None
+
+    def _add_epoch_start(self, series: Series, times: StepTimes) -> None:
+        series.add_epoch_start(times, ours=self.endless and self.can_repeat)
+
+    def _agreed_number(self, seconds: float, least: int) -> int | None:
+        """Steps of a window where several processes must make the same number; None if time decides."""
+        if self.ranks is None:
+            return None
+        recent = statistics.median(one.seconds for one in (self.recorder.loop.steps or self.recorder.early)[-6:])
+        return int(self.agree(max(least, min(MAX_STEPS, self.scaled(seconds) // max(recent, 1e-6)))))

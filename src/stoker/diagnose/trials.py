@@ -19,15 +19,14 @@ import msgspec
 import torch
 
 from stoker._clock import now_ns
+from stoker.diagnose.api import scratch_for, start_child
 from stoker.diagnose.child import Child, Request, one_line
 from stoker.diagnose.fixes import Fix, fix_named, set_seeds
-from stoker.diagnose.hooks import Times
-from stoker.diagnose.loaders import Watched
+from stoker.diagnose.loaders import WatchedIterator
 from stoker.diagnose.measurements import Stretch
-from stoker.diagnose.scripts import scratch_for, start_child
-from stoker.diagnose.session import Session
-from stoker.diagnose.steps import CACHED, TRUE, Mode, Plan
-from stoker.diagnose.stretches import phases, warm_up
+from stoker.diagnose.recorder import Series
+from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
+from stoker.diagnose.windows import phases, warm_up
 from stoker.errors import TrainError
 
 START = "import sys; from stoker.diagnose.trials import main; main(sys.argv[1:])"
@@ -72,53 +71,52 @@ class TrialSession(Session):
         super().__init__(on_done=on_done)
         self._fix = fix
         self._turn = turn
-        self._looped: list[Times] = []
-        self.training.endless = True  # epochs do not end, in any trial, so that all see the same batches
+        self._looped = Series()
+        self.endless = True  # epochs do not end, in any trial, so that all see the same batches
 
     def take_control(self) -> None:
         """The training loop is known: change what the fix changes here, and measure."""
         super().take_control()
         if self._fix is not None:
-            self._fix.begin(self.training.boundaries.roots, self.training.boundaries.optimizer)
+            self._fix.begin(self.hooks.roots, self.hooks.optimizer)
 
-    def _next_true(self, watched: Watched) -> Any:
-        value = super()._next_true(watched)
+    def _real_batch(self, watched: WatchedIterator) -> Any:
+        value = super()._real_batch(watched)
         return value if self._fix is None else self._fix.batch(value)
 
-    def _stretches(self) -> Plan:
-        training, steps = self.training, self.steps
-        yield from warm_up(steps)
-        yield from phases(steps)  # losses are seen here; from here on nothing is looked at that costs time
-        mode = TRUE
-        if self._fix is not None and self._fix.caches and training.can_cache:
-            training.collect()
+    def _make_plan(self) -> Plan:
+        yield from warm_up(self)
+        yield from phases(self)  # losses are seen here; from here on nothing is looked at that costs time
+        mode = REAL
+        if self._fix is not None and self._fix.caches and self.can_cache:
+            self.cache_batches()
             self._fix.used, mode = True, CACHED
-        if training.is_light(mode):
-            training.boundaries.silence()
+        if self.has_short_steps(mode):
+            self.hooks.pause()
         stretch = self._turn([])
         while stretch > 0:
             # Another process had the machine, and workers have filled their queue meanwhile.
-            yield from steps.settle(mode, max(3, training.queue + 1))
+            yield from self.skip(mode, max(3, self.queue + 1))
             times: list[float] = []
-            yield from self._chunks(mode, stretch, times) if training.device == "cuda" else self._each(mode, stretch, times)
+            yield from self._chunks(mode, stretch, times) if self.device == "cuda" else self._each(mode, stretch, times)
             stretch = self._turn(times)
 
-    def _each(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
+    def _each(self, mode: StepInput, stretch: float, times: list[float]) -> Plan:
         """Every step by itself."""
-        ledger, steps = self.training.ledger, self._looped
-        ledger.begin(steps)
-        before = len(steps)
-        yield from self.steps.count(mode, stretch, LEAST_STEPS, steps)
+        series = self._looped
+        series.begin_window()
+        before = len(series.steps)
+        yield from self.record(mode, stretch, LEAST_STEPS, series)
         if mode.cached:
-            times += [one.without_data for one in steps[before:]]
+            times += [one.without_data for one in series.steps[before:]]
         else:
-            times += ledger.last_stretch(steps, self.training.sources.found)
+            times += self.recorder.last_window(series, self.sources.found)
 
-    def _chunks(self, mode: Mode, stretch: float, times: list[float]) -> Plan:
+    def _chunks(self, mode: StepInput, stretch: float, times: list[float]) -> Plan:
         """Some steps between two waits for the device: the host runs ahead of it, so the time of one step says little."""
         torch.cuda.synchronize()
         begin = now_ns()
-        yield from self.steps.settle(mode, LEAST_STEPS)
+        yield from self.skip(mode, LEAST_STEPS)
         torch.cuda.synchronize()
         one = max(1e-6, (now_ns() - begin) / 1e9 / LEAST_STEPS)
         length = max(LEAST_STEPS, int(stretch / CHUNKS / one))
@@ -129,7 +127,7 @@ class TrialSession(Session):
             begin = now_ns()
             for _ in range(length):
                 step = yield mode
-                broken |= step.broken
+                broken |= step.new_epoch
             torch.cuda.synchronize()
             every.append((now_ns() - begin) / 1e9 / length)
             if not broken:
@@ -172,13 +170,13 @@ class Trial(Child):
         self._leave_with(outcome)
 
     def _outcome(self, failure: str | None) -> Outcome:
-        training, fix = self._trial.training, self._fix
-        steps = training.boundaries.steps
-        if failure is None and not self._trial.done:
+        session, fix = self._trial, self._fix
+        steps = session.hooks.steps
+        if failure is None and not session.done:
             failure = f"the program ended after {steps:,} steps, before it could be compared; let it train for longer."
         return Outcome(
-            losses=[float(loss) for loss in training.boundaries.losses],
-            peak_bytes=peak_bytes(training.device),
+            losses=[float(loss) for loss in session.hooks.losses],
+            peak_bytes=peak_bytes(session.device),
             nothing=fix.nothing if fix is not None and not fix.used else None,
             error=failure,
         )

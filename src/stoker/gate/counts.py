@@ -285,8 +285,8 @@ class TallySession(Session):
 
     def install(self) -> None:
         """Begin to listen to the program."""
-        self.training.boundaries.install()
-        self.training.boundaries.on_step = self._count
+        self.hooks.install()
+        self.hooks.on_step = self._count
 
     def remove(self) -> None:
         """Leave the program alone."""
@@ -294,14 +294,14 @@ class TallySession(Session):
         super().remove()
 
     def _count(self) -> None:
-        boundaries = self.training.boundaries
+        hooks = self.hooks
         if self.counter is None:
-            if boundaries.steps < self._warmup:
+            if hooks.steps < self._warmup:
                 return
-            self._optimizer = boundaries.optimizer
+            self._optimizer = hooks.optimizer
             self.counter = StepCounter()
             self.counter.__enter__()
-        elif boundaries.optimizer is self._optimizer:
+        elif hooks.optimizer is self._optimizer:
             self.counted.append(self.counter.take())
             if len(self.counted) == self._wanted:
                 self._stop()

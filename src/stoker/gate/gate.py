@@ -345,7 +345,7 @@ def gate_script(
 
     What the program prints goes to stderr, or nowhere when `quiet`.
     """
-    from stoker.diagnose.scripts import ask, scratch_for
+    from stoker.diagnose.api import ask, scratch_for
 
     if not write:
         read_budget(Path(budget))  # a budget that cannot be used is known before the program has run

@@ -29,7 +29,7 @@ from stoker.encode.statistics.columns import (
     float_keys,
     whole_keys,
 )
-from stoker.encode.statistics.kinds import NUM_BINS, Extremes, Waiting, counted_by_key, distribution_of, log_histogram, state_of
+from stoker.encode.statistics.kinds import NUM_BINS, Extremes, RunQueueDelay, counted_by_key, distribution_of, log_histogram, state_of
 from stoker.encode.statistics.quantiles import Distribution, Run
 from stoker.errors import OptionError
 from stoker.store.interop import decimals_as_floats, to_numpy
@@ -197,7 +197,7 @@ class NumberGatherer:
         self.digits = DigitRanges()
         self.extremes = Extremes()
         self.distribution = Distribution(limit)
-        self._waiting = Waiting()
+        self._waiting = RunQueueDelay()
 
     @staticmethod
     def of(column: NumberColumn, limit: int) -> NumberGatherer:

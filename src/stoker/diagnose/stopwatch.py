@@ -1,12 +1,7 @@
-"""The stopwatch: an iterable of batches, watched while it is used. It says how much of a training waits for its data.
+"""A stopwatch around a loader: how much of a training run waits for its data.
 
-    with stoker.diagnose.watch(loader) as watched:
-        for batch in watched:
-            train_step(batch)
-    print(watched)
-
-It is made to stay in a program: two looks at the clock and two entries in rings of fixed size a step, which are microseconds
-(benchmarks/bench_watch.py). The batches pass through as they are.
+It is made to stay in a program: two clock reads and two entries in ring buffers per step, which cost microseconds
+(benchmarks/bench_watch.py). `watch` creates one.
 """
 
 from __future__ import annotations
@@ -21,22 +16,22 @@ from stoker._clock import Spans, now_ns
 from stoker.diagnose import render
 
 SLOW = 3.0
-"""Times the median from which a step is slow."""
+"""A slow step takes at least this many times the median."""
 DATA_BOUND = 0.10
-"""Share of waiting from which data holds a training back."""
+"""Share of waiting from which data is the bottleneck."""
 MIN_STEPS = 8
-"""Fewer say too little."""
+"""Fewer steps say too little."""
 KEPT_STEPS = 1024
 
 T = TypeVar("T")
 
 
 class Watch(Generic[T]):
-    """An iterable that is watched; `print` shows what was seen. Further passes add to the same numbers."""
+    """An iterable of batches with a stopwatch; `print` shows its times. Further passes add to the same numbers."""
 
-    def __init__(self, batches: Iterable[T], tell: Callable[[str], object] | None) -> None:
+    def __init__(self, batches: Iterable[T], report: Callable[[str], object] | None) -> None:
         self._batches = batches
-        self._tell = tell
+        self._report = report
         self._waits = Spans(KEPT_STEPS)
         self._bodies = Spans(KEPT_STEPS)
         self._startup_ns = 0
@@ -50,7 +45,7 @@ class Watch(Generic[T]):
             for batch in iterator:
                 given = clock()
                 if first:
-                    # Workers are started and queues filled: a matter of the pass, not of a step.
+                    # Starting workers and filling queues is a cost of the pass, not of a step.
                     self._startup_ns += given - asked
                     waits(given, given)
                     first = False
@@ -62,8 +57,8 @@ class Watch(Generic[T]):
                     asked = clock()
                     bodies(given, asked)
         finally:
-            if self._tell is not None:
-                self._tell(str(self))
+            if self._report is not None:
+                self._report(str(self))
 
     def __len__(self) -> int:
         return len(self._batches)  # type: ignore[arg-type]
@@ -71,45 +66,45 @@ class Watch(Generic[T]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_batches" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(self._batches, name)  # `dataset`, `set_epoch` and the like are those of the loader
+        return getattr(self._batches, name)  # `dataset`, `set_epoch` and so on are those of the loader
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Nothing is held, so nothing has to be given back."""
+        """Nothing to release."""
 
     @property
     def steps(self) -> int:
-        """Batches that were handed out, of all passes."""
+        """Number of batches given, in all passes."""
         return self._bodies.count
 
     @property
     def rate(self) -> float:
-        """Steps a second, the start of passes left out."""
+        """Steps per second, without the start of passes."""
         seconds = self._waits.seconds + self._bodies.seconds
         return self.steps / seconds if seconds else 0.0
 
     @property
     def startup_seconds(self) -> float:
-        """Until the first batch, of all passes together."""
+        """Seconds until the first batch, summed over all passes."""
         return self._startup_ns / 1e9
 
     @property
     def wait_share(self) -> float:
-        """Of the time of steps, what the program waited for batches."""
+        """Share of the time of steps spent waiting for batches."""
         seconds = self._waits.seconds + self._bodies.seconds
         return self._waits.seconds / seconds if seconds else 0.0
 
     @property
     def recent_seconds(self) -> list[float]:
-        """How long each of the last steps was, its wait included."""
+        """Seconds of each of the last steps, its wait included."""
         recent: list[float] = (self._waits.recent_seconds() + self._bodies.recent_seconds()).tolist()
         return recent
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles of the last steps, as a share of their median."""
+        """Half the interquartile range of the last steps, as a share of their median."""
         recent = self.recent_seconds
         if len(recent) < MIN_STEPS:
             return float("inf")
@@ -118,21 +113,21 @@ class Watch(Generic[T]):
 
     @property
     def slow_steps(self) -> int:
-        """Of the last steps, those that took three times the median or more."""
+        """Number of the last steps that took at least three times the median."""
         recent = self.recent_seconds
         median = statistics.median(recent) if recent else 0.0
         return sum(seconds >= SLOW * median for seconds in recent) if median else 0
 
     @property
     def hint(self) -> str:
-        """What follows, in one line."""
+        """Whether data is the bottleneck, in one line."""
         if self.steps < MIN_STEPS:
             return f"{self.steps} steps say too little"
         share = f"{render.percent(self.wait_share)} of the time waits for batches"
         if self.wait_share < DATA_BOUND:
             return f"not data-bound: {share}"
         if "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized():
-            return f"perhaps data-bound: {share}, unless the GPU is busy meanwhile; `stoker diagnose` tells"
+            return f"perhaps data-bound: {share}, unless the GPU is busy meanwhile; run `stoker diagnose` to find out"
         return f"data-bound: {share}, up to {render.times(1 / (1 - self.wait_share))} to win there"
 
     def __str__(self) -> str:
@@ -145,6 +140,22 @@ class Watch(Generic[T]):
         return f"{self.steps:,} steps, {rate}{aside}; {self.hint}"
 
 
-def watch(batches: Iterable[T], *, tell: Callable[[str], object] | None = None) -> Watch[T]:
-    """Watch an iterable of batches; `tell` (print, a logger's method) gets a line at the end of each pass."""
-    return Watch(batches, tell)
+def watch(batches: Iterable[T], *, report: Callable[[str], object] | None = None) -> Watch[T]:
+    """Put a stopwatch around a loader. The batches are unchanged.
+
+    Args:
+        batches: A loader or another iterable of batches.
+        report: Called with a summary line at the end of each pass, for example `print` or a method of a logger.
+
+    Returns:
+        An iterable of the same batches; `print` it to see how much of the time waits for them.
+
+    Example:
+        >>> import stoker
+        >>> with stoker.diagnose.watch([1, 2, 3]) as watched:
+        ...     for batch in watched:
+        ...         pass
+        >>> watched.steps
+        3
+    """
+    return Watch(batches, report)

@@ -10,8 +10,8 @@ import torch
 from tests.diagnose.clock import Clock, install_clock
 from torch.utils.data import DataLoader, Dataset
 
-from stoker.diagnose.scripts import measure_step, step
-from stoker.diagnose.stretches import CLEAN_STEPS
+from stoker.diagnose.api import diagnose_step, measure_step
+from stoker.diagnose.windows import BASELINE_STEPS
 from stoker.errors import BatchError, OptionError
 
 pytestmark = pytest.mark.slow  # a whole diagnosis for each
@@ -62,7 +62,7 @@ def test_each_number_comes_from_a_stretch_of_its_own(clock: Clock) -> None:
     assert measured.phases.prepare == 0.003
     assert measured.phases.forward == 0.020
     assert measured.phases.rest == 0.007
-    assert len(measured.loop.seconds) >= CLEAN_STEPS
+    assert len(measured.loop.seconds) >= BASELINE_STEPS
     assert measured.loader.kind == "DataLoader"
     assert measured.loader.dataset == "Rows"
     assert measured.loader.batch_size == 5
@@ -127,14 +127,14 @@ def test_what_is_wrong_is_told_beside_speed(clock: Clock, first: int, wrong: lis
     _, train_step = training(clock)
     x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
     batches, valid = DataLoader(x[:60], batch_size=5, shuffle=True), DataLoader(x[first:], batch_size=5)  # type: ignore[arg-type]
-    finding = step(train_step, batches, valid_batches=valid)
+    finding = diagnose_step(train_step, batches, valid_batches=valid)
     assert [one.split(":")[0] for one in finding.correctness] == wrong
 
 
 def test_losses_that_are_no_numbers_are_told(clock: Clock) -> None:
     net, train_step = training(clock)
     torch.nn.init.constant_(net.weight, float("nan"))
-    [found] = step(train_step, [torch.ones(5, 4)] * 4).correctness
+    [found] = diagnose_step(train_step, [torch.ones(5, 4)] * 4).correctness
     assert found.startswith("losses that are not finite: ")
 
 

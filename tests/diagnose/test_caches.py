@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.diagnose.overlay import IN_HOME, cache_folders
+from stoker.diagnose.caches import IN_HOME, cache_folders
 from stoker.diagnose.sandbox import Scratch
 
 Begin = Callable[[], Scratch]

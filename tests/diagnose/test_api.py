@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.diagnose import programs
 
+from stoker.diagnose.api import measure_script
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.scripts import measure_script
 from stoker.errors import OptionError, TrainError
 
 pytestmark = pytest.mark.slow  # a process for each
@@ -126,7 +126,7 @@ def test_trainers_of_others(run: Run, text: str, tmp_path: Path) -> None:
     [
         ("print('hello')", "train.py: no optimizer of torch made a step"),
         ("def f():\n    raise ValueError('bad\\nthing')\nf()", r"train.py \(train.py:2\) raised ValueError: bad … thing"),
-        ("import sys\nsys.exit(3)", "train.py ended itself with code 3"),
+        ("import sys\nsys.exit(3)", "train.py exited with code 3"),
         ("import os\nos._exit(7)", "train.py ended with code 7 before anything was measured"),
         ("for x in", "train.py line 1 raised SyntaxError"),
     ],

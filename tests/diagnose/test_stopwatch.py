@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import stoker.diagnose
-from stoker.diagnose import watch as stopwatch
-from stoker.diagnose.watch import Watch, watch
+from stoker.diagnose import stopwatch
+from stoker.diagnose.stopwatch import Watch, watch
 
 MS = 1_000_000
 
@@ -91,7 +91,7 @@ def test_the_last_steps_are_kept_and_all_are_counted(clock: Clock) -> None:
 
 def test_passes_add_up_and_each_is_told(clock: Clock) -> None:
     told: list[str] = []
-    found = watch([1, 2, 3], tell=told.append)
+    found = watch([1, 2, 3], report=told.append)
     for _ in range(3):
         for _ in found:
             clock.now += MS
@@ -101,7 +101,7 @@ def test_passes_add_up_and_each_is_told(clock: Clock) -> None:
 
 def test_a_loop_that_is_left_has_its_last_step_too(clock: Clock) -> None:
     told: list[str] = []
-    found = watch(itertools.count(), tell=told.append)
+    found = watch(itertools.count(), report=told.append)
     for number in found:
         clock.now += MS
         if number == 9:

@@ -11,20 +11,22 @@ from tests.diagnose.clock import MACHINE, Clock, install_clock
 from tests.diagnose.measured import on_cpu, on_gpu
 from torch.utils.data import DataLoader, TensorDataset
 
+from stoker.diagnose.api import measure_step
 from stoker.diagnose.child import Child, Request
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fused
-from stoker.diagnose.loaders import Source, Watched
+from stoker.diagnose.loaders import Source, WatchedIterator
 from stoker.diagnose.measurements import Measurements
-from stoker.diagnose.recorder import Ledger
-from stoker.diagnose.scripts import measure_step
-from stoker.diagnose.session import Session, _at_best, fix_inside, fixes_wanted
+from stoker.diagnose.plan import fix_inside, fixes_wanted
+from stoker.diagnose.recorder import Recorder
+from stoker.diagnose.session import Session
 from stoker.diagnose.verdict import conclude
+from stoker.diagnose.windows import seconds_before_profile
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    monkeypatch.setattr(Ledger, "add_waiting", lambda self, waiting: None)  # a busy machine is another matter
+    monkeypatch.setattr(Recorder, "add_waiting", lambda self, waiting: None)  # a busy machine is another matter
     return install_clock(monkeypatch)
 
 
@@ -79,7 +81,7 @@ def test_a_fix_that_fails_costs_its_prediction_and_nothing_else(clock: Clock, mo
 
     monkeypatch.setattr(Fused, "install", fail)
     measured = measured_with(clock, fused_or_not)
-    assert "what fused would give could not be measured: RuntimeError: no such kernel" in measured.notes
+    assert "the gain of fused could not be measured: RuntimeError: no such kernel" in measured.notes
     assert conclude(measured).verdict == "optimizer"
     assert "fused" not in measured.what_ifs
 
@@ -98,25 +100,25 @@ def test_a_program_that_raises_with_a_fix_has_its_verdict_all_the_same(monkeypat
     monkeypatch.setattr(child, "_end", ends.append)
     try:
         child.run()
-        child.session.training.what_if = "batch"
+        child.session.fix_on = "batch"
         child.run()
     finally:
         child.session.remove()
         child.session.remove()
     assert str(ends[0]).endswith("raised ValueError: a batch has 8 rows")  # without the guard
     assert ends[1] is None
-    assert child.session.training.ledger.notes[0].startswith("what batch would give could not be measured: train.py")
+    assert child.session.recorder.notes[0].startswith("the gain of batch could not be measured: train.py")
 
 
 def test_a_profile_can_have_held_up_only_what_waits_for_the_host() -> None:
-    ledger = Ledger()
-    assert _at_best(ledger, 0.018) is None, "there was no profile yet"
-    ledger.host_issue += [0.0128] * 7
-    ledger.issue_after_profile += [0.0224] * 7
-    assert _at_best(ledger, 0.018) == pytest.approx(0.018 * 128 / 224)
-    assert _at_best(ledger, 0.060) is None, "the device takes longer than the host"
-    ledger.issue_after_profile[:] = [0.0120] * 7
-    assert _at_best(ledger, 0.010) is None, "and here it left nothing behind"
+    recorder = Recorder()
+    assert seconds_before_profile(recorder, 0.018) is None, "there was no profile yet"
+    recorder.host_issue += [0.0128] * 7
+    recorder.issue_after_profile += [0.0224] * 7
+    assert seconds_before_profile(recorder, 0.018) == pytest.approx(0.018 * 128 / 224)
+    assert seconds_before_profile(recorder, 0.060) is None, "the device takes longer than the host"
+    recorder.issue_after_profile[:] = [0.0120] * 7
+    assert seconds_before_profile(recorder, 0.010) is None, "and here it left nothing behind"
 
 
 def test_only_what_would_be_advised_is_looked_at() -> None:
@@ -154,8 +156,8 @@ def test_gathered_batches_are_like_those_of_the_program() -> None:
 
 def test_what_is_measured_in_place_of_batches_outlives_a_pass_of_the_program() -> None:
     session = Session(on_done=lambda: None)
-    passes = [Watched(session.training.sources, Source([7, 8], None), iter([7, 8]), 0) for _ in range(2)]
-    session.training.instead = iter("abcd")
-    assert [session._next_true(one) for one in (*passes, *passes)] == list("abcd")
-    session.training.instead = None
-    assert [session._next_true(one) for one in passes] == [7, 7]
+    passes = [WatchedIterator(session.sources, Source([7, 8], None), iter([7, 8]), 0) for _ in range(2)]
+    session.replacement = iter("abcd")
+    assert [session._real_batch(one) for one in (*passes, *passes)] == list("abcd")
+    session.replacement = None
+    assert [session._real_batch(one) for one in passes] == [7, 7]

@@ -10,7 +10,7 @@ import torch
 from tests.diagnose.clock import MS, Clock
 
 from stoker.diagnose import hooks as module
-from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, Boundaries
+from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, StepHooks
 
 
 @pytest.fixture
@@ -21,11 +21,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def listening(clock: Clock) -> Iterator[Boundaries]:
-    boundaries = Boundaries()
-    boundaries.install()
-    yield boundaries
-    boundaries.remove()
+def listening(clock: Clock) -> Iterator[StepHooks]:
+    hooks = StepHooks()
+    hooks.install()
+    yield hooks
+    hooks.remove()
 
 
 class Net(torch.nn.Module):
@@ -56,21 +56,21 @@ def made(clock: Clock) -> tuple[Net, Sgd]:
     return net, optimizer
 
 
-def by_name(boundaries: Boundaries) -> dict[str, int]:
-    return {name: spent // MS for name, spent in zip(NAMES, boundaries.take().phases_ns, strict=True) if spent}
+def by_name(hooks: StepHooks) -> dict[str, int]:
+    return {name: spent // MS for name, spent in zip(NAMES, hooks.end_step().phases_ns, strict=True) if spent}
 
 
-def find(boundaries: Boundaries, net: Net) -> None:
-    boundaries.find_roots()
+def find(hooks: StepHooks, net: Net) -> None:
+    hooks.find_roots()
     net(torch.ones(1, 2))
-    boundaries.keep_roots()
-    boundaries.take()
+    hooks.keep_roots()
+    hooks.end_step()
 
 
-def one_step(boundaries: Boundaries, clock: Clock, net: Net, optimizer: Sgd) -> None:
-    boundaries.switch(NEXT)
+def one_step(hooks: StepHooks, clock: Clock, net: Net, optimizer: Sgd) -> None:
+    hooks.enter(NEXT)
     clock.tick(1)
-    boundaries.switch(PREPARE)
+    hooks.enter(PREPARE)
     clock.tick(2)
     loss = net(torch.ones(1, 2))
     clock.tick(4)
@@ -80,7 +80,7 @@ def one_step(boundaries: Boundaries, clock: Clock, net: Net, optimizer: Sgd) -> 
     clock.tick(11)
 
 
-def test_each_phase_gets_its_own_time(listening: Boundaries, clock: Clock) -> None:
+def test_each_phase_gets_its_own_time(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)
     one_step(listening, clock, net, optimizer)
@@ -90,19 +90,19 @@ def test_each_phase_gets_its_own_time(listening: Boundaries, clock: Clock) -> No
     assert [float(one) for one in listening.losses] == [pytest.approx(float(net(torch.ones(1, 2)).detach()), abs=10)]
 
 
-def test_accumulated_batches_are_one_step(listening: Boundaries, clock: Clock) -> None:
+def test_accumulated_batches_are_one_step(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)
     for _ in range(2):
-        listening.switch(NEXT)
+        listening.enter(NEXT)
         clock.tick(1)
-        listening.switch(PREPARE)
+        listening.enter(PREPARE)
         net(torch.ones(1, 2)).backward()
     optimizer.step()
     assert by_name(listening) == {"next": 2, "forward": 6, "optimizer": 7}
 
 
-def test_a_closure_is_not_taken_for_the_optimizer(listening: Boundaries, clock: Clock) -> None:
+def test_a_closure_is_not_taken_for_the_optimizer(listening: StepHooks, clock: Clock) -> None:
     """Lightning runs forward and backward within the step of the optimizer."""
     net, optimizer = made(clock)
     find(listening, net)
@@ -119,7 +119,7 @@ def test_a_closure_is_not_taken_for_the_optimizer(listening: Boundaries, clock: 
 
 
 def test_within_a_closure_phases_are_those_of_a_plain_loop(
-    listening: Boundaries, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    listening: StepHooks, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no module is called: nothing else tells that a forward pass begins."""
     weight = torch.ones(1, requires_grad=True)
@@ -140,12 +140,12 @@ def test_within_a_closure_phases_are_those_of_a_plain_loop(
     loss.backward()
     clock.tick(1)
     assert by_name(listening) == {"rest": 1}  # as it was before
-    monkeypatch.setattr(Boundaries, "_timed_closure", lambda self, closure: closure)
+    monkeypatch.setattr(StepHooks, "_timed_closure", lambda self, closure: closure)
     optimizer.step(closure)
     assert by_name(listening) == {"backward": 5, "optimizer": 3 + 7 + 11}
 
 
-def test_a_closure_is_called_as_it_would_be(listening: Boundaries) -> None:
+def test_a_closure_is_called_as_it_would_be(listening: StepHooks) -> None:
     """With gradients on, for its value; and its fault is the program's."""
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.LBFGS([weight], max_iter=3)
@@ -170,18 +170,18 @@ def test_a_closure_is_called_as_it_would_be(listening: Boundaries) -> None:
         optimizer.step(fails)
 
 
-def test_a_look_at_the_model_after_the_step_is_no_forward_pass(listening: Boundaries, clock: Clock) -> None:
+def test_a_look_at_the_model_after_the_step_is_no_forward_pass(listening: StepHooks, clock: Clock) -> None:
     net, optimizer = made(clock)
     find(listening, net)
     net(torch.ones(1, 2)).backward()
     optimizer.step()
-    listening.take()
+    listening.end_step()
     with torch.no_grad():
         net(torch.ones(1, 2))
     assert by_name(listening) == {"rest": 3}
 
 
-def test_only_the_outermost_module_is_watched(listening: Boundaries, clock: Clock) -> None:
+def test_only_the_outermost_module_is_watched(listening: StepHooks, clock: Clock) -> None:
     net, _ = made(clock)
     find(listening, net)
     assert listening.roots == [net]
@@ -197,41 +197,41 @@ def test_torch_is_as_before_afterwards(clock: Clock) -> None:
         (torch.nn.Module, "__call__"),
     ]
     before = [getattr(owner, name) for owner, name in names]
-    boundaries = Boundaries()
-    boundaries.install()
+    hooks = StepHooks()
+    hooks.install()
     net, optimizer = made(clock)
-    boundaries.find_roots()
-    boundaries.remove()
+    hooks.find_roots()
+    hooks.remove()
     assert [getattr(owner, name) for owner, name in names] == before
     net(torch.ones(1, 2)).backward()
     optimizer.step()
-    assert boundaries.steps == 0
+    assert hooks.steps == 0
 
 
 def test_silence_leaves_torch_as_it_was_and_listening_tells_phases_again(clock: Clock) -> None:
     plain = torch.autograd.backward, torch.optim.Optimizer.zero_grad
-    boundaries, net = Boundaries(), Net(clock)
-    boundaries.install()
-    boundaries.find_roots()
+    hooks, net = StepHooks(), Net(clock)
+    hooks.install()
+    hooks.find_roots()
     net(torch.ones(1, 2))
-    boundaries.keep_roots()
+    hooks.keep_roots()
     optimizer = Sgd(net.parameters(), lr=0.1)
     Sgd.clock = clock
 
     def step() -> dict[str, int]:
-        boundaries.take()
-        boundaries.switch(PREPARE)
+        hooks.end_step()
+        hooks.enter(PREPARE)
         net(torch.ones(1, 2)).backward()
         optimizer.step()
-        return {name: spent // MS for name, spent in zip(NAMES, boundaries.take().phases_ns, strict=True) if spent}
+        return {name: spent // MS for name, spent in zip(NAMES, hooks.end_step().phases_ns, strict=True) if spent}
 
     assert step() == {"forward": 3, "optimizer": 7}
-    boundaries.silence()
+    hooks.pause()
     assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain
     assert step() == {"prepare": 10}
-    assert not boundaries.stepped
-    boundaries.listen()
-    boundaries.listen()  # once is enough
+    assert not hooks.stepped
+    hooks.unpause()
+    hooks.unpause()  # once is enough
     assert step() == {"forward": 3, "optimizer": 7}
-    boundaries.remove()
+    hooks.remove()
     assert (torch.autograd.backward, torch.optim.Optimizer.zero_grad) == plain

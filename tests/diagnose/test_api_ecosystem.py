@@ -15,7 +15,7 @@ import pytest
 from tests.diagnose import ecosystem
 from tests.diagnose.markup import Markup
 
-from stoker.diagnose import scripts
+from stoker.diagnose import api
 from stoker.diagnose.child import Answer
 from stoker.diagnose.measurements import Measurements
 from stoker.diagnose.render import text as shown
@@ -37,8 +37,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         Path("train.py").write_text(text)
         options = {"pace": 0.05, "check_seconds": 20.0}
         program = "train" if module else "train.py"
-        answer = scripts._measure(program, words, module=module, quiet=True, seconds=None, **options)
-        scripts._known(answer, program)
+        answer = api._measure(program, words, module=module, quiet=True, seconds=None, **options)
+        api._known(answer, program)
         return answer
 
     return run
@@ -105,7 +105,7 @@ def test_a_module_of_a_package_with_imports_of_its_own(run: Run, tmp_path: Path)
         "from .loop import fit\n" + ecosystem.HEAD + "fit(model, loader, loss_of, torch.optim.SGD(model.parameters(), lr=0.01))\n"
     )
     (package / "train.py").write_text(text)
-    answer = scripts._measure("package.inner.train", [], module=True, quiet=True, seconds=None, pace=0.05)
+    answer = api._measure("package.inner.train", [], module=True, quiet=True, seconds=None, pace=0.05)
     measured = measured_of(answer)
     assert measured.loader.place is not None
     assert (measured.loader.place.file, measured.loader.place.line) == ("package/inner/loop.py", 3)
@@ -163,13 +163,13 @@ def test_a_dataset_that_works_in_its_workers_only(run: Run) -> None:
     answer = run(ecosystem.IN_WORKERS_ONLY)
     measured = measured_of(answer)
     assert measured.loader.workers == 2
-    assert any("works in its workers only (TypeError" in note for note in measured.notes)
+    assert any("works only in its workers (TypeError" in note for note in measured.notes)
     assert answer.wrong == []
 
 
 def test_arguments_are_those_of_the_script(run: Run) -> None:
     assert measured_of(run(ecosystem.ARGUMENTS, "--epochs", "100000")).loader.batch_size == 8
-    with pytest.raises(TrainError, match="ended itself with code 2"):
+    with pytest.raises(TrainError, match="exited with code 2"):
         run(ecosystem.ARGUMENTS)
 
 
@@ -203,7 +203,7 @@ def test_a_program_with_names_that_are_markup(tmp_path: Path, monkeypatch: pytes
     name = "<script>alert(1)<script> [bold]\x1b[2J.py"
     text = ecosystem.PLAIN.replace("train, valid =", "TensorDataset.__name__ = '<img src=x onerror=alert(1)>'\ntrain, valid =")
     Path(name).write_text(text)
-    answer = scripts._measure(name, [], module=False, quiet=True, seconds=None, pace=0.05)
+    answer = api._measure(name, [], module=False, quiet=True, seconds=None, pace=0.05)
     finding = conclude(measured_of(answer), correctness=["<b>wrong</b>"])
     page = Markup(render(finding, title=name))
     assert page.foreign == []

@@ -1,0 +1,256 @@
+"""Diagnose a script in a child process, or a training step as a function.
+
+`diagnose_script` and `diagnose_step` return a `Finding`; `measure_script` and `measure_step` return the `Measurements` it is made of.
+`scratch_for`, `start_child` and `ask` start child processes for other commands, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from stoker import _disk
+from stoker._clock import now_ns
+from stoker.diagnose.child import Answer, Request
+from stoker.diagnose.hooks import leaves, own_frame, place_of
+from stoker.diagnose.measurements import Measurements
+from stoker.errors import BatchError, OptionError, TrainError
+
+if TYPE_CHECKING:
+    from stoker.diagnose.measurements import Finding
+
+T = TypeVar("T", bound=msgspec.Struct)
+Batch = TypeVar("Batch")
+CHECK_SECONDS = 3.0
+"""Time to look for faults in the batches."""
+START = "import sys; from stoker.diagnose.child import main; main(sys.argv[1:])"
+
+
+# ---- a script ----
+
+
+def diagnose_script(
+    program: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    quiet: bool = False,
+    seconds: float | None = None,
+) -> Finding:
+    """Run a training script until its bottleneck is known.
+
+    The script runs unchanged in a child process, which ends as soon as enough is measured. Files that it writes go to a scratch folder.
+
+    Args:
+        program: Path of the script, or the name of a module with `module=True`.
+        arguments: Command line arguments of the script.
+        module: Run a module, as `python -m` does.
+        quiet: Discard what the script prints; otherwise it goes to stderr.
+        seconds: Time limit of measuring. Windows that have not begun by then are left out.
+
+    Returns:
+        The verdict with its reason, and what to do next.
+
+    Raises:
+        OptionError: There is no such script.
+        TrainError: The script failed or ended before anything could be measured.
+
+    Example:
+        >>> import stoker
+        >>> finding = stoker.diagnose.diagnose_script("train.py", ["--epochs", "1"])  # doctest: +SKIP
+        >>> finding.verdict  # doctest: +SKIP
+        'data'
+    """
+    from stoker.diagnose.verdict import conclude
+
+    check_seconds = CHECK_SECONDS if seconds is None else min(CHECK_SECONDS, seconds)
+    answer = _measure(program, arguments, module=module, quiet=quiet, seconds=seconds, check_seconds=check_seconds)
+    return conclude(_known(answer, program), correctness=answer.wrong)
+
+
+def measure_script(
+    program: str | Path,
+    arguments: Sequence[str] = (),
+    *,
+    module: bool = False,
+    quiet: bool = False,
+    pace: float = 1.0,
+    seconds: float | None = None,
+) -> Measurements:
+    """Run a training script until everything is measured that a verdict needs.
+
+    Args:
+        program: Path of the script, or the name of a module with `module=True`.
+        arguments: Command line arguments of the script.
+        module: Run a module, as `python -m` does.
+        quiet: Discard what the script prints; otherwise it goes to stderr.
+        pace: Scales the length of all measurement windows. Less is faster and less certain.
+        seconds: Time limit of measuring. Windows that have not begun by then are left out.
+
+    Returns:
+        The measurements, without a verdict.
+
+    Raises:
+        OptionError: There is no such script.
+        TrainError: The script failed or ended before anything could be measured.
+
+    Example:
+        >>> import stoker
+        >>> measured = stoker.diagnose.measure_script("train.py", pace=0.2)  # doctest: +SKIP
+        >>> measured.loop.median  # doctest: +SKIP
+        0.0124
+    """
+    return _known(_measure(program, arguments, module=module, quiet=quiet, pace=pace, seconds=seconds), program)
+
+
+def _measure(
+    program: str | Path, arguments: Sequence[str], *, module: bool, quiet: bool, seconds: float | None, **options: float
+) -> Answer:
+    words = [str(one) for one in arguments]
+    with scratch_for(program, module=module) as folder:
+        request = Request(program=str(program), module=module, arguments=words, scratch=str(folder), seconds=seconds, **options)
+        return ask(request, Answer, quiet=quiet)
+
+
+def _known(answer: Answer, program: str | Path) -> Measurements:
+    if answer.measurements is None:
+        raise TrainError(answer.error or f"{program} gave no answer.")
+    return answer.measurements
+
+
+@contextlib.contextmanager
+def scratch_for(program: str | Path, *, module: bool) -> Iterator[Path]:
+    """The path of a scratch folder for a program, removed at the end. Raises `OptionError` if there is no such program."""
+    if not module and not Path(program).is_file():
+        raise OptionError(f"{program} {'is a folder' if Path(program).is_dir() else 'does not exist'}; expected a Python script.")
+    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"stoker-diagnose-{secrets.token_hex(8)}"
+    try:
+        yield folder
+    finally:
+        _disk.remove_folder(folder)
+
+
+def start_child(request: Request, start: str, end: int, *, quiet: bool) -> subprocess.Popen[bytes]:
+    """Start a process that runs the code `start` with a file descriptor and a request as arguments."""
+    command = [sys.executable, "-c", start, str(end), msgspec.json.encode(request).decode()]
+    # Without the log lines of torch's profiler, and with the same order of sets of strings each time.
+    variables = {"PYTHONHASHSEED": "0", **os.environ, "KINETO_LOG_LEVEL": "99"}
+    target = subprocess.DEVNULL if quiet else sys.stderr.fileno()
+    return subprocess.Popen(command, pass_fds=[end], stdout=target, stderr=target, env=variables)
+
+
+def ask(request: Request, kind: type[T], *, quiet: bool, start: str = START) -> T:
+    """Start a child and wait for its answer. Raises `TrainError` if it ends without one."""
+    reading, writing = Pipe(duplex=False)
+    with reading:
+        with writing:
+            child = start_child(request, start, writing.fileno(), quiet=quiet)
+        try:
+            data = reading.recv_bytes()
+        except EOFError:
+            code = child.wait()
+            raise TrainError(f"{request.program} ended with code {code} before anything was measured.") from None
+        except BaseException:
+            child.terminate()
+            raise
+        finally:
+            child.wait()
+    return msgspec.msgpack.decode(data, type=kind)
+
+
+# ---- a training step as a function ----
+
+
+def diagnose_step(
+    train_step: Callable[[Batch], object], batches: Iterable[Batch], *, valid_batches: Iterable[Batch] | None = None
+) -> Finding:
+    """Call a training step until its bottleneck is known, for example in a notebook or a test.
+
+    The model is trained meanwhile: pass a step on a copy of the model if that matters.
+
+    Args:
+        train_step: Makes one step of a batch.
+        batches: A loader or another iterable of batches, iterated as often as needed.
+        valid_batches: Validation data, checked for samples that are also trained on.
+
+    Returns:
+        The verdict with its reason, and what to do next.
+
+    Raises:
+        OptionError: `train_step` is not callable, or `batches` is not iterable.
+        BatchError: `batches` is empty.
+
+    Example:
+        >>> import stoker
+        >>> finding = stoker.diagnose.diagnose_step(train_step, loader)  # doctest: +SKIP
+        >>> print(finding)  # doctest: +SKIP
+    """
+    from stoker.diagnose.correctness import audit_loaders, wrong_losses
+    from stoker.diagnose.verdict import conclude
+
+    measured = measure_step(train_step, batches)
+    wrong = [*audit_loaders(batches, valid_batches, seconds=CHECK_SECONDS), *wrong_losses(measured.losses)]
+    return conclude(measured, correctness=wrong)
+
+
+def measure_step(train_step: Callable[[Batch], object], batches: Iterable[Batch], *, pace: float = 1.0) -> Measurements:
+    """Call a training step until everything is measured that a verdict needs.
+
+    Args:
+        train_step: Makes one step of a batch.
+        batches: A loader or another iterable of batches, iterated as often as needed.
+        pace: Scales the length of all measurement windows. Less is faster and less certain.
+
+    Returns:
+        The measurements, without a verdict.
+
+    Raises:
+        OptionError: `train_step` is not callable, or `batches` is not iterable.
+        BatchError: `batches` is empty.
+
+    Example:
+        >>> import stoker
+        >>> measured = stoker.diagnose.measure_step(train_step, loader, pace=0.2)  # doctest: +SKIP
+        >>> measured.steps_seen  # doctest: +SKIP
+        431
+    """
+    from stoker.diagnose.loaders import Source, WatchedIterator
+    from stoker.diagnose.session import Session
+
+    if not callable(train_step):
+        raise OptionError(f"train_step is {train_step!r}; expected a function of a batch that makes one step.")
+    if not hasattr(batches, "__iter__"):
+        raise OptionError(f"batches is {batches!r}; expected a loader or another iterable of batches.")
+    session = Session(on_done=lambda: None, step_per_batch=True, pace=pace)
+    frame = own_frame(sys._getframe(1))
+    source = Source(batches, place_of(frame) if frame is not None else None)
+    session.hooks.install()
+    session.hooks.find_roots()
+    try:
+        watched = WatchedIterator(session.sources, source, source.new_pass(), now_ns())
+        for number, batch in enumerate(watched):
+            train_step(batch)
+            if number == 1:
+                source.gives_batches = next(leaves(batch), None) is not None
+                session.sources.select(source)
+                session.take_control()
+        while not session.done and source.can_repeat and source.nexts + session.hooks.steps:
+            watched.restart()
+            for batch in watched:
+                train_step(batch)
+        if session.failure is not None:
+            raise session.failure
+        if not source.nexts:
+            raise BatchError("batches is empty; expected an iterable that gives at least one batch.")
+        return session.measurements()
+    finally:
+        session.remove()

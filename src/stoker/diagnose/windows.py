@@ -1,0 +1,390 @@
+"""The measurement windows of a diagnosis, each a function of the session.
+
+Most are plans: generators that say what each step gets and are sent its times. `stoker.diagnose.plan` runs them in order. By what they
+measure:
+
+- the loop: `warm_up`, `phases`, `baseline` (T), `rare_steps` (T again), `without_data` (C), `apart` (without the all-reduce),
+  `other_threads`
+- the loader: `loader_alone` (D), `profile_batches`
+- inside a step: `lines`, `operations`, `operation_times`
+- a GPU: `issuing` (H), `device_alone` (H, G and S), `copies` (X)
+- a fix: `fix_gain`
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+from collections.abc import Generator
+
+import torch
+
+from stoker._clock import RunQueueDelay, busy_ns, now_ns
+from stoker.diagnose.advice import HELD_UP
+from stoker.diagnose.attribution import WORTH_SEEING, Periods, slow_of
+from stoker.diagnose.cuda import DeviceOnlyStep, SyncFinder, copy_seconds, cycles_per_second
+from stoker.diagnose.distributed import Ranks
+from stoker.diagnose.fixes import Fix
+from stoker.diagnose.hardware import pages_so_far
+from stoker.diagnose.hooks import BACKWARD, StepTimes, compiled
+from stoker.diagnose.loaders import WatchedIterator
+from stoker.diagnose.measurements import Device, Stretch, WhatIf
+from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
+from stoker.diagnose.profilers import Sampler, profile_iterable, profile_loader
+from stoker.diagnose.recorder import Recorder, Series
+from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
+
+BASELINE_STEPS = 12
+RANKED_WARM_UP = 10
+"""Steps of a warm-up where several processes must make the same number."""
+SHORT_STEP = 8e-3
+"""Below it, hooks cost more than half a per cent of a step."""
+FAR_SLOWER = 3.0
+PROFILED_STEPS, PROFILED_SECONDS = 5, 1.5
+RARE_STEPS = 2
+"""Rare steps whose lines are sampled."""
+FIX_SECONDS: dict[Device, float] = {"cpu": 0.25, "cuda": 0.08}
+"""Of one window with a fix, or without it."""
+
+
+# ---- the loop ----
+
+
+def warm_up(session: Session) -> Plan:
+    """Run steps until the queue of a loader is empty and step times have settled."""
+    session.caching = session.can_cache and not session.can_repeat  # else batches are cached when they are needed
+    yield from _until_settled(session)
+    session.caching = False
+
+
+def _until_settled(session: Session) -> Plan:
+    early, seen = session.recorder.early, list[float]()
+    least = max(3, session.queue + 1)
+    if session.ranks is not None:
+        for _ in range(max(RANKED_WARM_UP, least)):
+            early.append((yield REAL))
+        return
+    while len(seen) < 60:
+        times = yield REAL
+        early.append(times)
+        seen.append(times.seconds)
+        if len(seen) < least:
+            continue
+        if sum(seen[1:]) > 4.0:
+            break
+        if len(seen) >= 6:
+            before, after = statistics.median(seen[-6:-3]), statistics.median(seen[-3:])
+            if abs(before - after) <= 0.1 * max(before, after):
+                break
+    yield REAL
+
+
+def phases(session: Session) -> Plan:
+    """Time the phases of a step. Only short steps have a window for this alone, because hooks cost time.
+
+    It comes first, so that the first losses are seen.
+    """
+    recorder = session.recorder
+    early, one_batch = recorder.early[-6:], max(recorder.batches_per_step, default=1) <= 1
+    may_be = session.sources.found is not None and one_batch
+    session.short_steps = bool(session.agree(may_be and statistics.median(one.seconds for one in early) < SHORT_STEP))
+    short = statistics.median(one.without_data for one in early) < SHORT_STEP
+    session.short_cached_steps = bool(session.agree(session.short_steps or (may_be and short and session.device == "cpu")))
+    if session.short_steps:
+        yield from session.record(REAL, 0.5, BASELINE_STEPS, recorder.phased)
+
+
+def baseline(session: Session, *, seconds: float, least: int, periods: Periods | None = None) -> Plan:
+    """T: the loop unchanged; with `periods` until rare steps were seen often enough."""
+    if session.short_steps:
+        session.hooks.pause()
+    if session.endless or session.short_steps:
+        yield from session.skip(REAL, session.queue + 1)
+    yield from _record(session, REAL, seconds, least, session.recorder.loop, periods)
+
+
+def rare_steps(session: Session) -> Plan:
+    """T again if rare steps were seen since the first window and their share of the time is not known yet."""
+    recorder = session.recorder
+    known, elsewhere = (
+        recorder.slow_steps(bursts=session.queue > 0),
+        slow_of([one.without_data for one in recorder.cached.steps]),
+    )
+    share = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
+    if share >= WORTH_SEEING and (known is None or len(known.at) <= 2) and session.ranks is None:
+        yield from baseline(session, seconds=0.4, least=4, periods=periods_for(session, expected=True))
+
+
+def periods_for(session: Session, *, expected: bool = False) -> Periods:
+    """How long a window waits for rare steps."""
+    return Periods(until_ns=now_ns() + int(session.patience * 1e9), expected=expected)
+
+
+def without_data(session: Session, *, seconds: float, least: int) -> Plan:
+    """C: the loop with cached batches."""
+    session.cache_batches()
+    if session.has_short_steps(CACHED):
+        session.hooks.pause()
+    yield from session.skip(CACHED, 1)
+    yield from _record(session, CACHED, seconds, least, session.recorder.cached)
+
+
+def _record(
+    session: Session, step_input: StepInput, seconds: float, least: int, series: Series, periods: Periods | None = None
+) -> Plan:
+    """Record a window together with its waits for cores, the cores it used, and the memory pages it got from the system."""
+    recorder, number = session.recorder, len(series.steps)
+    series.begin_window()
+    waiting, pages, busy, begin = RunQueueDelay(), pages_so_far(), busy_ns(), now_ns()
+    yield from session.record(step_input, seconds, least, series, extend=periods.go_on if periods is not None else None)
+    kind, steps = "cached" if step_input.cached else "loop", len(series.steps) - number
+    if steps:
+        recorder.cores_used.setdefault(kind, []).append((busy_ns() - busy) / max(1, now_ns() - begin))
+        recorder.pages.setdefault(kind, []).append((pages_so_far() - pages) / steps)
+    recorder.add_waiting(waiting)
+    session.hooks.unpause()
+
+
+def apart(session: Session, ranks: Ranks, *, seconds: float) -> Plan:
+    """The baseline without the all-reduce; and with it, if all ranks start it at the same time."""
+    recorder = session.recorder
+    ranks.part(session.hooks.roots)
+    yield from session.skip(REAL, 1)
+    recorder.apart.begin_window()
+    number, waiting = len(recorder.apart.steps), RunQueueDelay()
+    in_collectives = yield from _record_collectives(session, ranks, seconds, recorder.apart)
+    waited_ns, spent_ns = waiting.end()
+    if waited_ns is not None and not in_collectives:  # threads of collectives that the program calls need cores, too
+        recorder.waited_apart.append(waited_ns / spent_ns)
+    recorder.collective_seconds.append(in_collectives)
+    alone = recorder.apart.steps[number:]
+    if session.device == "cuda":
+        return  # the host does not wait for an all-reduce
+    together = Series()
+    meeting = ranks.meet(session.hooks.roots)
+    yield from session.skip(REAL, 1)
+    in_collectives = yield from _record_collectives(session, ranks, seconds, together)
+    if meeting.held and not meeting.missed and together.steps and alone:
+        with_all_reduce, own = (
+            statistics.median(one.phases_ns[BACKWARD] for one in some) / 1e9 for some in (together.steps, alone)
+        )
+        recorder.all_reduce_seconds.append(max(0.0, with_all_reduce - own) + in_collectives)
+
+
+def _record_collectives(session: Session, ranks: Ranks, seconds: float, series: Series) -> Generator[StepInput, StepTimes, float]:
+    """Record a window, undo `part` or `meet`, and return seconds per step in collectives that the program calls itself."""
+    before, number = ranks.collective_ns, len(series.steps)
+    yield from session.record(REAL, seconds, 3, series)
+    ranks.join()
+    return (ranks.collective_ns - before) / 1e9 / max(1, len(series.steps) - number)
+
+
+def other_threads(session: Session) -> Plan:
+    """The loop without its data, with other numbers of threads."""
+    step_input, known = session.without_data, session.recorder.by_threads
+    given, cores = torch.get_num_threads(), session.recorder.cores
+    wanted = sorted({1, max(1, cores // 2), cores, given})
+    if len(wanted) < 2:
+        return
+    try:
+        for number in (*wanted, *reversed(wanted)):  # again in reverse, because processors change their speed
+            if number != given and known.get(number, 0.0) > FAR_SLOWER * min(known.values(), default=0.0):
+                continue  # threads that wait for one without a core can take a hundred times as long
+            torch.set_num_threads(number)
+            yield from session.skip(step_input, 1)
+            series = Series()
+            yield from session.record(step_input, 0.15, 3, series)
+            if series.steps:
+                seconds = statistics.median(one.without_data for one in series.steps)
+                known[number] = min(seconds, known.get(number, seconds))
+    finally:
+        torch.set_num_threads(given)
+
+
+# ---- the loader, while the loop waits ----
+
+
+def loader_alone(session: Session, *, seconds: float) -> None:
+    """D: one batch after the other, after the queue has been emptied."""
+    watched = session.watched
+    if watched is None:
+        return
+    for _ in range(session.queue + 1):
+        _pull(watched)
+    found: list[float] = []
+    session.recorder.loader_alone.append(found)
+    begin, count = now_ns(), 0
+    while count < 200 and (count < 4 or now_ns() - begin < session.scaled(seconds) * 1e9):
+        spent, same_pass = _pull(watched)
+        if same_pass:
+            found.append(spent)
+        count += 1
+
+
+def _pull(watched: WatchedIterator) -> tuple[float, bool]:
+    """Seconds to make a batch and free it, and whether it was one of the same pass."""
+    start = now_ns()
+    try:
+        next(watched.iterator)
+    except StopIteration:
+        watched.restart()
+        next(watched.iterator)
+        return (now_ns() - start) / 1e9, False
+    return (now_ns() - start) / 1e9, True
+
+
+def profile_batches(session: Session) -> None:
+    """Profile how a batch is made, and what it reads."""
+    source, watched, recorder = session.sources.found, session.watched, session.recorder
+    if source is None or not source.gives_batches:
+        return
+    seconds, loader = session.scaled(0.5), source.loader
+    if loader is None:
+        # Not a list that has all batches, or a feed with its own threads: iterating must do the work.
+        makes_batches = type(source.iterable).__module__.split(".")[0] not in ("builtins", "stoker")
+        if watched is not None and session.can_repeat and makes_batches:
+            recorder.profile = profile_iterable(functools.partial(_pull, watched), seconds=seconds)
+        return
+    try:
+        recorder.profile = profile_loader(loader, seconds=seconds)
+    except Exception as error:  # the user's: a dataset may need what only its workers have
+        if not loader.num_workers:
+            raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        recorder.notes.append(f"The dataset works only in its workers ({reason}), so making a batch could not be profiled.")
+
+
+# ---- inside a step ----
+
+
+def lines(session: Session) -> Plan:
+    """The user's lines that take the time, by phase."""
+    yield from session.skip(REAL, session.queue + 1 if session.can_cache else 0)
+    slow = session.recorder.slow_steps(bursts=session.queue > 0)
+    # Half way between the two kinds of steps, because sampling takes time, too.
+    limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
+    until_ns = now_ns() + int(session.patience * 1e9)
+    wanted = RARE_STEPS if slow is not None and slow.share >= WORTH_SEEING else 0
+    with Sampler(session.hooks, slow_from=limit) as sampler:
+        yield from session.record(
+            REAL,
+            1.2,
+            4,
+            Series(),
+            each=sampler.end_step,
+            extend=lambda last, others: sampler.num_slow < wanted and now_ns() < until_ns,
+        )
+    session.recorder.blames = sampler.blames()
+    session.recorder.rare_line = sampler.rare_line()
+
+
+def operations(session: Session) -> Plan:
+    """Count the operations of a step."""
+    counting = Counting()
+    if not compiled():  # compiled code would be compiled again for a mode that sees its operations
+        yield StepInput(cached=session.can_cache, before=counting.__enter__)
+        counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+    session.recorder.work = work_of(counting)
+    if counting.flops:
+        session.hooks.precision = main_precision(counting)
+
+
+def operation_times(session: Session) -> Plan:
+    """Time the operations of a step, from a profile."""
+    profiling, recorder = Profiling(session.device), session.recorder
+    yield from session.skip(session.without_data, 1)
+    loop = recorder.loop.steps
+    seconds = statistics.median(one.seconds for one in loop) if loop else PROFILED_SECONDS
+    # The median of a few, or one step where steps are long.
+    for _ in range(int(session.agree(max(1, min(PROFILED_STEPS, int(PROFILED_SECONDS / seconds)))))):
+        session.hooks.on_phase = profiling.edge
+        yield StepInput(cached=session.can_cache, before=profiling.begin)
+        session.hooks.on_phase = None
+        profiling.end()
+    profiling.close()
+    if recorder.work is not None:
+        recorder.work = with_times(recorder.work, profiling)
+
+
+# ---- a GPU ----
+
+
+def issuing(session: Session, into: list[float]) -> Plan:
+    """H: seconds in which the host issues a step while the device is idle."""
+    for _ in range(7):
+        times = yield StepInput(cached=session.can_cache, before=torch.cuda.synchronize)
+        into.append(times.without_data)
+
+
+def device_alone(session: Session) -> Plan:
+    """H, G and S: issuing a step, running it on the device, and waiting for the device within it."""
+    cached, recorder = session.can_cache, session.recorder
+    yield from issuing(session, recorder.host_issue)
+    sleep = 2.5 * statistics.median(recorder.host_issue)
+    rate = cycles_per_second()
+    steps: list[DeviceOnlyStep] = []
+    for _ in range(7):
+        step = DeviceOnlyStep(session.hooks, sleep, rate)
+        yield StepInput(cached=cached, before=step.begin)
+        step.end()
+        steps.append(step)
+    recorder.device_only = steps
+    finder = SyncFinder()
+    for _ in range(3):
+        try:
+            yield StepInput(cached=cached, before=finder.begin)
+        finally:  # the mode is that of the whole process: a step that fails must not leave it on
+            finder.end()
+    recorder.syncs = finder.syncs()
+
+
+def copies(session: Session) -> None:
+    """X: copies of the cached batches to the device."""
+    optimizer = session.hooks.optimizer
+    if optimizer is not None and session.batches:
+        session.recorder.copies = copy_seconds(session.batches, optimizer.param_groups[0]["params"][0].device)
+
+
+# ---- a fix, switched on and off in the running program ----
+
+
+def fix_gain(session: Session, name: str, fix: Fix, *, rounds: int, inputs: tuple[StepInput, StepInput] | None = None) -> Plan:
+    """Steps with a fix and without it, in turn; `inputs` are those of steps without and with it, if they differ."""
+    plain, changed = inputs or ((REAL, REAL) if fix.with_data else (session.without_data,) * 2)
+    seconds, batches, hooks = FIX_SECONDS[session.device], session.batches, session.hooks  # batches are changed in place
+    kept = list(batches)
+    without, with_fix = Series(), Series()
+    try:
+        if session.has_short_steps(plain):
+            hooks.pause()
+        for _ in range(rounds):
+            batches[:] = fix.on(hooks.roots, hooks.optimizer, kept)
+            yield from session.skip(changed, 3 if changed.cached else 3 + session.queue)
+            if not fix.used and inputs is None:
+                return
+            yield from session.record(changed, seconds, 4, with_fix)
+            fix.remove()
+            batches[:] = kept
+            yield from session.skip(plain, 2 if plain.cached else 2 + session.queue)
+            yield from session.record(plain, seconds, 4, without)
+    except Exception as error:  # the gain of a fix is worth less than what is known
+        session.recorder.notes.append(f"the gain of {name} could not be measured: {type(error).__name__}: {error}")
+        return
+    finally:
+        fix.remove()
+        batches[:] = kept
+        hooks.unpause()
+    before = Stretch(seconds=without.seconds(with_data=not plain.cached))
+    after = Stretch(seconds=with_fix.seconds(with_data=not changed.cached))
+    if before.seconds and after.seconds:
+        at_best = seconds_before_profile(session.recorder, after.median)
+        session.recorder.what_ifs[name] = WhatIf(as_it_is=before, with_fix=after, at_best=at_best)
+
+
+def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
+    """Seconds of a step if the host were as fast as before the profile; None if the host cannot have held it up."""
+    if not recorder.issue_after_profile or not recorder.host_issue:
+        return None
+    before, after = statistics.median(recorder.host_issue), statistics.median(recorder.issue_after_profile)
+    return seconds * before / after if after > before and seconds < HELD_UP * after else None

@@ -1,0 +1,54 @@
+"""The order of measurement windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stoker.diagnose import plan, windows
+from stoker.diagnose.session import Session
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The names of all windows in the order in which a device has them."""
+
+    def run(device: Any) -> list[str]:
+        names: list[str] = []
+
+        def noted(name: str) -> Any:
+            def window(*args: Any, **options: Any) -> Any:
+                names.append(name + (" safe" if options.get("safe") else ""))
+                return iter(())
+
+            return window
+
+        loop = ("warm_up", "phases", "baseline", "rare_steps", "without_data", "other_threads")
+        for name in (*loop, "lines", "operations", "operation_times", "device_alone", "copies", "issuing", "profile_batches"):
+            monkeypatch.setattr(windows, name, noted(name))
+        monkeypatch.setattr(plan, "measure_fixes", noted("measure_fixes"))
+        monkeypatch.setattr(plan, "find_ranks", lambda: None)
+        session = Session(on_done=lambda: None)
+        session.device = device
+        for _ in plan.measure_all(session):
+            pass
+        return names
+
+    return run
+
+
+def test_a_gpu_is_measured_before_its_kernels_are_profiled(order: Any) -> None:
+    names = order("cuda")
+    profile = names.index("operation_times")
+    assert names[profile - 3 : profile] == ["device_alone", "copies", "measure_fixes safe"]
+    assert names[profile + 1] == "issuing", "so that it is known what it left behind"
+    assert names[-1] == "measure_fixes", "those that may end the program come last"
+
+
+def test_a_cpu_looks_at_fixes_once(order: Any) -> None:
+    names = order("cpu")
+    assert names.index("rare_steps") < names.index("lines"), "whether there are rare steps is known before lines are looked at"
+    assert "measure_fixes safe" not in names
+    assert names[-1] == "measure_fixes"
+    assert {"device_alone", "copies"}.isdisjoint(names)

@@ -1,0 +1,171 @@
+"""Series of steps, and the time between epochs: whether it belongs to the loader, and how much of it each step gets."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from tests.diagnose.clock import MACHINE
+from tests.diagnose.measured import on_cpu
+
+from stoker.diagnose.hooks import FORWARD, NAMES, NEXT, REST, StepHooks, StepTimes
+from stoker.diagnose.loaders import Sources
+from stoker.diagnose.measurements import Loader
+from stoker.diagnose.recorder import EpochStart, Recorder, Series, between_epochs
+from stoker.diagnose.session import REAL, Session
+from stoker.diagnose.verdict import conclude
+
+MS = 1_000_000
+
+
+def times(wait: int, rest: int, between: int = 0) -> StepTimes:
+    spent = [0] * len(NAMES)
+    spent[NEXT], spent[FORWARD], spent[REST] = wait * MS, 5 * MS, (rest + between) * MS
+    return StepTimes(tuple(spent), bool(between), between * MS)
+
+
+STEPS = [times(2, 3)] * 12
+
+
+def end(at: int, wait: int, between: int = 0, *, window: int = 0, ours: bool = False, seconds: float | None = None) -> EpochStart:
+    return EpochStart(at, window, times(wait, 3, between), ours, seconds)
+
+
+def test_a_step_has_its_part_of_what_the_loader_takes_to_begin_and_of_what_else_passes() -> None:
+    found = between_epochs([Series(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50), end(8, 32, 50)])], length=99)
+    assert found is not None
+    assert found.loader == pytest.approx(0.030 / 5), "epochs of five steps"
+    assert found.other == pytest.approx(0.050 / 5)
+
+
+def test_one_end_is_enough_where_the_length_of_an_epoch_is_known() -> None:
+    series = Series(steps=STEPS, epoch_starts=[end(3, 32)])
+    found = between_epochs([series], length=10)
+    assert found is not None
+    assert found.loader == pytest.approx(0.003)
+    assert between_epochs([series], length=None) is None
+    assert between_epochs([Series(steps=STEPS, epoch_starts=[])], length=10) is None
+
+
+def test_epochs_that_the_diagnosis_begins_have_nothing_else_between() -> None:
+    found = between_epochs([Series(steps=STEPS, epoch_starts=[end(0, 2, 100), end(4, 2, ours=True)])], length=None)
+    assert found is not None
+    assert found.other == pytest.approx(0.100 / 5)
+
+
+def test_ends_of_two_stretches_have_no_epoch_between_them() -> None:
+    series = Series(steps=STEPS, window_starts=[0, 5], epoch_starts=[end(2, 2), end(6, 2, window=1)])
+    assert series.epoch_lengths() == []
+    assert series.epochs() == [[], []]
+
+
+def test_the_mean_step_of_an_epoch_has_the_begin_of_it_and_not_what_else_passed() -> None:
+    [[one]] = Series(steps=STEPS, epoch_starts=[end(0, 32, 50), end(4, 32, 50)]).epochs()
+    assert one.seconds == pytest.approx(0.010 + 0.030 / 5)
+
+
+def test_on_a_gpu_the_timeline_of_the_device_tells() -> None:
+    """Its host may wait for a batch while the device still works."""
+    ends = [end(0, 32, seconds=9.0), end(4, 32, ours=True, seconds=0.025), end(8, 32, ours=True, seconds=0.025)]
+    found = between_epochs([Series(steps=STEPS, epoch_starts=ends, device_seconds=[0.010] * 12)], length=None, on_gpu=True)
+    assert found is not None
+    assert found.loader == pytest.approx(0.015 / 5)
+    assert Series(steps=STEPS, epoch_starts=ends).extra_waits(on_gpu=True) == []
+
+
+def test_epoch_starts_have_their_window_and_their_time_on_the_device() -> None:
+    series = Series()
+    series.begin_window()
+    series.steps += STEPS
+    series.add_epoch_start(times(32, 3, 1), ours=False)
+    series.begin_window()
+    series.add_epoch_start(times(33, 3, 1), ours=True)
+    series.add_device_seconds([], [0.5])
+    assert [(one.at, one.window, one.ours, one.device_seconds) for one in series.epoch_starts] == [
+        (12, 0, False, None),
+        (12, 1, True, 0.5),
+    ]
+
+
+def recorded(session: Session, series: Series, seconds: float, number: int = 4) -> list[float]:
+    """Record steps of a fake GPU, and return the times of the series."""
+    plan = session.record(REAL, 0.0, number, series)
+    next(plan)
+    with suppress(StopIteration):
+        while True:
+            plan.send(times(0, int(seconds * 1000) - 5))
+    return series.seconds()
+
+
+class FakeMarks:
+    """The device took a second per step."""
+
+    def __init__(self) -> None:
+        self._counted: list[bool] = []
+
+    def add(self, *, counted: bool) -> None:
+        self._counted.append(counted)
+
+    def seconds(self, *, counted: bool = True) -> list[float]:
+        return [1.0 for one in self._counted if one == counted]
+
+
+def test_device_times_of_a_temporary_series_never_reach_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were once kept by the `id` of a list, which Python gives to another list after the first is freed."""
+    monkeypatch.setattr("stoker.diagnose.session.StepMarks", FakeMarks)
+    session = Session(on_done=lambda: None)
+    session.device = "cuda"
+    freed: set[int] = set()
+    for _ in range(50):
+        temporary = Series()
+        assert recorded(session, temporary, 0.010) == [1.0] * 4
+        freed.add(id(temporary.steps))
+        del temporary
+    session.device = "cpu"
+    reused = 0
+    kept = [Series() for _ in range(200)]
+    for series in kept:
+        reused += id(series.steps) in freed
+        assert recorded(session, series, 0.010) == pytest.approx([0.010] * 4)
+    assert reused, "the control: some lists have the id of a freed one"
+    assert session.recorder.on_gpu
+
+
+def test_a_program_that_ends_in_its_warm_up_gets_no_device_times_of_other_windows() -> None:
+    recorder = Recorder(early=[times(2, 3)] * 5, on_gpu=True)
+    for _ in range(50):
+        temporary = Series(steps=list(STEPS))
+        temporary.add_device_seconds([9.0] * 12, [])
+        del temporary
+    hooks = StepHooks()
+    measured = recorder.measurements(Sources(hooks), hooks, "cpu", MACHINE)
+    assert measured.loop.seconds == pytest.approx([0.010] * 4)
+
+
+@pytest.mark.parametrize(("workers", "persistent", "advised"), [(2, False, True), (2, True, False), (0, None, False)])
+def test_worker_processes_that_start_in_each_epoch_are_to_stay(workers: int, persistent: bool | None, advised: bool) -> None:
+    loader = Loader(kind="DataLoader", workers=workers, persistent=persistent)
+    finding = conclude(on_cpu(next=10.0, loader=loader, between_epochs={"loader": 0.25, "other": 0.5}))
+    assert finding.verdict == "data"
+    assert "25 % of the time passes between epochs until it gives batches again" in finding.why
+    assert ("persistent" in [step.name for step in finding.next]) == advised
+
+
+def test_steps_of_a_trial_have_their_part_of_what_the_loader_takes_to_begin() -> None:
+    recorder, series = Recorder(), Series()
+    for _ in range(2):
+        series.begin_window()
+        for _ in range(2):
+            series.steps += STEPS[:4]
+            series.add_epoch_start(times(32, 3), ours=True)
+    assert recorder.last_window(series, None) == pytest.approx([0.010 + 0.030 / 5] * 8)
+    series.epoch_starts.clear()
+    assert recorder.last_window(series, None) == pytest.approx([0.010] * 8), "the control: no epoch ends"
+
+
+def test_a_short_stretch_of_a_trial_is_not_lost_where_steps_are_looked_at_several_at_a_time() -> None:
+    recorder, series = Recorder(batch_bytes=[1, 2]), Series()  # batches of two sizes: four at a time, where there are enough
+    for number in (100, 3):
+        series.begin_window()
+        series.steps += [times(2, 3)] * number
+    assert recorder.last_window(series, None) == pytest.approx([0.010] * 3)

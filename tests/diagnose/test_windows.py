@@ -1,0 +1,86 @@
+"""Measurement windows, without running a program."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import pytest
+import torch
+from tests.diagnose.fake_cuda import FakeCuda
+
+from stoker.diagnose import windows
+from stoker.diagnose.cuda import StepMarks
+from stoker.diagnose.hooks import BACKWARD, FORWARD, OPTIMIZER, REST, StepTimes
+from stoker.diagnose.session import REAL, Plan, Session
+from stoker.diagnose.windows import other_threads
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("given", [1, 2, 8])
+def test_numbers_of_threads_are_tried_from_whatever_the_program_has(given: int) -> None:
+    """The first one that is tried need not be the program's own."""
+    session = Session(on_done=lambda: None)
+    session.recorder.cores = 2
+    torch.set_num_threads(given)
+    plan = other_threads(session)
+    assert next(plan) == REAL
+    assert torch.get_num_threads() == 1
+    plan.close()
+    assert torch.get_num_threads() == given
+
+
+def drive(session: Session, plan: Plan, cuda: FakeCuda) -> int:
+    """Run steps of 10 ms on the host and 3.5 ms on the device; returns how many there were."""
+    step_input, steps = next(plan), 0
+    try:
+        while True:
+            if step_input.before is not None:
+                step_input.before()
+            for phase, host, busy in ((FORWARD, 4.0, 1.0), (BACKWARD, 4.0, 2.0), (OPTIMIZER, 2.0, 0.5)):
+                session.hooks.enter(phase)
+                cuda.issue(host=host, device=busy)
+            session.hooks.enter(REST)
+            steps += 1
+            session.hooks.end_step()
+            step_input = plan.send(times(0.010))
+    except StopIteration:
+        return steps
+
+
+def times(seconds: float) -> StepTimes:
+    return StepTimes((0, 0, 0, 0, 0, int(seconds * 1e9)), False)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Session, FakeCuda]:
+    session, cuda = Session(on_done=lambda: None), FakeCuda()
+    session.device = "cuda"
+    monkeypatch.setattr(torch.cuda, "synchronize", cuda.synchronize)
+    for name in ("DeviceOnlyStep", "SyncFinder", "cycles_per_second"):
+        monkeypatch.setattr(windows, name, functools.partial(getattr(windows, name), cuda=cuda))
+    monkeypatch.setattr("stoker.diagnose.session.StepMarks", functools.partial(StepMarks, cuda=cuda))
+    return session, cuda
+
+
+def test_a_gpu_is_measured_alone(on_gpu: tuple[Session, FakeCuda]) -> None:
+    session, cuda = on_gpu
+    assert drive(session, windows.device_alone(session), cuda) == 7 + 7 + 3
+    recorder = session.recorder
+    assert recorder.host_issue == [0.010] * 7
+    assert [one.seconds for one in recorder.device_only] == pytest.approx([0.0035] * 7)
+    assert recorder.syncs == []
+    assert cuda.mode == 0, "torch warns of synchronisation only while these steps run"
+
+
+def test_steps_of_a_gpu_are_timed_on_its_timeline(on_gpu: tuple[Session, FakeCuda]) -> None:
+    session, cuda = on_gpu
+    drive(session, session.record(REAL, 0.0, 6, session.recorder.loop), cuda)
+    assert session.recorder.loop.seconds()[1:] == pytest.approx([0.010] * 5), "the device waits for the host"
+    assert session.recorder.on_gpu
