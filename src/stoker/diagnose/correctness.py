@@ -174,7 +174,7 @@ def _reworded(found: Finding) -> str:
     return found.text.removeprefix("Not shuffled, as it says. ").removeprefix("Not shuffled. ")
 
 
-def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> Audit:
+def _audit(train_loader: Any, valid_loader: Any, seconds: float) -> AuditReport:
     """Audit as much as there is time for: first a little, to estimate how long a sample takes."""
     start = now_ns()
 
@@ -246,7 +246,7 @@ def validation_loaders(loader: Any, sources: Sources) -> list[Any]:
     """Loaders of this process whose data should not be trained on; those that were iterated come first."""
     claims, is_loader = claims_of(loader), isinstance(loader, _kinds())
     found: list[Any] = []
-    known: list[Claims] = []
+    known: list[LoaderClaims] = []
     through = [*sources.stepless, *sources.passed]
     for other in [*through, *_alive()]:
         if any(other is one for one in (loader, *sources.trained, *found)):
@@ -266,7 +266,7 @@ def comparable(loader: Any, others: list[Any]) -> list[Any]:
     ours = _rows(loader) if others else None
     if ours is None:
         return []
-    form, found = Form.of(ours), []
+    form, found = BatchForm.of(ours), []
     for other in others:
         rows = _rows(other)
         if rows is not None and len(form.lacking(form.adapt(rows))) < len(form.names):
@@ -283,14 +283,14 @@ def _rows(loader: Any) -> Rows | None:
     return rows if rows.entries and rows.num_rows else None
 
 
-def _is_apart(ours: Claims, theirs: Claims, *, seen: bool) -> bool:
+def _is_apart(ours: LoaderClaims, theirs: LoaderClaims, *, seen: bool) -> bool:
     if ours.dataset is not None and theirs.dataset is ours.dataset:
         # The same dataset as a whole is training data, for its metrics or another stage; two parts of it are a split.
         return ours.expected is not None and theirs.expected is not None and not _are_same(ours, theirs)
     return seen or theirs.shuffled is False  # a shuffled loader that was not iterated yet is meant for training
 
 
-def _are_same(one: Claims, other: Claims) -> bool:
+def _are_same(one: LoaderClaims, other: LoaderClaims) -> bool:
     """Whether two loaders give the same samples, as a loader and the one that a trainer prepared from it."""
     if one.dataset is None or one.dataset is not other.dataset:
         return False

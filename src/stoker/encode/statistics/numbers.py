@@ -29,7 +29,15 @@ from stoker.encode.statistics.columns import (
     float_keys,
     whole_keys,
 )
-from stoker.encode.statistics.kinds import NUM_BINS, Extremes, RunQueueDelay, counted_by_key, distribution_of, log_histogram, state_of
+from stoker.encode.statistics.kinds import (
+    NUM_BINS,
+    Extremes,
+    RunQueueDelay,
+    counted_by_key,
+    distribution_of,
+    log_histogram,
+    state_of,
+)
 from stoker.encode.statistics.quantiles import Distribution, Run
 from stoker.errors import OptionError
 from stoker.store.interop import decimals_as_floats, to_numpy
