@@ -14,6 +14,7 @@ from tests.diagnose.findings import ALL, on_gpu, with_texts, without_verdict
 from tests.diagnose.test_render_show import IN_A_PIPE
 
 from stoker.diagnose.measurements import Finding
+from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
 Stoker = Callable[..., Done]
@@ -38,6 +39,12 @@ def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Diagnosed:
     stand_in = Diagnosed()
     monkeypatch.setattr(importlib.import_module(SCRIPT), "script", stand_in)
     return stand_in
+
+
+def test_thresholds_are_printed_without_a_script(stoker: Stoker) -> None:
+    done = stoker("diagnose", "--thresholds")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[:2] for line in done.out.splitlines()] == [[name, value] for name, value, _ in RULE.table()]
 
 
 def test_a_verdict_is_shown_and_ends_with_0(stoker: Stoker, diagnosed: Diagnosed) -> None:

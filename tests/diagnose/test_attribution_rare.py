@@ -13,14 +13,15 @@ from tests.diagnose.measured import LOG, on_cpu, on_gpu
 
 from stoker.diagnose import attribution as module
 from stoker.diagnose import profilers as sampling
-from stoker.diagnose.attribution import HOLDS, PERIODS, Periods, slow_of, slow_of_windows
+from stoker.diagnose.attribution import Periods, slow_of, slow_of_windows
 from stoker.diagnose.hooks import Boundaries, Times
 from stoker.diagnose.measurements import Measurements, Place, Rare, Stretch
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Ledger
 from stoker.diagnose.scripts import measure_script
 from stoker.diagnose.steps import Turns
-from stoker.diagnose.verdict import LARGEST_TAIL, conclude, doubt, holding, verdict_of
+from stoker.diagnose.thresholds import RULE
+from stoker.diagnose.verdict import conclude, doubt, holding, verdict_of
 
 UPLOAD = Place(file="train.py", line=12, function="upload")
 CALLED = Place(file="train.py", line=41, function="main")
@@ -81,7 +82,7 @@ def test_slow_steps_of_one_window_have_no_more_of_the_time_than_in_all() -> None
     noisy = [0.01, 0.02, 0.01, 0.01] * 5
     alone = slow_of(noisy)
     assert alone is not None
-    assert alone.share > HOLDS
+    assert alone.share > RULE.rare_verdict_share
     together = slow_of_windows([noisy, *[[0.01] * 40] * 4])
     assert together is not None
     assert together.share < 0.03
@@ -130,7 +131,7 @@ def window(clock: Clock, periods: Periods, seconds: list[float], *, base: int = 
 
 
 def test_a_window_goes_on_until_several_periods_were_seen(clock: Clock) -> None:
-    assert window(clock, Periods(until_ns=10**12), steps_with(25, 4.0, number=400)) == 25 * (PERIODS + 1)
+    assert window(clock, Periods(until_ns=10**12), steps_with(25, 4.0, number=400)) == 25 * (RULE.rare_periods + 1)
 
 
 def test_a_window_ends_at_its_time_however_rare_they_are(clock: Clock) -> None:
@@ -145,7 +146,7 @@ def test_negative_control_a_window_without_them_has_its_usual_length(clock: Cloc
 def test_rare_steps_that_were_seen_elsewhere_are_waited_for(clock: Clock) -> None:
     seconds = steps_with(100, 2.0, number=1000)
     assert window(clock, Periods(until_ns=10**12), seconds) == 30
-    assert window(clock, Periods(until_ns=10**12, expected=True), seconds) == 100 * (PERIODS + 1)
+    assert window(clock, Periods(until_ns=10**12, expected=True), seconds) == 100 * (RULE.rare_periods + 1)
 
 
 def test_turns_ask_when_they_have_lasted_their_time() -> None:
@@ -336,7 +337,7 @@ def test_rare_steps_of_which_too_little_is_known_are_no_verdict(measured: Measur
     assert bool(finding.ladder) == (reason is None)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, HOLDS])
+@pytest.mark.parametrize("share", [0.0, 0.1, RULE.rare_verdict_share])
 def test_negative_control_what_holds_little_is_not_the_verdict(share: float) -> None:
     measured = with_rare(share, alone=True, place=UPLOAD)
     assert holding(measured) is None
@@ -355,7 +356,7 @@ def test_a_verdict_that_the_wall_clock_contradicts_is_not_given(every: int) -> N
     """Nobody knows why some steps take longer, and parts of the median are not those of the time."""
     seconds = steps_with(every, 0.02, number=200)
     measured = on_cpu(loop=Stretch(seconds=seconds))
-    assert measured.loop.tail > LARGEST_TAIL
+    assert measured.loop.tail > RULE.max_mean_off_median
     assert measured.loop.spread < 0.1, "quartiles do not see them"
     told = doubt(measured) or ""
     assert told.startswith("a step takes ")

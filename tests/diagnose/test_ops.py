@@ -17,7 +17,6 @@ from stoker.diagnose.ops import (
     GEMM,
     REDUCE,
     SEARCH,
-    SHORT_PAUSE,
     STEP_RANGE,
     VIEWS,
     Counting,
@@ -30,6 +29,7 @@ from stoker.diagnose.ops import (
     with_times,
     work_of,
 )
+from stoker.diagnose.thresholds import RULE
 
 
 class Training:
@@ -240,8 +240,8 @@ def test_a_long_pause_between_operations_counts_whole_and_a_short_one_not_at_all
         return step_shares([*events, event("aten::mm", begin, 1000), *whole])["python"]
 
     assert python(300, 20, 200) == pytest.approx(0.5)
-    assert python(SHORT_PAUSE, 90, 80, 70) == 0.0  # modules of torch
-    assert python(SHORT_PAUSE + 1) == pytest.approx((SHORT_PAUSE + 1) / 1000)
+    assert python(RULE.short_pause_us, 90, 80, 70) == 0.0  # modules of torch
+    assert python(RULE.short_pause_us + 1) == pytest.approx((RULE.short_pause_us + 1) / 1000)
 
 
 def test_what_a_sort_copies_for_itself_is_sorting() -> None:

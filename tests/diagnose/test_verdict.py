@@ -12,8 +12,8 @@ from hypothesis import given
 from tests.diagnose.measured import COMPUTING, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 from tests.diagnose.test_verdict_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 
-from stoker.diagnose.advice import MOST
 from stoker.diagnose.measurements import Blame, Finding, Loader, Measurements, Place, Reads, Step, WhatIf
+from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
 
 DATASET = Place(file="data.py", line=88, function="Rows.__getitem__")
@@ -209,10 +209,10 @@ def test_findings_survive_json(measured: Measurements) -> None:
 @given(cpu_runs() | gpu_runs())
 def test_predictions_are_possible(measured: Measurements) -> None:
     for step in conclude(measured).next:
-        assert step.predicted is None or 1 <= step.predicted <= MOST
+        assert step.predicted is None or 1 <= step.predicted <= RULE.max_speedup
         if step.predicted_low is not None:
             assert step.predicted_high is not None
-            assert 0 < step.predicted_low <= (step.predicted or step.predicted_low) <= step.predicted_high <= MOST
+            assert 0 < step.predicted_low <= (step.predicted or step.predicted_low) <= step.predicted_high <= RULE.max_speedup
 
 
 def test_conclusions_need_no_torch() -> None:

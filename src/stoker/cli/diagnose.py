@@ -30,6 +30,19 @@ class _Command(click.Command):
             raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
+def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print every threshold of the rule, and exit."""
+    if not value or ctx.resilient_parsing:
+        return
+    from stoker.diagnose.thresholds import RULE
+
+    rows = RULE.table()
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for name, number, meaning in rows:
+        click.echo(f"{name:<{names}}  {number:>{values}}  {meaning}")
+    ctx.exit()
+
+
 @click.command("diagnose", cls=_Command, short_help="Say what holds a training back.")
 @click.argument("script", type=PATH, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
@@ -41,6 +54,14 @@ class _Command(click.Command):
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
+@click.option(
+    "--thresholds",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_thresholds,
+    help="Print every threshold of the rule (name, value, meaning) and exit.",
+)
 def command(
     script: str,
     arguments: tuple[str, ...],

@@ -15,41 +15,13 @@ from dataclasses import dataclass
 from stoker.diagnose.attribution import Division, seconds_of
 from stoker.diagnose.hardware import ENVIRONMENT
 from stoker.diagnose.measurements import Blame, Cause, Measurements, Place, Rare, Step, Stretch, Verdict, WhatIf
+from stoker.diagnose.thresholds import RULE
 
-LEAST_GAIN = 1.02
-MOST = 1000.0
-"""Times faster: beyond it, noise decides."""
-ALSO = 0.10
-"""Of a step: causes with less are not advised on, unless first."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
-RUN_TO_RUN = 0.01
-"""By which one process differs from the next, of a step: no stretch of one process shows it."""
-RUN_TO_RUN_OF_MEMORY = 0.08
-"""Of what a CPU moves through memory: pages lie elsewhere in each process."""
-RUN_TO_RUN_OF_ISSUING = 0.06
-"""Of steps that a GPU waits for: its host issues them at another speed in each process."""
-HELD_UP = 1.2
-"""Times what issuing takes: steps that take longer wait for the device and not for the host."""
-WIDEST = 1.25
-"""High over low of a prediction; what is less sure is told as a range."""
-VAGUE = 4.0
-"""High over low beyond which a range says nothing, and is not told."""
 WITH_DATA = ("threads",)
 """Fixes that were measured on steps with their batches."""
 WITHOUT_DATA = ("cached", "feed")
 """Fixes after which batches cost nothing, or next to it."""
-THREADS_DIFFER = 0.3
-"""What steps take longer, or shorter, whose threads wait for each other at every operation: 1.25 ms in one minute and 2.05 in the
-next, in the same process, because two cores of a virtual machine are now near and now far from each other."""
-STRANGE = 0.12
-"""By which steps as they are may differ from stretch to stretch, as the logarithm of a ratio, before predictions become ranges."""
-WORTH_KEEPING = 0.03
-"""Of a step, for memory from the system."""
-MOST_FOR_PAGES = 0.7
-"""Of a step: a page that was warm a moment ago costs less than one that is measured alone."""
-MOST_WORKERS = 8
-WORTH_SHARING = 1.2
-"""Times faster at most: workers for less, which would share cores with the training, make it slower."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,32 +36,35 @@ class Case:
         now = self.division.step
         if left is None or now <= 0:
             return Step(name=name, sentence=sentence, predicted=None)
-        left = max(left, now / MOST)
+        left = max(left, now / RULE.max_speedup)
         # What one process gets anew, the next may have kept; steps were seen to take up to twice as long in one as in another.
         pages = min(max(self.measured.for_pages("loop", "cached"), default=0.0), left / 2)
         doubts = [self._run_to_run(name, left), min(1.0, self.measured.loop.error), self._of_threads(name, left) / 2]
         error = math.hypot(error, pages, *(left * 2 * one for one in doubts))
-        low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
-        if high > VAGUE * low:
+        low, high = now / (left + error), min(RULE.max_speedup, now / max(left - error, now / RULE.max_speedup))
+        if high > RULE.max_range * low:
             return Step(name=name, sentence=sentence, predicted=None)
-        sure = high <= WIDEST * low
         return Step(
-            name=name, sentence=sentence, predicted=min(MOST, now / left) if sure else None, predicted_low=low, predicted_high=high
+            name=name,
+            sentence=sentence,
+            predicted=min(RULE.max_speedup, now / left) if high <= RULE.max_prediction_range * low else None,
+            predicted_low=low,
+            predicted_high=high,
         )
 
     def _run_to_run(self, name: str, left: float) -> float:
         """By which a step of so many seconds differs from process to process, as a share of it."""
         if self.measured.device == "cuda":
             issue = seconds_of(self.measured.host_issue)
-            held_up = issue is not None and left < HELD_UP * issue and name != "graph"  # which issues all of it at once
-            return RUN_TO_RUN_OF_ISSUING if held_up else RUN_TO_RUN
+            held_up = issue is not None and left < RULE.waits_for_host * issue and name != "graph"  # which issues all of it at once
+            return RULE.run_to_run_launch if held_up else RULE.run_to_run
         parts, work = self.division.parts, max(self.division.step - self.division.parts.data, 1e-9)
-        return RUN_TO_RUN + RUN_TO_RUN_OF_MEMORY * min(1.0, parts.memory / work)
+        return RULE.run_to_run + RULE.run_to_run_memory * min(1.0, parts.memory / work)
 
     def _of_threads(self, name: str, left: float) -> float:
         """By how much a prediction would be another one in a minute in which threads wait longer for each other: a share of it."""
         now, rest = self.division.step, self.without_data
-        longer = THREADS_DIFFER * waiting_threads(self.measured)
+        longer = RULE.thread_wait_variation * waiting_threads(self.measured)
         data = 0.0 if name in WITHOUT_DATA else min(now - rest, left)
         of_left = 0.0 if name in WITH_DATA else left - data  # one thread waits for none
         return abs(math.log((1 + longer * rest / now) / (1 + longer * of_left / left)))
@@ -97,7 +72,7 @@ class Case:
     def up_to(self, name: str, sentence: str, left: float) -> Step:
         """A thing to do of which it is only known what it cannot leave less than."""
         now = self.division.step
-        high = min(MOST, now / max(left, now / MOST)) if now > 0 else 1.0
+        high = min(RULE.max_speedup, now / max(left, now / RULE.max_speedup)) if now > 0 else 1.0
         return Step(name=name, sentence=sentence, predicted=None, predicted_high=max(1.0, high))
 
     def switched_on(self, name: str, sentence: str) -> Step:
@@ -129,7 +104,7 @@ def ratio_of(what_if: WhatIf) -> float:
 def error_of(what_if: WhatIf, before: float) -> float:
     """Two standard errors of it; more where steps as they are took another time than `before`, so that something else changed."""
     away = abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
-    strange = away if away > STRANGE else 0.0
+    strange = away if away > RULE.baseline_change else 0.0
     slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
     half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
     return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, strange, half)
@@ -144,11 +119,11 @@ def advise(measured: Measurements, division: Division, causes: list[Cause]) -> l
     case = Case(measured=measured, division=division)
     steps: dict[str, Step] = {}
     for place, cause in enumerate(causes):
-        if place == 0 or cause.share >= ALSO:
+        if place == 0 or cause.share >= RULE.advise_share:
             for step in _ADVISERS[cause.verdict](case):
                 steps.setdefault(step.name, step)
     for step in (*_fused(case), *_threads(case)):
-        if step.predicted is not None or (step.predicted_low or 0.0) >= LEAST_GAIN:
+        if step.predicted is not None or (step.predicted_low or 0.0) >= RULE.min_gain:
             steps.setdefault(step.name, step)
     steps.update({step.name: step for step in _malloc(case)})
     return [step for step in steps.values() if _may_gain(step)]
@@ -163,21 +138,21 @@ def advise_on(rare: Rare) -> list[Step]:
         sentence = f"do less between epochs: validate and save less often, on fewer samples, or beside the training{where}"
     else:
         sentence = f"do it less often, or in a thread beside the training{where}"
-    high = min(MOST, 1 / max(1 - rare.share, 1 / MOST))
+    high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
     return [Step(name="rare", sentence=sentence, predicted=None, predicted_high=high)]
 
 
 def _may_gain(step: Step) -> bool:
     if step.predicted is not None:
-        return step.predicted >= LEAST_GAIN
-    return step.predicted_high is None or step.predicted_high >= LEAST_GAIN
+        return step.predicted >= RULE.min_gain
+    return step.predicted_high is None or step.predicted_high >= RULE.min_gain
 
 
 def workers_to_use(measured: Measurements, division: Division) -> int:
     """So many that making a batch hides behind a step, as far as there are cores for them."""
     alone = (seconds_of(measured.loader_alone) or 0.0) * max(1, measured.loader.workers)
     left = max(division.step - division.parts.data, 1e-9)
-    return min(MOST_WORKERS, max(1, measured.machine.cores - 1), math.ceil(alone / left) + 1)
+    return min(RULE.max_workers, max(1, measured.machine.cores - 1), math.ceil(alone / left) + 1)
 
 
 def _data(case: Case) -> list[Step]:
@@ -199,7 +174,7 @@ def _data(case: Case) -> list[Step]:
 def _persistent(case: Case) -> list[Step]:
     """Of which it is not known what it gives: processes that start slow down the steps beside them, too."""
     loader, starting = case.measured.loader, case.measured.between_epochs.get("loader", 0.0)
-    if not loader.workers or loader.persistent or starting < LEAST_GAIN - 1:
+    if not loader.workers or loader.persistent or starting < RULE.min_gain - 1:
         return []
     sentence = "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)"
     return [case.step("persistent", sentence)]
@@ -219,7 +194,7 @@ def _workers(case: Case) -> list[Step]:
         return [case.step("workers", sentence)]
     left = max(division.step - division.parts.data, alone * max(1, now) / wanted)
     sharing = busy + wanted >= measured.machine.cores
-    if sharing and division.step < WORTH_SHARING * left:
+    if sharing and division.step < RULE.worth_sharing_cores * left:
         return []
     # Nobody measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
     return [case.up_to("workers", sentence, left)]
@@ -293,8 +268,8 @@ def waiting_threads(measured: Measurements) -> float:
 
 def _malloc(case: Case) -> list[Step]:
     pages, seconds = statistics.fmean(case.measured.pages.get("loop") or [0.0]), case.measured.for_pages("loop")
-    spent = min(statistics.fmean(seconds or [0.0]), MOST_FOR_PAGES * case.division.step)
-    if spent < WORTH_KEEPING * case.division.step:
+    spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * case.division.step)
+    if spent < RULE.malloc_share * case.division.step:
         return []
     sentence = f"keep freed memory in the process ({ENVIRONMENT}): {pages:,.0f} pages a step come from the system anew"
     return [case.up_to("malloc", sentence, case.division.step - spent)]
@@ -332,7 +307,7 @@ def _precision(case: Case) -> list[Step]:
 
 def _autocast(case: Case) -> list[Step]:
     peaks, precision = case.measured.machine.matmul_flops, case.measured.precision
-    if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < 1.3 * peaks.get(precision, math.inf):
+    if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
     return [case.switched_on("autocast", "compute in bfloat16 (torch.autocast)")]
 

@@ -17,11 +17,9 @@ import msgspec
 
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import Measurements, Phases, Stretch
+from stoker.diagnose.thresholds import RULE
 
 T = TypeVar("T")
-CHANGED = 0.15
-"""Speeds before and after a stretch that differ by more say little of the speed within it."""
-LEAST_ROUNDS = 2
 
 
 def split(values: Sequence[T], starts: Sequence[int]) -> list[list[T]]:
@@ -40,8 +38,12 @@ def at_one_level(rounds: Sequence[Sequence[float]], loop: Sequence[Sequence[floa
     for number in range(len(rounds)):
         before, after = medians[min(number, len(medians) - 1)], medians[min(number + 1, len(medians) - 1)]
         factors.append(2 * common / (before + after))
-        steady.append(abs(before - after) <= CHANGED * (before + after) / 2 and bool(rounds[number]))
-    kept = range(len(rounds)) if sum(steady) < LEAST_ROUNDS else [number for number, is_steady in enumerate(steady) if is_steady]
+        steady.append(abs(before - after) <= RULE.level_max_change * (before + after) / 2 and bool(rounds[number]))
+    kept = (
+        range(len(rounds))
+        if sum(steady) < RULE.level_min_windows
+        else [number for number, is_steady in enumerate(steady) if is_steady]
+    )
     return [[value * factors[number] for value in rounds[number]] for number in kept]
 
 
@@ -52,22 +54,6 @@ def at_one_level(rounds: Sequence[Sequence[float]], loop: Sequence[Sequence[floa
 # and what a step takes by the wall clock is the mean over whole periods, from one rare step to the next: a window that ends where
 # a
 # rare step has ended would have one too many of them.
-
-SLOW = 1.5
-"""Times the median: steps that take longer may be rare ones. Steps of the suite of verdicts reach 2.7 on a quiet machine, but then
-they hold little of the time."""
-OFTEN = 1 / 3
-"""Of all steps: slow ones that are more than these are not rare."""
-WORTH_SEEING = 0.05
-"""Of all time: windows go on for rare steps that hold more."""
-HOLDS = 0.15
-"""Of all time: rare steps that hold more are the verdict."""
-LEAST_OF_A_LEVEL = 8
-"""Steps of a window whose median says how fast the machine was."""
-SPANNED = 0.3
-"""Of a window, from the first of its slow steps to the last: at least a third where they come at equal distances."""
-PERIODS = 3
-"""From one rare step to the next, that are waited for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,12 +78,12 @@ def slow_of(seconds: Sequence[float]) -> Slow | None:
     """The slow ones among steps in a row; None where there are none, or so many that they are not rare."""
     limit = _limit(seconds)
     at = [number for number, one in enumerate(seconds) if one > limit]
-    if not at or len(at) > OFTEN * len(seconds):
+    if not at or len(at) > RULE.max_slow_fraction * len(seconds):
         return None
     others = statistics.fmean(one for one in seconds if one <= limit)
     # Whole periods: behind the first slow step, up to the last one; but slow steps in a row are a burst, and have no period.
     span = at[-1] - at[0]
-    periodic = span >= SPANNED * len(seconds) and OFTEN * span >= len(at) - 1
+    periodic = span >= RULE.rare_min_span * len(seconds) and RULE.max_slow_fraction * span >= len(at) - 1
     whole = seconds[at[0] + 1 : at[-1] + 1] if periodic else seconds
     mean = statistics.fmean(whole)
     longer = sum(one - others for one in whole if one > limit)
@@ -120,9 +106,9 @@ def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
     if best is None:
         return None
     usual = statistics.median(one for window in windows for one in window)
-    levels = [statistics.median(window) if len(window) >= LEAST_OF_A_LEVEL else usual for window in windows]
+    levels = [statistics.median(window) if len(window) >= RULE.level_min_steps else usual for window in windows]
     scaled = [one * usual / level for window, level in zip(windows, levels, strict=True) for one in window if level > 0]
-    longer = [one - best.others for one in scaled if one > max(SLOW * usual, (best.others + best.seconds) / 2)]
+    longer = [one - best.others for one in scaled if one > max(RULE.slow_step * usual, (best.others + best.seconds) / 2)]
     share = sum(longer) / sum(scaled)
     if share >= best.share:
         return best
@@ -137,9 +123,9 @@ def _longer(slow: Slow) -> float:
 def _limit(seconds: Sequence[float]) -> float:
     """Seconds from which on a step is slow: a third of what those take that hold the time, because steps of a busy machine vary."""
     usual = statistics.median(seconds) if seconds else 0.0
-    longer = [one - usual for one in seconds if one > SLOW * usual]
+    longer = [one - usual for one in seconds if one > RULE.slow_step * usual]
     holding = sum(one * one for one in longer) / sum(longer) if longer else 0.0
-    return max(SLOW * usual, usual + holding / 3)
+    return max(RULE.slow_step * usual, usual + holding / 3)
 
 
 class Periods:
@@ -156,12 +142,12 @@ class Periods:
         """Asked behind each step, with its seconds, once the window has lasted its time."""
         if now_ns() >= self._until_ns:
             return False
-        if self._middle is None or last > SLOW * self._middle:
+        if self._middle is None or last > RULE.slow_step * self._middle:
             seconds = steps()
             self._middle = statistics.median(seconds)
             slow = slow_of(seconds)
-            self._number = len(slow.at) if slow is not None and slow.share >= WORTH_SEEING else 0
-        return self._number <= PERIODS and (self._number > 0 or self._expected)
+            self._number = len(slow.at) if slow is not None and slow.share >= RULE.rare_min_share else 0
+        return self._number <= RULE.rare_periods and (self._number > 0 or self._expected)
 
 
 # Parts: the time of a step, divided into what each cause has of it. Between measurements and the ranking of causes; no torch.
@@ -170,29 +156,6 @@ class Periods:
 # Python, issuing operations, and then the work itself. What is gone with one is its part, so parts do not overlap and their sum
 # is
 # the step. What a cause can be given is capped by its own clean measurement: noise between two stretches names nobody.
-
-ALONE_IN_LOOP = 1.25
-"""A loader next to a training takes up to so many times what it takes alone: they share caches and cores."""
-COPIES_IN_LOOP = 1.6
-"""Copies of batches that have just been made, against the same buffers again and again (4.98 ms alone, 7.8 in the loop)."""
-NO_FORWARD = 0.02
-"""With less of a step in modules than this, the model is made of functions, and its forward pass lies in `prepare`."""
-SHORTEST = 1e-4
-"""Of a step, so that nothing is divided by nothing."""
-THREADS_GAIN = 0.05
-"""A gain by fewer threads below this is noise."""
-IN_PEAK = 0.35
-"""Of the measured peak: a step that reaches it computes, whatever its kernels are called."""
-MOSTLY = 0.6
-SHORTER = 2.0
-"""So much faster must a shorter type be for its absence to be a cause."""
-LONG_KERNEL = 20e-6
-IDLE = 1.02
-"""Of the time of its kernels: a GPU whose step takes no longer is busy all the time, however slowly it is fed."""
-ISSUING = 10.0
-"""Times what it costs to issue a kernel: an operation of a training, its backward and its module included, takes up to three."""
-QUEUE = 800
-"""Kernels that can wait for a GPU (about a thousand): a step with more blocks behind a sleep, though nothing in it waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,7 +213,7 @@ def divide(measured: Measurements) -> Division:
 def _of_ranks(measured: Measurements, step: float) -> Division:
     """Of a training of several processes: what they lose to each other, and the rest as the first one has it by itself."""
     apart = [min(step, rank.apart_seconds) for rank in measured.ranks]
-    own, slowest = max(apart[0], SHORTEST * step), max(apart)
+    own, slowest = max(apart[0], RULE.min_fraction * step), max(apart)
     straggler, communication = _between_ranks(measured, step, slowest - statistics.median_low(apart), step - slowest)
     phases = scaled_phases(measured, step)
     phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - own)))  # gradients are exchanged there
@@ -271,7 +234,7 @@ def _between_ranks(measured: Measurements, step: float, late: float, rest: float
     # Who is slower than others within the exchange waits least in it.
     exchange = min(*exchanges, rest)
     # The exchange takes longer where some have slept until the last one came: that is due to both, as far as each is there.
-    longer = (rest - exchange) / max(late + exchange, SHORTEST * step)
+    longer = (rest - exchange) / max(late + exchange, RULE.min_fraction * step)
     return late * (1 + longer), rest - late * longer
 
 
@@ -294,7 +257,7 @@ def _data(measured: Measurements, phases: Phases, step: float) -> float:
     cached, alone = seconds_of(measured.cached), seconds_of(measured.loader_alone)
     if cached is None:
         return min(step, phases.next)
-    gone = min(max(0.0, step - cached), ALONE_IN_LOOP * max(alone or 0.0, phases.next))
+    gone = min(max(0.0, step - cached), RULE.loader_slowdown * max(alone or 0.0, phases.next))
     # A GPU may work while its host waits for a batch; a CPU does nothing else, so all of that wait is lost.
     return max(gone, phases.next) if measured.device == "cpu" else gone
 
@@ -311,7 +274,7 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     if residual > 0 and measured.loader.workers > 0 and crowded(measured):
         # Neither makes the step so long when it is alone: workers and training share the cores.
         oversubscribed, residual = oversubscribed + residual, 0.0
-    making = phases.prepare if phases.forward > NO_FORWARD * step else 0.0
+    making = phases.prepare if phases.forward > RULE.min_forward * step else 0.0
     making = min(making, step - data - oversubscribed)
     data += making
     host = min(phases.rest, step - data - oversubscribed)
@@ -364,7 +327,7 @@ def _threads_gain(measured: Measurements) -> float:
     if not fewer or not now:
         return 0.0
     gain = 1 - min(fewer) / now
-    return gain if gain >= THREADS_GAIN else 0.0
+    return gain if gain >= RULE.min_threads_gain else 0.0
 
 
 def _products(measured: Measurements, seconds: float) -> tuple[float, float]:
@@ -376,7 +339,7 @@ def _products(measured: Measurements, seconds: float) -> tuple[float, float]:
     if products + moving > 0:  # shares of one profile stay the same under load, a rate reached does not
         products /= products + moving
     else:
-        products = 1.0 if flops_seconds(measured) >= IN_PEAK * seconds else 0.0
+        products = 1.0 if flops_seconds(measured) >= RULE.near_peak * seconds else 0.0
     return products, 1 - products
 
 
@@ -395,7 +358,7 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     issue, device = seconds_of(measured.host_issue), device_seconds(measured)
     data = _data(measured, phases, step)
     left = step - data
-    transfer = min(left, COPIES_IN_LOOP * copies_seconds(measured), phases.prepare or max(0.0, left - (cached or left)))
+    transfer = min(left, RULE.copy_slowdown * copies_seconds(measured), phases.prepare or max(0.0, left - (cached or left)))
     left -= transfer
     if device is None:
         return Division(step=step, parts=Parts(data=data, transfer=transfer, unknown=left), residual=0.0, host_limits=False)
@@ -418,8 +381,8 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     sync = gap - host if stalls else 0.0
     left -= host + sync
     # Also where only copies make issuing longer than running: work that waits for its host is not what holds a step back.
-    host_limits = issue - own > device or (issue > device and left > 1.1 * device) or (behind and not stalls)
-    host_limits = host_limits and left > IDLE * device
+    host_limits = issue - own > device or (issue > device and left > RULE.gpu_idle_with_copies * device) or (behind and not stalls)
+    host_limits = host_limits and left > RULE.gpu_idle * device
     # Into an empty queue a step is issued more slowly than behind another one: what that takes longer is nobody's.
     residual = left - max(device, min(issue - own, left) if host_limits else 0.0)
     launch = max(0.0, left - device) if host_limits else 0.0
@@ -442,12 +405,12 @@ def _issuing_at_most(measured: Measurements) -> float:
     """Seconds that a host can need for the operations of a step; what is more is Python between them."""
     work, launch = measured.work, measured.machine.launch_seconds
     count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
-    return ISSUING * launch * count if launch and count else math.inf
+    return RULE.issue_cost * launch * count if launch and count else math.inf
 
 
 def _fills_queue(measured: Measurements) -> bool:
     work = measured.work
-    return work is not None and work.kernels is not None and work.kernels > QUEUE
+    return work is not None and work.kernels is not None and work.kernels > RULE.launch_queue
 
 
 def copies_seconds(measured: Measurements) -> float:
@@ -484,13 +447,13 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
     if total > 0:
         products = shares.get("gemm", 0.0) / total
         moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy")) / total
-        if reached < IN_PEAK and products < MOSTLY:
+        if reached < RULE.near_peak and products < RULE.mostly_matmul:
             products = min(products, reached)  # products far from the peak: their shapes are small or ragged
         moving *= _moved(measured, device * moving)
-    elif reached >= IN_PEAK:
+    elif reached >= RULE.near_peak:
         products, moving = 1.0, 0.0
     else:
-        long = work.kernels is not None and work.kernels > 0 and device / work.kernels >= LONG_KERNEL
+        long = work.kernels is not None and work.kernels > 0 and device / work.kernels >= RULE.long_kernel_seconds
         products, moving = reached, 1 - reached if long else 0.0
     compute = seconds * products
     precision = compute * _in_shorter_type(measured)
@@ -509,11 +472,11 @@ def _moved(measured: Measurements, seconds: float) -> float:
     if work is None or work.moved_bytes is None or seconds <= 0:
         return 1.0
     reached = work.moved_bytes / rate / seconds
-    return 1.0 if reached >= IN_PEAK else reached
+    return 1.0 if reached >= RULE.near_peak else reached
 
 
 def _in_shorter_type(measured: Measurements) -> float:
     """What products in float32 would lose of their time in a shorter type that this GPU has; 0 where they are short already."""
     peaks = measured.machine.matmul_flops
     now, shorter = peaks.get("fp32", 0.0), max(peaks.get("tf32", 0.0), peaks.get("bf16", 0.0))
-    return 1 - now / shorter if measured.precision == "fp32" and now > 0 and shorter >= SHORTER * now else 0.0
+    return 1 - now / shorter if measured.precision == "fp32" and now > 0 and shorter >= RULE.faster_dtype * now else 0.0

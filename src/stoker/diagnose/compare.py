@@ -20,24 +20,19 @@ from stoker._clock import now_ns
 from stoker.diagnose.advice import best_threads, workers_to_use
 from stoker.diagnose.attribution import divide
 from stoker.diagnose.measurements import Finding, Losses, Measurements, Step, Stretch, Tried, Verdict
+from stoker.diagnose.thresholds import RULE
 
 if TYPE_CHECKING:
     from stoker.diagnose.trials import Outcome
 
 NOTHING = float("nan")
-MOST_TRIES = 8
 ROUNDS = 4
 LONG_STEP = 0.3
 """Seconds of a step from which on two rounds must do."""
-WIDEST = 0.35
-"""Of a logarithm: where a speed-up is less sure, its ends are twice as far from each other, and it is no number."""
 LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
 MEDIAN_OF_FEW = 1.2533
 """The standard error of a median, in that of a mean, were values normal."""
-WORTH_TELLING = 1.02
-OTHER_SPEED = 0.10
-"""Of the logarithm of a ratio: by as much, the program itself has become faster or slower."""
 NO_TIME = "there was no time left to try it"
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
@@ -125,14 +120,15 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
     told = [step.name for step in finding.next]
     also = [name for name in ALSO.get(finding.verdict, ()) if name not in told]
     device = measured.device
-    names = [name for name in [*told, *also] if name in FIXES and (device == "cuda" or not fix_named(name).cuda_only)][:MOST_TRIES]
+    names = [name for name in [*told, *also] if name in FIXES and (device == "cuda" or not fix_named(name).cuda_only)]
+    names = names[: RULE.max_trials]
     values = {name: value_of(name, measured, finding.verdict) for name in names}
     itself, by_name = run_in_turn(names, values, start, seconds=seconds, at_most=at_most)
     tried = {name: judge(name, itself, compared) for name, compared in by_name.items()}
     steps = [_with(step, tried.get(step.name)) for step in finding.next]
     for name in also:
         one = tried.get(name)
-        if one is not None and one.error is None and one.low > WORTH_TELLING:
+        if one is not None and one.error is None and one.low > RULE.trial_min_gain:
             steps.append(Step(name=name, sentence=SENTENCES[name], predicted=None, tried=one))
     notes = _changed_speed(measured, [one.step_seconds for one in tried.values() if one.step_seconds is not None])
     measured = msgspec.structs.replace(measured, notes=[*measured.notes, *notes])
@@ -142,7 +138,7 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
 def _changed_speed(measured: Measurements, tried: Sequence[float]) -> list[str]:
     """Told where predictions were made of another speed of the program as it is than it had when fixes were tried."""
     before, after = measured.loop.median, statistics.median(tried) if tried else NOTHING
-    if not (before > 0 and after > 0) or abs(math.log(after / before)) <= OTHER_SPEED:
+    if not (before > 0 and after > 0) or abs(math.log(after / before)) <= RULE.trial_speed_change:
         return []
     told = f"a step of the program as it is took {before * 1e3:,.3g} ms when it was diagnosed, and {after * 1e3:,.3g} ms when fixes"
     return [f"{told} were tried: the machine has changed its speed, and predictions are of the speed before."]
@@ -247,7 +243,7 @@ def judge(name: str, itself: Itself, compared: Compared) -> Tried:
     ratio, deviation = ratio_of(compared.base, compared.tried)
     half = 2 * math.hypot(deviation, itself.difference)
     ratio *= fix.samples_a_step
-    if half > WIDEST:
+    if half > RULE.trial_max_error:
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
         told = f"times vary too much for a number: it is between {low:.2g} and {high:.2g} times faster"
         return Tried(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=told)

@@ -24,17 +24,15 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from stoker.diagnose.hardware import keep_memory
 from stoker.diagnose.hooks import leaves
+from stoker.diagnose.thresholds import RULE
 from stoker.errors import OptionError, TrainError
 from stoker.train.numerics import FUSED, set_fused
-
-FULL, REDUCED = 1e-3, 5e-2
-"""By how much a loss may differ, of its size: where products are in float32, and where they are in a shorter type."""
 
 
 class Fix:
     """What all fixes have; each one changes what it needs to."""
 
-    tolerance: float | None = FULL
+    tolerance: float | None = RULE.loss_tolerance
     """None where losses cannot be compared: the program then sees other batches."""
     cuda_only = False
     samples_a_step = 1.0
@@ -175,7 +173,7 @@ def is_map_style(options: dict[str, Any]) -> bool:
 class Autocast(ModuleFix):
     """The forward pass under `torch.autocast`."""
 
-    tolerance = REDUCED
+    tolerance = RULE.loss_tolerance_reduced
     may_fail = True
 
     def change(self, module: torch.nn.Module) -> None:
@@ -503,7 +501,7 @@ class Attention(Fix):
 class Tf32(Fix):
     """`torch.set_float32_matmul_precision("high")`, also for convolutions."""
 
-    tolerance = REDUCED
+    tolerance = RULE.loss_tolerance_reduced
     cuda_only = True
     nothing = "products of float32 may use TF32 already"
 

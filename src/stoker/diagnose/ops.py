@@ -18,6 +18,7 @@ from torch.utils.flop_counter import flop_registry
 
 from stoker.diagnose.hooks import CLOSURE_RANGE, FORWARD
 from stoker.diagnose.measurements import Work
+from stoker.diagnose.thresholds import RULE
 
 GEMM = frozenset(
     "mm addmm bmm baddbmm addbmm mv addmv dot vdot _scaled_mm convolution _convolution convolution_backward cudnn_convolution "
@@ -86,8 +87,6 @@ DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", 
 OPTIMIZER_RANGE = "Optimizer.step#"
 """How torch names what it records around the step of an optimizer."""
 STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"
-SHORT_PAUSE = 100.0
-"""Microseconds between operations that torch's modules need for themselves at most."""
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
 """Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
 RUNTIME = ("cuda", "cuLaunch", "cuMem")
@@ -323,7 +322,7 @@ def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
 
 def _if_long(pause: float) -> float:
     """All of a long one: an interpreter that computes does not dispatch meanwhile."""
-    return pause if pause > SHORT_PAUSE else 0.0
+    return pause if pause > RULE.short_pause_us else 0.0
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:

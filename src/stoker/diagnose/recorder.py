@@ -18,7 +18,7 @@ import msgspec
 import torch
 
 from stoker._clock import Waiting, now_ns
-from stoker.diagnose.attribution import HOLDS, SLOW, WORTH_SEEING, Slow, at_one_level, slow_of_windows, split
+from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.cuda import Asleep
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, Boundaries, Times, compiled
@@ -39,6 +39,7 @@ from stoker.diagnose.measurements import (
 )
 from stoker.diagnose.profilers import MOSTLY, Line, Profile
 from stoker.diagnose.render import percent
+from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
 LEAST_EPOCHS = 12
@@ -129,7 +130,7 @@ def mean(steps: list[Times]) -> Times:
 
 def _longer(times: Times, usual: float) -> float:
     own = times.without_data - times.between_ns / 1e9
-    return own - usual if own > SLOW * usual else 0.0
+    return own - usual if own > RULE.slow_step * usual else 0.0
 
 
 def _waited(times: Times) -> float:
@@ -270,7 +271,7 @@ class Ledger:
             if end.stretch < len(pieces) and pieces[end.stretch]:
                 pieces[end.stretch].insert(end.at - (starts or [0])[end.stretch], statistics.median(pieces[end.stretch]))
         best = slow_of_windows([piece for piece in pieces if piece])
-        if best is None or best.share < WORTH_SEEING:
+        if best is None or best.share < RULE.rare_min_share:
             return None
         if not waits:
             return best
@@ -280,7 +281,7 @@ class Ledger:
     def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> Rare | None:
         """What holds most of the time of all that is rare."""
         share = slow.share * (wall - other) / wall if slow is not None else 0.0
-        if length is not None and other / wall > max(share, WORTH_SEEING):
+        if length is not None and other / wall > max(share, RULE.rare_min_share):
             line, seconds, others = self.epoch_line, other * length, wall - other
             rare = Rare(share=other / wall, every=length, seconds=seconds, others=others, between_epochs=True)
         elif slow is not None:
@@ -466,7 +467,7 @@ def _shares(lost: Between | None, step: float) -> dict[str, float]:
 
 def _not_in_steps(share: float) -> list[str]:
     told = f"{percent(share)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
-    return [told] if WORTH_TELLING < share <= HOLDS else []  # with more it is the verdict
+    return [told] if WORTH_TELLING < share <= RULE.rare_verdict_share else []  # with more it is the verdict
 
 
 def _cores_used(by_kind: dict[str, list[float]]) -> float | None:

@@ -14,7 +14,7 @@ import torch
 
 from stoker._clock import now_ns
 from stoker.diagnose import stretches
-from stoker.diagnose.advice import HELD_UP, best_threads
+from stoker.diagnose.advice import best_threads
 from stoker.diagnose.distributed import find_ranks
 from stoker.diagnose.feed_fix import gathering
 from stoker.diagnose.fixes import Fix, fix_named
@@ -24,6 +24,7 @@ from stoker.diagnose.measurements import Device, Machine, Measurements, Stretch,
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Ledger
 from stoker.diagnose.steps import CACHED, MAX_CACHED, TRUE, Mode, Plan, Steps, Training, Turns
+from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
 from stoker.errors import TrainError
 
@@ -156,7 +157,7 @@ def _at_best(ledger: Ledger, seconds: float) -> float | None:
     if not ledger.issue_after_profile or not ledger.host_issue:
         return None
     before, after = statistics.median(ledger.host_issue), statistics.median(ledger.issue_after_profile)
-    return seconds * before / after if after > before and seconds < HELD_UP * after else None
+    return seconds * before / after if after > before and seconds < RULE.waits_for_host * after else None
 
 
 def _stretch(ledger: Ledger, steps: list[Times], mode: Mode) -> Stretch:

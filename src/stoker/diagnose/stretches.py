@@ -10,7 +10,7 @@ from collections.abc import Generator
 import torch
 
 from stoker._clock import Waiting, busy_ns, now_ns
-from stoker.diagnose.attribution import WORTH_SEEING, Periods, slow_of
+from stoker.diagnose.attribution import Periods, slow_of
 from stoker.diagnose.cuda import Asleep, Waits, copy_seconds, cycles_a_second
 from stoker.diagnose.distributed import Ranks
 from stoker.diagnose.hardware import pages_so_far
@@ -19,6 +19,7 @@ from stoker.diagnose.loaders import Watched
 from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times, work_of
 from stoker.diagnose.profilers import Sampler, profile_iterable, profile_loader
 from stoker.diagnose.steps import CACHED, TRUE, Mode, Plan, Steps, Training
+from stoker.diagnose.thresholds import RULE
 
 
 def issuing(training: Training, into: list[float]) -> Plan:
@@ -183,7 +184,7 @@ def whole_periods(steps: Steps) -> Plan:
     ledger = steps.training.ledger
     known, elsewhere = ledger.slow_steps(bursts=steps.training.queue > 0), slow_of([one.without_data for one in ledger.cached])
     hold = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
-    if hold >= WORTH_SEEING and (known is None or len(known.at) <= 2) and steps.training.ranks is None:
+    if hold >= RULE.rare_min_share and (known is None or len(known.at) <= 2) and steps.training.ranks is None:
         yield from as_it_is(steps, seconds=0.4, least=4, periods=periods_for(steps, expected=True))
 
 
@@ -286,7 +287,7 @@ def lines(steps: Steps) -> Plan:
     limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
     until_ns = now_ns() + int(steps.patience * 1e9)
     with Sampler(training.boundaries, slow_from=limit) as sampler:
-        wanted = RARE_STEPS if slow is not None and slow.share >= WORTH_SEEING else 0
+        wanted = RARE_STEPS if slow is not None and slow.share >= RULE.rare_min_share else 0
         yield from steps.count(
             TRUE, 1.2, 4, [], each=sampler.end_step, go_on=lambda last, others: sampler.num_slow < wanted and now_ns() < until_ns
         )

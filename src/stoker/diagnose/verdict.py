@@ -12,39 +12,12 @@ import msgspec
 
 from stoker._text import readable_bytes, readable_seconds
 from stoker.diagnose.advice import advise, advise_on, place_of
-from stoker.diagnose.attribution import HOLDS, Division, copies_seconds, crowded, divide, flops_seconds, scaled_phases, seconds_of
+from stoker.diagnose.attribution import Division, copies_seconds, crowded, divide, flops_seconds, scaled_phases, seconds_of
 from stoker.diagnose.measurements import Cause, Confidence, Finding, Measurements, Place, Rank, Rare, Reads, Verdict
 from stoker.diagnose.render import percent
+from stoker.diagnose.thresholds import RULE
 
-FEWEST_STEPS = 12
-LARGEST_SPREAD = 0.10
-LARGEST_SPREAD_ON_CUDA = 0.15
-"""Thousands of kernels issued one by one jitter by themselves."""
-LARGEST_SPREAD_OF_RANKS = 0.20
-"""Processes that exchange something wait for each other, and steps of all have the jitter of each. Who is woken up where another
-thread runs waits for the scheduler's next tick: 4 ms on some systems, though nothing else runs."""
-LARGEST_CACHED_SPREAD = 0.20
-LARGEST_RESIDUAL = 0.15
-LARGEST_TAIL = HOLDS
-"""By which the wall clock may contradict the median of steps, of which all parts are made."""
-FAR_LONGER = 3.0
-"""Times other steps: a rare step that waits for its batch for so long waits for something that others do not."""
-LARGEST_WAIT = 0.10
-"""Of the time of T and C, for a core that another program has: at most 0.05 alone, 0.27 and more beside noisy programs."""
-LARGEST_UNWATCHED_DRIFT = 0.5
-"""Of the speed of the machine, where it cannot be told whether other programs had its cores."""
-WATCHED = 2.5
-"""Where it can, and they had not, a program may vary by itself so much more."""
-OWN_CROWD = 0.25
-"""Of a step, lost to more threads than cores: they make steps vary themselves."""
 QUIET = "run it again while nothing else uses the machine; if batches differ in size, give it some of one size"
-WASTE = 0.10
-"""Of a step: less waste than this does not come before work."""
-OPTIMIZER = 0.40
-"""Of the work: an optimizer that has more of it comes before the rest."""
-DISPATCH = 0.50
-"""Of the work: with more, operations are too small."""
-LEAST = 0.005
 OF_RANKS: tuple[Verdict, ...] = ("straggler", "communication")
 WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "oversubscribed", *OF_RANKS)
 WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
@@ -66,7 +39,7 @@ def rank(measured: Measurements, division: Division | None = None) -> list[Cause
 
 def holding(measured: Measurements) -> Rare | None:
     """What is rare and holds so much of the time that parts of the other steps say little."""
-    return measured.rare if measured.rare is not None and measured.rare.share > HOLDS else None
+    return measured.rare if measured.rare is not None and measured.rare.share > RULE.rare_verdict_share else None
 
 
 def verdict_of(rare: Rare) -> Verdict | None:
@@ -75,7 +48,7 @@ def verdict_of(rare: Rare) -> Verdict | None:
         return "host"
     if rare.every is None:
         return None
-    if rare.phase in ("next", "prepare") and rare.seconds >= FAR_LONGER * rare.others:
+    if rare.phase in ("next", "prepare") and rare.seconds >= RULE.rare_data_ratio * rare.others:
         return "data"
     return "host" if rare.alone else None
 
@@ -93,25 +66,25 @@ def _rank(measured: Measurements, division: Division) -> list[Cause]:
     shares = {name: division.share(name) for name in names}
     first = _to_be_first(shares, division)
     last = WORK if division.host_limits else ()
-    tiny = {name for name in names if shares[name] < LEAST and not (name == "launch" and division.host_limits)}
+    tiny = {name for name in names if shares[name] < RULE.min_cause_share and not (name == "launch" and division.host_limits)}
     # The order of the names decides between equal shares: what hides others comes first.
     order = sorted(names, key=lambda name: (name in tiny, name in last, name not in first, -shares[name], names.index(name)))
     return [
         Cause(verdict=name, share=shares[name], sentence=_sentence(name, shares[name], measured))
         for place, name in enumerate(order)
-        if place < 2 or shares[name] >= LEAST
+        if place < 2 or shares[name] >= RULE.min_cause_share
     ]
 
 
 def _to_be_first(shares: dict[Verdict, float], division: Division) -> set[Verdict]:
     """The wastes that are large enough to come before work."""
-    first: set[Verdict] = {name for name in WASTES if shares.get(name, 0.0) >= WASTE}
+    first: set[Verdict] = {name for name in WASTES if shares.get(name, 0.0) >= RULE.waste_first}
     work = sum(shares.get(name, 0.0) for name in ("dispatch", "optimizer", *WORK)) + division.share("unknown")
-    if shares["optimizer"] > 0 and shares["optimizer"] >= OPTIMIZER * work:
+    if shares["optimizer"] > 0 and shares["optimizer"] >= RULE.optimizer_first * work:
         first.add("optimizer")
-    if shares.get("dispatch", 0.0) > 0 and shares["dispatch"] >= DISPATCH * work:
+    if shares.get("dispatch", 0.0) > 0 and shares["dispatch"] >= RULE.dispatch_first * work:
         first.add("dispatch")
-    if division.host_limits and shares.get("launch", 0.0) >= WASTE:
+    if division.host_limits and shares.get("launch", 0.0) >= RULE.waste_first:
         first.add("launch")
     return first
 
@@ -119,9 +92,9 @@ def _to_be_first(shares: dict[Verdict, float], division: Division) -> set[Verdic
 def doubt(measured: Measurements, division: Division | None = None) -> str | None:
     """Why there can be no verdict; None where there can."""
     steps = measured.loop.seconds
-    if len(steps) < FEWEST_STEPS:
+    if len(steps) < RULE.min_steps:
         count = "one step was" if len(steps) == 1 else f"{len(steps)} steps were"
-        return f"only {count} measured, and {FEWEST_STEPS} are needed: let the training run longer"
+        return f"only {count} measured, and {RULE.min_steps} are needed: let the training run longer"
     if not all(math.isfinite(one) and one > 0 for one in steps):
         return "the clock of this machine gave times that cannot be"
     division = divide(measured) if division is None else division
@@ -151,16 +124,16 @@ def _unknown(rare: Rare, number: int) -> str | None:
 
 def _doubt_of_parts(measured: Measurements, division: Division) -> str | None:
     """Why the parts of a step are not to be trusted; None where they are."""
-    told = _unsteady(measured, division) if division.share("oversubscribed") < OWN_CROWD else None
+    told = _unsteady(measured, division) if division.share("oversubscribed") < RULE.self_crowding else None
     if told is not None:
         return told
-    if abs(measured.loop.tail) > LARGEST_TAIL:
+    if abs(measured.loop.tail) > RULE.max_mean_off_median:
         mean, median = readable_seconds(measured.loop.median * (1 + measured.loop.tail)), readable_seconds(measured.loop.median)
         return f"a step takes {mean} by the wall clock, but most steps take {median}, and it is not known why: {QUIET}"
     residual, pages = division.residual / division.step, measured.for_pages("loop", "cached")
     # Steps that got more memory from the system in one stretch than in another took longer by as much.
     by_pages = (max(pages) - min(pages)) / division.step if pages else 0.0
-    if abs(residual) > LARGEST_RESIDUAL + by_pages:
+    if abs(residual) > RULE.max_residual + by_pages:
         side = "longer" if residual > 0 else "shorter"
         return f"a step takes {percent(abs(residual))} {side} than its parts, measured one by one: {QUIET}"
     if _slow_or_exchanging(measured, division):
@@ -173,7 +146,7 @@ def _doubt_of_parts(measured: Measurements, division: Division) -> str | None:
 def _slow_or_exchanging(measured: Measurements, division: Division) -> bool:
     """Whether both have a part, and nobody knows what the exchange takes by itself."""
     unknown = any(rank.exchange_seconds is None for rank in measured.ranks) and measured.device == "cpu"
-    return unknown and all(division.share(name) >= WASTE for name in OF_RANKS)
+    return unknown and all(division.share(name) >= RULE.waste_first for name in OF_RANKS)
 
 
 def _unsteady(measured: Measurements, division: Division) -> str | None:
@@ -186,9 +159,9 @@ def _unsteady(measured: Measurements, division: Division) -> str | None:
         ordered = sorted(loop.seconds)
         low, high = (readable_seconds(ordered[len(ordered) * quarter // 4]) for quarter in (1, 3))
         return f"steps vary too much ({percent(loop.spread)}, from {low} to {high}): {QUIET}"
-    if measured.waited_for_cores is None and loop.drift > LARGEST_UNWATCHED_DRIFT:
+    if measured.waited_for_cores is None and loop.drift > RULE.max_drift:
         return f"the machine changed its speed by {percent(loop.drift)} meanwhile: {QUIET}"
-    if cached is not None and len(cached.seconds) >= 4 and cached.spread > LARGEST_CACHED_SPREAD * _slack(measured):
+    if cached is not None and len(cached.seconds) >= 4 and cached.spread > RULE.max_spread_cached * _slack(measured):
         return f"steps on batches that are kept vary too much ({percent(cached.spread)}): {QUIET}"
     return None
 
@@ -196,7 +169,7 @@ def _unsteady(measured: Measurements, division: Division) -> str | None:
 def _others_had_cores(measured: Measurements, division: Division) -> str | None:
     waited = _waited(measured)
     by_host = measured.device == "cpu" or division.host_limits  # a GPU that is behind does not mind
-    if waited is not None and waited > LARGEST_WAIT and by_host:
+    if waited is not None and waited > RULE.max_wait_for_cores and by_host:
         return f"for {percent(waited)} of the time other programs had the cores: run it again while nothing else uses them"
     return None
 
@@ -214,12 +187,12 @@ def _waited(measured: Measurements) -> float | None:
 
 def _largest_spread(measured: Measurements) -> float:
     if measured.ranks:
-        return LARGEST_SPREAD_OF_RANKS * (WATCHED if measured.device == "cpu" and _waited(measured) is not None else 1.0)
-    return LARGEST_SPREAD_ON_CUDA if measured.device == "cuda" else LARGEST_SPREAD * _slack(measured)
+        return RULE.max_spread_ranks * (RULE.spread_slack if measured.device == "cpu" and _waited(measured) is not None else 1.0)
+    return RULE.max_spread_cuda if measured.device == "cuda" else RULE.max_spread_cpu * _slack(measured)
 
 
 def _slack(measured: Measurements) -> float:
-    return WATCHED if measured.waited_for_cores is not None and measured.device == "cpu" and not measured.ranks else 1.0
+    return RULE.spread_slack if measured.waited_for_cores is not None and measured.device == "cpu" and not measured.ranks else 1.0
 
 
 def _all_shares(division: Division) -> dict[Verdict, float]:
@@ -263,8 +236,6 @@ RUNGS: dict[str, tuple[str, ...]] = {
     "sync_free": ("sync", "host", "oversubscribed", "straggler", "communication"),
     "launch_free": ("launch", "dispatch"),
 }
-SHORTEST = 1e-4
-"""Of a step: what is left when estimates take all of it away."""
 
 
 def climb(measured: Measurements, division: Division) -> dict[str, float]:
@@ -272,7 +243,7 @@ def climb(measured: Measurements, division: Division) -> dict[str, float]:
     if division.step <= 0:
         return {}
     roof = flops_seconds(measured)
-    least = min(division.step, max(roof, SHORTEST * division.step))
+    least = min(division.step, max(roof, RULE.min_fraction * division.step))
     left = max(least, measured.wall_seconds or division.step)
     ladder = {"now": 1 / left}
     # What a step takes longer by the wall clock than its parts is due to rare steps, which wait for batches or are the loop's own.
@@ -287,15 +258,6 @@ def climb(measured: Measurements, division: Division) -> dict[str, float]:
 
 
 # Conclude: measurements -> finding. The last station of a diagnosis, a pure function without torch: numbers in, words out.
-
-SURE_SPREAD = 0.05
-SURE_STEPS = 20
-WORTH_TELLING = 0.05
-"""Of all time, between epochs."""
-READ_AGAIN = 1.5
-"""Reads of each file from which on they are told of."""
-CLOSE = 1.25
-"""Two causes whose shares differ by less than this factor could change places."""
 
 
 def conclude(measured: Measurements, *, correctness: list[str] | None = None) -> Finding:
@@ -328,7 +290,7 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
 
 def _confidence_in(rare: Rare) -> Confidence:
     """High where its line is known, and it holds most of the time."""
-    return "high" if rare.place is not None and rare.share >= 0.3 else "medium"
+    return "high" if rare.place is not None and rare.share >= RULE.high_confidence_rare else "medium"
 
 
 def _why_rare(rare: Rare) -> str:
@@ -349,11 +311,15 @@ def _confidence(measured: Measurements, division: Division, causes: list[Cause])
     """High where nothing wavers; low where the second cause could as well be the first, or where next to nothing would be won."""
     residual = abs(division.residual) / division.step
     first, second = causes[0], causes[1]
-    close = first.share < CLOSE * second.share and second.share >= WASTE and first.share < 0.5
-    if close or residual > 0.8 * LARGEST_RESIDUAL or first.share < WASTE:
+    close = (
+        first.share < RULE.close_causes * second.share and second.share >= RULE.waste_first and first.share < RULE.clear_majority
+    )
+    if close or residual > RULE.low_confidence_residual or first.share < RULE.waste_first:
         return "low"
-    steady = measured.loop.spread <= SURE_SPREAD and len(measured.loop.seconds) >= SURE_STEPS
-    return "high" if steady and residual <= LARGEST_RESIDUAL / 2 and first.share >= 1.5 * WASTE else "medium"
+    steady = measured.loop.spread <= RULE.high_confidence_spread and len(measured.loop.seconds) >= RULE.high_confidence_steps
+    return (
+        "high" if steady and residual <= RULE.high_confidence_residual and first.share >= RULE.high_confidence_share else "medium"
+    )
 
 
 def _why(verdict: Verdict, place: Place | None, measured: Measurements, division: Division) -> str:
@@ -379,12 +345,12 @@ def _why_data(measured: Measurements, division: Division) -> str:
     if loader.functions:
         told.append(f"{percent(loader.functions[0].share)} of the loader's time")
     starting = measured.between_epochs.get("loader", 0.0)
-    if starting >= WORTH_TELLING:
+    if starting >= RULE.mention_between_epochs:
         told.append(f"{percent(starting)} of the time passes between epochs until it gives batches again")
     if loader.stages:
         stage = max(loader.stages, key=lambda name: loader.stages[name])
         told.append(f"{stage} is {percent(loader.stages[stage])} of making a batch")
-    if loader.bytes_read and loader.bytes_used and loader.bytes_read > 1.5 * loader.bytes_used:
+    if loader.bytes_read and loader.bytes_used and loader.bytes_read > RULE.mention_read_amplification * loader.bytes_used:
         told.append(f"{loader.bytes_read / loader.bytes_used:,.1f} bytes are read for each used")
         told += _read_again(loader.reads)
     alone, cached = seconds_of(measured.loader_alone), seconds_of(measured.cached)
@@ -399,7 +365,7 @@ def _why_data(measured: Measurements, division: Division) -> str:
 
 def _read_again(reads: Reads | None) -> list[str]:
     """How often the same files are read, where that is more than once."""
-    if reads is None or reads.reads_a_file is None or reads.cache_hits is None or reads.reads_a_file < READ_AGAIN:
+    if reads is None or reads.reads_a_file is None or reads.cache_hits is None or reads.reads_a_file < RULE.mention_rereads:
         return []
     files = f"each of {reads.files:,} files" if reads.files > 1 else "the same file"
     times = f"{reads.reads_a_file:,.0f} times for {reads.batches:,} batches"
