@@ -321,6 +321,8 @@ def _memory(case: Case) -> list[Step]:
 
 
 def _kernel(case: Case) -> list[Step]:
+    if case.measured.device == "cpu":  # calls into a library, such as LAPACK: compiling leaves them as they are
+        return [_batch(case)]
     return [_compile("compile the model (torch.compile)"), _batch(case)]
 
 

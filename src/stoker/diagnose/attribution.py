@@ -296,7 +296,7 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
     around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making
     dispatch = min(core, max(around * (1 - gain), work.ops * machine.dispatch_seconds * in_core))
-    products, moving = _products(measured, core)
+    products, moving, other = _work_of_cpu(measured, core)
     left = core - dispatch
     parts = Parts(
         data=data,
@@ -306,6 +306,7 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
         optimizer=optimizer,
         compute=left * products,
         memory=left * moving,
+        kernel=left * other,
     )
     return Division(step=step, parts=parts, residual=residual, host_limits=False)
 
@@ -330,17 +331,15 @@ def _threads_gain(measured: Measurements) -> float:
     return gain if gain >= RULE.min_threads_gain else 0.0
 
 
-def _products(measured: Measurements, seconds: float) -> tuple[float, float]:
-    """How the work of a CPU divides into products and moving memory."""
-    work = measured.work
-    shares = work.shares if work is not None else {}
-    products = shares.get("gemm", 0.0)
+def _work_of_cpu(measured: Measurements, seconds: float) -> tuple[float, float, float]:
+    """How the work of a CPU divides into matmuls, moving memory, and operations that are neither (factorizations, custom ones)."""
+    shares = measured.work.shares if measured.work is not None else {}
+    matmuls, other = shares.get("gemm", 0.0), shares.get("other_ops", 0.0)
     moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "search", "copy"))
-    if products + moving > 0:  # shares of one profile stay the same under load, a rate reached does not
-        products /= products + moving
-    else:
-        products = 1.0 if flops_seconds(measured) >= RULE.near_peak * seconds else 0.0
-    return products, 1 - products
+    total = matmuls + moving + other
+    if total > 0:  # shares of one profile stay the same under load, a rate reached does not
+        return matmuls / total, 1 - (matmuls + other) / total, other / total
+    return (1.0, 0.0, 0.0) if flops_seconds(measured) >= RULE.near_peak * seconds else (0.0, 1.0, 0.0)
 
 
 def flops_seconds(measured: Measurements) -> float:

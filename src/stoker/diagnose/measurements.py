@@ -189,7 +189,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     peak_bytes: int | None = None
     """Of device memory."""
     shares: dict[str, float] = {}
-    """Of the time of operations (CPU) or kernels (GPU): gemm, elementwise, reduce, copy, optimizer, python, other."""
+    """Of the time of a step (CPU) or its kernels (GPU) by class: gemm, elementwise, reduce, search, copy, optimizer, other; on a CPU
+    also other_ops and python."""
     device_seconds: float | None = None
     """The GPU was busy for so long, uploads left out: G where a step cannot be issued while the GPU sleeps."""
 

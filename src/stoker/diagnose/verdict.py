@@ -21,7 +21,7 @@ QUIET = "run it again while nothing else uses the machine; if batches differ in 
 OF_RANKS: tuple[Verdict, ...] = ("straggler", "communication")
 WASTES: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "oversubscribed", *OF_RANKS)
 WORK: tuple[Verdict, ...] = ("precision", "compute", "memory", "kernel")
-ON_CPU: tuple[Verdict, ...] = ("data", "host", "oversubscribed", "dispatch", "optimizer", "compute", "memory")
+ON_CPU: tuple[Verdict, ...] = ("data", "host", "oversubscribed", "dispatch", "optimizer", "compute", "memory", "kernel")
 ON_CUDA: tuple[Verdict, ...] = ("data", "transfer", "sync", "host", "launch", "optimizer", *WORK)
 
 
@@ -221,7 +221,9 @@ def _sentence(name: Verdict, share: float, measured: Measurements) -> str:
         "precision": f"{told} would be gone if products were not in float32",
         "compute": f"{told} computes products",
         "memory": f"{told} moves memory in elementwise operations, reductions and copies",
-        "kernel": f"{told} is kernels that are far from what the GPU can do",
+        "kernel": f"{told} is kernels that are far from what the GPU can do"
+        if measured.device == "cuda"
+        else f"{told} is operations that are neither matmuls nor memory traffic",
     }
     return sentences[name]
 
