@@ -15,16 +15,16 @@ from stoker.diagnose import attribution as module
 from stoker.diagnose import profilers as sampling
 from stoker.diagnose.attribution import Periods, slow_of, slow_of_windows
 from stoker.diagnose.hooks import Boundaries, Times
-from stoker.diagnose.measurements import Measurements, Place, Rare, Stretch
+from stoker.diagnose.measurements import Measurements, RareSteps, SourceLine, Stretch
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Ledger
 from stoker.diagnose.scripts import measure_script
 from stoker.diagnose.steps import Turns
 from stoker.diagnose.thresholds import RULE
-from stoker.diagnose.verdict import conclude, doubt, holding, verdict_of
+from stoker.diagnose.verdict import conclude, dominant_rare_steps, doubt, verdict_of_rare_steps
 
-UPLOAD = Place(file="train.py", line=12, function="upload")
-CALLED = Place(file="train.py", line=41, function="main")
+UPLOAD = SourceLine(file="train.py", line=12, function="upload")
+CALLED = SourceLine(file="train.py", line=41, function="main")
 
 
 def steps_with(every: int, longer: float, *, number: int = 100, step: float = 0.010) -> list[float]:
@@ -284,7 +284,7 @@ def with_rare(share: float, *, every: float | None = 25.0, device: str = "cpu", 
     measured = on_cpu() if device == "cpu" else on_gpu(9.8, cached=9.7, issue=3.0, device=9.5, kernels=100)
     wall = measured.loop.median / (1 - share)
     seconds = measured.loop.median + (wall - measured.loop.median) * (every or 100.0)
-    found = Rare(share=share, every=every, seconds=seconds, others=measured.loop.median, **more)
+    found = RareSteps(share=share, every=every, seconds=seconds, others=measured.loop.median, **more)
     return msgspec.structs.replace(measured, rare=found, wall_seconds=wall)
 
 
@@ -313,7 +313,7 @@ def test_what_passes_between_epochs_is_told_as_such() -> None:
     finding = conclude(with_rare(0.4, every=50.0, between_epochs=True, place=UPLOAD))
     assert finding.verdict == "host"
     assert "40 % of all time passes between epochs, each of 50 steps, train.py:12 `upload`" in finding.causes[0].sentence
-    assert "pass behind each epoch of 50 steps" in finding.why
+    assert "pass after each epoch of 50 steps" in finding.why
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_rare_steps_of_which_too_little_is_known_are_no_verdict(measured: Measur
 @pytest.mark.parametrize("share", [0.0, 0.1, RULE.rare_verdict_share])
 def test_negative_control_what_holds_little_is_not_the_verdict(share: float) -> None:
     measured = with_rare(share, alone=True, place=UPLOAD)
-    assert holding(measured) is None
+    assert dominant_rare_steps(measured) is None
     finding = conclude(measured)
     assert finding.verdict == "compute"
     assert finding.ladder["now"] == pytest.approx((1 - share) / measured.loop.median), "but the wall clock is right all the same"
@@ -370,7 +370,7 @@ def test_a_machine_that_changes_its_speed_contradicts_nothing() -> None:
 
 
 def test_nobody_is_named_for_what_comes_once() -> None:
-    assert verdict_of(Rare(share=0.9, seconds=4.0, others=0.01, alone=True)) is None
+    assert verdict_of_rare_steps(RareSteps(share=0.9, seconds=4.0, others=0.01, alone=True)) is None
 
 
 # ---- programs ----
@@ -477,8 +477,10 @@ def test_a_program_that_does_something_now_and_then(kind: str, measure: Callable
 def test_negative_control_a_program_that_does_the_same_in_each_step(measure: Callable[[str], Measurements]) -> None:
     finding = conclude(measure("nothing"))
     assert finding.measurements is not None
-    rare = holding(finding.measurements)
-    assert rare is None or verdict_of(rare) is None, "a busy machine has slow steps, too, but no line is to blame for them"
+    rare = dominant_rare_steps(finding.measurements)
+    assert rare is None or verdict_of_rare_steps(rare) is None, (
+        "a busy machine has slow steps, too, but no line is to blame for them"
+    )
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
-from stoker.diagnose import compare as trying
+from stoker.diagnose import render
 from stoker.diagnose.compare import (
     Compared,
     Itself,
@@ -24,7 +24,7 @@ from stoker.diagnose.compare import (
     try_with,
     value_of,
 )
-from stoker.diagnose.measurements import Step, Stretch
+from stoker.diagnose.measurements import Advice, Stretch
 from stoker.diagnose.trials import Outcome, Running
 
 LOSSES = [1.0, 0.5, 0.25]
@@ -160,7 +160,7 @@ def test_a_program_that_comes_to_its_end_is_started_anew() -> None:
 
     itself, compared = run_in_turn(["fused", "feed", "cached"], {}, start)
     assert judge("fused", itself, compared["fused"]).speedup == pytest.approx(2.0)
-    assert "came to its end" in str(judge("feed", itself, compared["feed"]).error)
+    assert "ended before it could be compared" in str(judge("feed", itself, compared["feed"]).error)
     assert judge("cached", itself, compared["cached"]).speedup == pytest.approx(2.0)
     assert order.count("+base") == 3  # two against each other, and one in place of the one that ended
 
@@ -168,7 +168,7 @@ def test_a_program_that_comes_to_its_end_is_started_anew() -> None:
 def test_nothing_new_begins_when_time_is_up() -> None:
     order, itself, compared = tried_in_turn({}, ["fused", "workers"], at_most=0.0)
     assert "+fused" not in order
-    assert judge("fused", itself, compared["fused"]).error == trying.NO_TIME
+    assert judge("fused", itself, compared["fused"]).error == render.TRIAL["no_time"]
 
 
 def test_fixes_are_tried_with_the_number_that_is_advised() -> None:
@@ -205,7 +205,7 @@ def test_a_larger_batch_is_judged_by_samples() -> None:
 def test_a_finding_gets_what_became_of_its_proposals() -> None:
     names = ["feed", "cached", "host", "workers"]
     finding = msgspec.structs.replace(
-        on_gpu(), next=[Step(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
+        on_gpu(), next=[Advice(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
     )
     seconds = {"feed": 0.5, "cached": 0.4, "workers": 2.0, "sdpa": 0.8}
 
@@ -221,7 +221,7 @@ def test_a_finding_gets_what_became_of_its_proposals() -> None:
     assert tried["feed"].speedup == pytest.approx(2.0)
     assert (tried["feed"].losses, tried["feed"].peak_bytes) == ("equal", 1000)
     assert tried["workers"].losses == "changed"
-    assert by_name["cached"].sentence.endswith(trying.BOUND)
+    assert by_name["cached"].sentence.endswith(render.CACHED_TRIAL)
 
 
 def test_without_measurements_nothing_is_tried() -> None:
@@ -289,7 +289,7 @@ def test_a_machine_that_has_changed_its_speed_since_is_told(tried_ms: float, tol
     measured = on_cpu()
     before = measured.loop.median * 1e3
     finding = msgspec.structs.replace(
-        on_gpu(), measurements=measured, verdict="optimizer", next=[Step(name="fused", sentence="fused", predicted=2.0)]
+        on_gpu(), measurements=measured, verdict="optimizer", next=[Advice(name="fused", sentence="fused", predicted=2.0)]
     )
 
     def start(fix: str | None, value: int | None) -> Trying:

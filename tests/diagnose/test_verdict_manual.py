@@ -48,9 +48,9 @@ def test_what_is_printed_has_these_fields_and_second() -> None:
 
 
 def test_negative_control_a_field_that_is_not_told_is_found() -> None:
-    section = sections()["Place"].replace("| `line` | whole number |", "| `line` | number |")
-    assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["Place"])
-    assert told_rows(sections()["Place"].replace("`line`", "`row`")) != rows(RECORDS[2])
+    section = sections()["SourceLine"].replace("| `line` | whole number |", "| `line` | number |")
+    assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["SourceLine"])
+    assert told_rows(sections()["SourceLine"].replace("`line`", "`row`")) != rows(RECORDS[2])
 
 
 def test_every_verdict_is_explained() -> None:

@@ -185,7 +185,7 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Division:
+class Attribution:
     """A step, divided."""
 
     step: float
@@ -200,17 +200,17 @@ class Division:
         return min(1.0, max(0.0, getattr(self.parts, name) / self.step)) if self.step > 0 else 0.0
 
 
-def divide(measured: Measurements) -> Division:
+def attribute(measured: Measurements) -> Attribution:
     """Who has which part of a step."""
     step = measured.loop.median
     if not (math.isfinite(step) and step > 0):
-        return Division(step=0.0, parts=Parts(), residual=0.0, host_limits=False)
+        return Attribution(step=0.0, parts=Parts(), residual=0.0, host_limits=False)
     if measured.ranks:
         return _of_ranks(measured, step)
     return _on_cuda(measured, step) if measured.device == "cuda" else _on_cpu(measured, step)
 
 
-def _of_ranks(measured: Measurements, step: float) -> Division:
+def _of_ranks(measured: Measurements, step: float) -> Attribution:
     """Of a training of several processes: what they lose to each other, and the rest as the first one has it by itself."""
     apart = [min(step, rank.apart_seconds) for rank in measured.ranks]
     own, slowest = max(apart[0], RULE.min_fraction * step), max(apart)
@@ -219,11 +219,11 @@ def _of_ranks(measured: Measurements, step: float) -> Division:
     phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - own)))  # gradients are exchanged there
     # Batches that are kept make the others faster, too, so that C says nothing of this one.
     alone = msgspec.structs.replace(measured, ranks=[], loop=Stretch(seconds=[own]), cached=None, phases=phases)
-    inner = divide(alone)
+    inner = attribute(alone)
     factor = (step - straggler - communication) / own
     parts = {field.name: factor * getattr(inner.parts, field.name) for field in fields(Parts)}
     parts |= {"straggler": straggler, "communication": communication}
-    return Division(step=step, parts=Parts(**parts), residual=factor * inner.residual, host_limits=inner.host_limits)
+    return Attribution(step=step, parts=Parts(**parts), residual=factor * inner.residual, host_limits=inner.host_limits)
 
 
 def _between_ranks(measured: Measurements, step: float, late: float, rest: float) -> tuple[float, float]:
@@ -262,7 +262,7 @@ def _data(measured: Measurements, phases: Phases, step: float) -> float:
     return max(gone, phases.next) if measured.device == "cpu" else gone
 
 
-def _on_cpu(measured: Measurements, step: float) -> Division:
+def _on_cpu(measured: Measurements, step: float) -> Attribution:
     phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
     machine, work = measured.machine, measured.work
     data, oversubscribed = _data(measured, phases, step), 0.0
@@ -291,7 +291,7 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     data, oversubscribed = data + behind, oversubscribed - behind
     if work is None:
         parts = Parts(data=data, host=host, oversubscribed=oversubscribed, optimizer=optimizer, unknown=core)
-        return Division(step=step, parts=parts, residual=residual, host_limits=False)
+        return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
     # Operations of the optimizer are dispatched too, but what they cost is the optimizer's.
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
     around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making
@@ -308,13 +308,13 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
         memory=left * moving,
         kernel=left * other,
     )
-    return Division(step=step, parts=parts, residual=residual, host_limits=False)
+    return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
 
 
-def crowded(measured: Measurements, *, exchanging: bool = True) -> bool:
+def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
     """Whether the training has more threads and workers than cores: it is in its own way."""
     processes = max(1, len(measured.ranks))
-    more = 1 if measured.ranks and exchanging else 0  # a thread of theirs that sends and receives
+    more = 1 if measured.ranks and communicating else 0  # a thread of theirs that sends and receives
     return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 
@@ -352,7 +352,7 @@ def flops_seconds(measured: Measurements) -> float:
     return sum(flops / peak for kind, flops in by_dtype.items() if (peak := peaks.get(kind, slowest)) > 0)
 
 
-def _on_cuda(measured: Measurements, step: float) -> Division:
+def _on_cuda(measured: Measurements, step: float) -> Attribution:
     phases, cached = scaled_phases(measured, step), seconds_of(measured.cached)
     issue, device = seconds_of(measured.host_issue), device_seconds(measured)
     data = _data(measured, phases, step)
@@ -360,7 +360,7 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     transfer = min(left, RULE.copy_slowdown * copies_seconds(measured), phases.prepare or max(0.0, left - (cached or left)))
     left -= transfer
     if device is None:
-        return Division(step=step, parts=Parts(data=data, transfer=transfer, unknown=left), residual=0.0, host_limits=False)
+        return Attribution(step=step, parts=Parts(data=data, transfer=transfer, unknown=left), residual=0.0, host_limits=False)
     behind = issue is not None and issue > device
     device = min(device, left)
     waits = _waits(measured, phases)
@@ -389,7 +389,7 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     host, launch, left = host + python, launch - python, left - python
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}
-    return Division(step=step, parts=Parts(**parts), residual=residual, host_limits=host_limits)
+    return Attribution(step=step, parts=Parts(**parts), residual=residual, host_limits=host_limits)
 
 
 def device_seconds(measured: Measurements) -> float | None:

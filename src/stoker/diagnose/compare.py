@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from stoker._clock import now_ns
+from stoker.diagnose import render
 from stoker.diagnose.advice import best_threads, workers_to_use
-from stoker.diagnose.attribution import divide
-from stoker.diagnose.measurements import Finding, Losses, Measurements, Step, Stretch, Tried, Verdict
+from stoker.diagnose.attribution import attribute
+from stoker.diagnose.measurements import Advice, Finding, Losses, Measurements, Stretch, TrialResult, Verdict
 from stoker.diagnose.thresholds import RULE
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ LIMIT_SECONDS = 60.0
 COMPILE_SECONDS = 180.0
 MEDIAN_OF_FEW = 1.2533
 """The standard error of a median, in that of a mean, were values normal."""
-NO_TIME = "there was no time left to try it"
 ALSO: dict[Verdict, tuple[str, ...]] = {
     "compute": ("sdpa", "cudnn"),
     "precision": ("cudnn",),
@@ -43,11 +43,6 @@ ALSO: dict[Verdict, tuple[str, ...]] = {
     "dispatch": ("sdpa",),
 }
 """Of which nothing can be predicted: tried too, and told only where they help."""
-SENTENCES = {
-    "sdpa": "attention that does not give its weights away (need_weights=False)",
-    "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
-}
-BOUND = " (tried as a bound: batches that cost nothing)"
 
 
 @dataclass(kw_only=True)
@@ -129,7 +124,7 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
     for name in also:
         one = tried.get(name)
         if one is not None and one.error is None and one.low > RULE.trial_min_gain:
-            steps.append(Step(name=name, sentence=SENTENCES[name], predicted=None, tried=one))
+            steps.append(Advice(name=name, sentence=render.advice(name), predicted=None, tried=one))
     notes = _changed_speed(measured, [one.step_seconds for one in tried.values() if one.step_seconds is not None])
     measured = msgspec.structs.replace(measured, notes=[*measured.notes, *notes])
     return msgspec.structs.replace(finding, next=steps, measurements=measured)
@@ -140,21 +135,20 @@ def _changed_speed(measured: Measurements, tried: Sequence[float]) -> list[str]:
     before, after = measured.loop.median, statistics.median(tried) if tried else NOTHING
     if not (before > 0 and after > 0) or abs(math.log(after / before)) <= RULE.trial_speed_change:
         return []
-    told = f"a step of the program as it is took {before * 1e3:,.3g} ms when it was diagnosed, and {after * 1e3:,.3g} ms when fixes"
-    return [f"{told} were tried: the machine has changed its speed, and predictions are of the speed before."]
+    return [render.TRIAL["speed_changed"].format(before=before * 1e3, after=after * 1e3)]
 
 
-def _with(step: Step, tried: Tried | None) -> Step:
+def _with(step: Advice, tried: TrialResult | None) -> Advice:
     if tried is None:
         return step
-    sentence = step.sentence + (BOUND if step.name == "cached" and tried.error is None else "")
+    sentence = step.sentence + (render.CACHED_TRIAL if step.name == "cached" and tried.error is None else "")
     return msgspec.structs.replace(step, sentence=sentence, tried=tried)
 
 
 def value_of(name: str, measured: Measurements, verdict: Verdict) -> int | None:
     """The number that a fix is tried with: the one that is advised. Compiling has one where launches are to be saved."""
     if name == "workers":
-        return workers_to_use(measured, divide(measured))
+        return workers_to_use(measured, attribute(measured))
     if name == "threads":
         return best_threads(measured) or measured.machine.threads
     return 1 if name == "compile" and verdict == "launch" else None
@@ -174,7 +168,7 @@ def run_in_turn(
     itself, by_name = Itself(), {}
     base = start(None, None)
     if not base.is_ready():
-        why = f"the program as it is could not be measured: {base.end().error}"
+        why = render.TRIAL["baseline_failed"].format(error=base.end().error)
         return itself, {name: _failed(why) for name in names}
     again = alternate(base, start(None, None), seconds)
     itself.losses.append(again.outcome.losses)
@@ -186,7 +180,7 @@ def run_in_turn(
     before = [] if beside else alone(start(None, None), seconds).tried
     for name in names:
         if at_most is not None and now_ns() - begin > at_most * 1e9:
-            by_name[name] = _failed(NO_TIME)
+            by_name[name] = _failed(render.TRIAL["no_time"])
         elif beside:
             by_name[name] = alternate(base, start(name, values.get(name)), seconds)
             if len(by_name[name].base) < len(by_name[name].tried):  # the program has come to its end
@@ -230,25 +224,25 @@ def alone(trying: Trying, seconds: float) -> Compared:
     return Compared(tried=[one for one in stretches if one is not None and one.seconds], outcome=trying.end())
 
 
-def judge(name: str, itself: Itself, compared: Compared) -> Tried:
+def judge(name: str, itself: Itself, compared: Compared) -> TrialResult:
     """What a fix came to."""
     from stoker.diagnose.fixes import fix_named
 
     fix, outcome = fix_named(name), compared.outcome
     error = outcome.error or outcome.nothing
     if error is None and not (compared.base and compared.tried):
-        error = "the program came to its end before it could be compared"
+        error = render.TRIAL["ended"]
     if error is not None:
-        return Tried(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=error)
+        return TrialResult(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=error)
     ratio, deviation = ratio_of(compared.base, compared.tried)
     half = 2 * math.hypot(deviation, itself.difference)
     ratio *= fix.samples_a_step
     if half > RULE.trial_max_error:
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
-        told = f"times vary too much for a number: it is between {low:.2g} and {high:.2g} times faster"
-        return Tried(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=told)
+        told = render.TRIAL["varies"].format(low=low, high=high)
+        return TrialResult(speedup=NOTHING, low=NOTHING, high=NOTHING, losses="not compared", error=told)
     losses, difference = compare(itself.losses, [outcome.losses], fix.tolerance)
-    return Tried(
+    return TrialResult(
         speedup=ratio,
         low=ratio * math.exp(-half),
         high=ratio * math.exp(half),

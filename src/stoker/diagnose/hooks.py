@@ -20,7 +20,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 import stoker
 from stoker._clock import now_ns
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 
 INSTALLED = ("site-packages", "dist-packages")
 _FOREIGN = tuple(
@@ -45,9 +45,9 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def place_of(frame: FrameType) -> Place:
+def place_of(frame: FrameType) -> SourceLine:
     """Where a frame stands."""
-    return Place(
+    return SourceLine(
         file=shown(frame.f_code.co_filename), line=frame.f_lineno or frame.f_code.co_firstlineno, function=frame.f_code.co_qualname
     )
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import NEXT, Boundaries, leaves
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 
 PATIENCE_SECONDS = 3.0
 
@@ -60,7 +60,7 @@ _original_iter = DataLoader.__iter__
 class Source:
     """Where the batches of one loop come from."""
 
-    def __init__(self, iterable: Any, place: Place | None) -> None:
+    def __init__(self, iterable: Any, place: SourceLine | None) -> None:
         self.iterable = iterable
         """None for a `while` loop."""
         self.place = place
@@ -219,17 +219,17 @@ class Sources:
         """Loaders that others went through since the training loop is known."""
         self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
         """Loaders between whose batches there were steps."""
-        self._loops: dict[Place, Source] = {}
+        self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}
         self._there: weakref.WeakSet[DataLoader[Any]] | None = None
         """Loaders that were there when the first step had ended."""
-        self._passes: dict[Place, int] = {}
-        self._plain: set[Place] = set()
+        self._passes: dict[SourceLine, int] = {}
+        self._plain: set[SourceLine] = set()
         self._undo: list[Callable[[], Any]] = []
 
     # ---- what loops call ----
 
-    def watched(self, iterable: Iterable[Any], place: Place) -> Iterable[Any]:
+    def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
         """What a `for` statement goes through instead."""
         if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
             return iterable
@@ -242,7 +242,7 @@ class Sources:
         source = self._loops.setdefault(place, Source(iterable, place))
         return WatchedIterable(self, source, iterable)
 
-    def turn(self, place: Place) -> None:
+    def turn(self, place: SourceLine) -> None:
         """A `while` statement begins anew."""
         if self.settled:
             if self.found is not None and self.found.place == place:
@@ -289,7 +289,7 @@ class Sources:
 
     # ---- loaders that are made anew for each epoch ----
 
-    def _of_loader(self, loader: DataLoader[Any], place: Place | None) -> Source:
+    def _of_loader(self, loader: DataLoader[Any], place: SourceLine | None) -> Source:
         """Its own, or that of one whose place it takes."""
         found = self._loaders.get(id(loader))
         if found is None:

@@ -65,7 +65,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return SE_OF_MEDIAN * min(1.0, self.spread) / math.sqrt(max(1, len(self.seconds)))
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the user's code."""
 
     file: str
@@ -79,14 +79,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Blame(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the user's code, and the share of a phase that was spent in it (also in what it calls)."""
 
-    place: Place
+    place: SourceLine
     share: float
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True):
     """A place where the host waits for the device."""
 
-    place: Place | None
+    place: SourceLine | None
     count: float
     """Times a step."""
 
@@ -136,7 +136,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool | None = None
     batch_size: int | None = None
     dataset: str | None = None
-    place: Place | None = None
+    place: SourceLine | None = None
     """Where the loop over it stands."""
     stages: dict[str, float] = {}
     """Share of the loader's time by stage: read, decode, transform, collate, other."""
@@ -221,7 +221,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Of the time of these steps without the exchange: ready to run, and others had its core. None where it cannot be told."""
 
 
-class Rare(msgspec.Struct, frozen=True, kw_only=True):
+class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
     """What comes now and then and takes far longer than a step: a checkpoint, a validation, an upload."""
 
     share: float
@@ -238,9 +238,9 @@ class Rare(msgspec.Struct, frozen=True, kw_only=True):
     """Of the step, in which most of this time is; None where it was not looked into."""
     alone: bool = False
     """Whether other steps spend next to nothing at that line."""
-    place: Place | None = None
+    place: SourceLine | None = None
     """The line that has most of this time; of a library, where it does what other steps do not."""
-    called: Place | None = None
+    called: SourceLine | None = None
     """The line of the user's that called the function of this one."""
 
 
@@ -253,7 +253,7 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     """T."""
     wall_seconds: float | None = None
     """Of a step by the wall clock: the mean of T over whole periods of rare steps, and with what passes between epochs."""
-    rare: Rare | None = None
+    rare: RareSteps | None = None
     """The rare steps that hold most of the time; None where there are none."""
     phases: Phases
     cached: Stretch | None = None
@@ -342,7 +342,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a fix in a fresh process with the same seed."""
 
     speedup: float
@@ -356,7 +356,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do next."""
 
     name: str
@@ -367,7 +367,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     predicted_low: float | None = None
     """The lower end of what is predicted; None where only the upper one is known."""
     predicted_high: float | None = None
-    tried: Tried | None = None
+    tried: TrialResult | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -381,10 +381,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     causes: list[Cause]
     """The first is the verdict, the second the next one; empty where there is no verdict."""
     why: str
-    place: Place | None
+    place: SourceLine | None
     ladder: dict[str, float]
     """Steps a second: now, data_free, sync_free, launch_free, roofline; each at least the one before."""
-    next: list[Step]
+    next: list[Advice]
     correctness: list[str]
     """What is wrong with the batches, beside speed."""
     measurements: Measurements | None

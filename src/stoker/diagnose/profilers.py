@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import INSTALLED, NAMES, Boundaries, Times, is_own, own_frame, place_of, shown
-from stoker.diagnose.measurements import Blame, Place, Reads
+from stoker.diagnose.measurements import Blame, Reads, SourceLine
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
@@ -52,9 +52,9 @@ class Line:
     """Of a step."""
     in_phase: float
     """Share of that time."""
-    place: Place | None
+    place: SourceLine | None
     """The innermost line of the user's that has most of it; of a library where other steps are there, too."""
-    called: Place | None
+    called: SourceLine | None
     """The line of the user's that called the function of this one; None where there is none."""
     alone: bool
     """Whether other steps spend next to nothing there."""
@@ -73,7 +73,7 @@ class Sampler:
         """Nanoseconds of other steps and of slow ones, at each line with what it calls."""
         self._phases = ([0] * len(NAMES), [0] * len(NAMES))
         self._steps = [0, 0]
-        self._spent: Counter[tuple[int, Place | None]] = Counter()
+        self._spent: Counter[tuple[int, SourceLine | None]] = Counter()
         self._target = threading.get_ident()
         self._last_ns = 0
         self._stop = threading.Event()
@@ -195,7 +195,7 @@ def _stack(frame: FrameType | None) -> Stack:
     return tuple(reversed(found))[:MAX_DEPTH]
 
 
-def _place(stack: Stack) -> Place | None:
+def _place(stack: Stack) -> SourceLine | None:
     """Its innermost line."""
     if not stack:
         return None
@@ -203,7 +203,7 @@ def _place(stack: Stack) -> Place | None:
     file = shown(code.co_filename)
     for folder in INSTALLED:  # by the name of the package
         file = file.rpartition(f"/{folder}/")[2]
-    return Place(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
+    return SourceLine(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
 
 
 def _timer_is_free() -> bool:

@@ -31,7 +31,7 @@ from stoker.diagnose.measurements import (
     Measurements,
     Phases,
     Rank,
-    Rare,
+    RareSteps,
     Stretch,
     Sync,
     WhatIf,
@@ -278,14 +278,14 @@ class Ledger:
         waited = statistics.fmean(one.phases_ns[NEXT] for one in self.loop) / 1e9
         return replace(best, share=best.share * best.mean / (best.mean + waited), mean=best.mean + waited)
 
-    def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> Rare | None:
+    def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> RareSteps | None:
         """What holds most of the time of all that is rare."""
         share = slow.share * (wall - other) / wall if slow is not None else 0.0
         if length is not None and other / wall > max(share, RULE.rare_min_share):
             line, seconds, others = self.epoch_line, other * length, wall - other
-            rare = Rare(share=other / wall, every=length, seconds=seconds, others=others, between_epochs=True)
+            rare = RareSteps(share=other / wall, every=length, seconds=seconds, others=others, between_epochs=True)
         elif slow is not None:
-            line, rare = self.rare_line, Rare(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
+            line, rare = self.rare_line, RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
         else:
             return None
         if line is None:

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from stoker.diagnose.child import Child, one_line
 from stoker.diagnose.hooks import own_frame, shown
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.ops import Counting, Profiling
 from stoker.diagnose.session import Session
 from stoker.errors import StokerError
@@ -87,7 +87,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()
         self.on_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self.lines: dict[str, Place] = {}
+        self.lines: dict[str, SourceLine] = {}
         """Where each line of `places` stands now."""
         self.entered = False
         self._profiling: Profiling | None = None
@@ -216,14 +216,14 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
     def _by_line(self) -> dict[str, dict[str, int]]:
         merged: dict[str, Counter[str]] = {}
         for (code, line), found in self._places.items():
-            place = Place(file=shown(code.co_filename), line=line, function=code.co_qualname)
+            place = SourceLine(file=shown(code.co_filename), line=line, function=code.co_qualname)
             key = key_of(place, code.co_filename)
             self.lines[key] = place
             merged.setdefault(key, Counter()).update(found)
         return {key: dict(found) for key, found in sorted(merged.items())}
 
 
-def key_of(place: Place, file: str) -> str:
+def key_of(place: SourceLine, file: str) -> str:
     """A line of code by its function and text, which stay when lines are added above it."""
     text = " ".join(linecache.getline(file, place.line).split())
     return f"{PurePath(file).name} {place.function}: {text}"

@@ -19,7 +19,7 @@ import msgspec
 from stoker._disk import make_folder, write_file
 from stoker._text import readable_bytes
 from stoker.diagnose.child import Request
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 from stoker.errors import ConfigError, OptionError, TrainError
 from stoker.experiment.parse import parse_json
 
@@ -181,7 +181,7 @@ class TallyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What comes back: counts and where the lines of the program are, or one line that says why there are none."""
 
     run: Run | None = None
-    lines: dict[str, Place] = {}
+    lines: dict[str, SourceLine] = {}
     error: str | None = None
 
 
@@ -190,7 +190,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     more: int
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,7 +230,7 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([head, *map(str, self.growths), *(f"note: {note}" for note in self.notes)])
 
 
-def compare(run: Run, budget: Budget, lines: Mapping[str, Place]) -> Gate:
+def compare(run: Run, budget: Budget, lines: Mapping[str, SourceLine]) -> Gate:
     """Hold a run against a budget; `lines` says where the lines of its code are now."""
     if run.device != budget.device:
         raise OptionError(f"the budget is of {budget.device}, but this run is on {run.device}. Keep a budget for each.")
@@ -257,7 +257,7 @@ def compare(run: Run, budget: Budget, lines: Mapping[str, Place]) -> Gate:
     return Gate(run=run, budget=budget, growths=growths, notes=notes)
 
 
-def _reasons(name: str, run: Run, budget: Budget, lines: Mapping[str, Place]) -> list[Reason]:
+def _reasons(name: str, run: Run, budget: Budget, lines: Mapping[str, SourceLine]) -> list[Reason]:
     """The user's lines that have more of it than before, then operations that come more often."""
     reasons = []
     for key, found in run.places.items():
@@ -289,7 +289,7 @@ def gate_step(
     return settle(run, lines, Path(budget), write=write)
 
 
-def settle(run: Run, lines: Mapping[str, Place], path: Path, *, write: bool) -> Gate:
+def settle(run: Run, lines: Mapping[str, SourceLine], path: Path, *, write: bool) -> Gate:
     """Hold a run against the budget of a file, which is written first where that is asked for."""
     if write:
         write_budget(path, budget_of(run))
@@ -298,7 +298,7 @@ def settle(run: Run, lines: Mapping[str, Place], path: Path, *, write: bool) -> 
 
 def count_steps(
     train_step: Callable[[Any], Any], batches: Iterable[Any], *, steps: int, warmup: int
-) -> tuple[Run, Mapping[str, Place]]:
+) -> tuple[Run, Mapping[str, SourceLine]]:
     """The usual counts of a function's steps, and where its lines are."""
     import torch
 
