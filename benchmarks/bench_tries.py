@@ -30,7 +30,7 @@ from benchmarks.verdicts.lanes import make_lanes, side_by_side, usable_cores
 from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
-from stoker.diagnose.compare import try_next
+from stoker.diagnose.compare import try_advice
 from stoker.diagnose.fixes import FIXES
 from stoker.diagnose.measurements import Advice, Finding
 from stoker.diagnose.scripts import measure_script
@@ -60,7 +60,7 @@ def try_program(program: Program, *, pace: float, seconds: float, limit: float, 
     told = [step for step in finding.next if step.name in FIXES and step not in steps]
     took = time.monotonic() - begin
     finding = msgspec.structs.replace(finding, next=steps)
-    finding = try_next(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)
+    finding = try_advice(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{program.name}.json").write_bytes(msgspec.json.encode(finding))

@@ -64,12 +64,12 @@ def test_a_module_and_limits_are_passed_on(stoker: Stoker, diagnosed: Diagnosed)
 def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnosed, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def try_next(finding: Finding, *arguments: Any, tell: Callable[[str], None], **options: Any) -> Finding:
+    def try_advice(finding: Finding, *arguments: Any, tell: Callable[[str], None], **options: Any) -> Finding:
         asked.append((arguments, options))
         tell("trying \x1b[31mfused")
         return with_texts(finding, "tried")
 
-    monkeypatch.setattr("stoker.diagnose.compare.try_next", try_next)
+    monkeypatch.setattr("stoker.diagnose.compare.try_advice", try_advice)
     done = stoker("diagnose", "-m", "train", "--try", "--", "a")
     assert asked == [(("train", ("a",)), {"module": True, "quiet": True})]
     assert done.err == "stoker: trying \\x1b[31mfused\n"

@@ -95,10 +95,10 @@ def command(
     if rank:
         return  # the first of several processes tells of all
     if tries:
-        from stoker.diagnose.compare import try_next
+        from stoker.diagnose.compare import try_advice
 
         # What the script prints has been seen once, and it now runs a dozen times.
-        finding = try_next(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)
+        finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)
     if as_json:
         click.echo(json.dumps(_without_nan(finding.as_dict()), allow_nan=False))
     else:
