@@ -43,7 +43,7 @@ def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -
     ctx.exit()
 
 
-@click.command("diagnose", cls=_Command, short_help="Say what holds a training back.")
+@click.command("diagnose", cls=_Command, short_help="Find the bottleneck of a training script.")
 @click.argument("script", type=PATH, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
