@@ -127,7 +127,7 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
             "stoker: gone is not a folder, so the report why.html cannot be written there.",
         ),
         (["train.py", "--seconds", "0"], "Invalid value for '--seconds'"),
-        (["train.py", "--epochs", "1"], "Options of the script stand behind --, as in: stoker diagnose train.py -- --epochs 1"),
+        (["train.py", "--epochs", "1"], "Put options of the script after --, as in: stoker diagnose train.py -- --epochs 1"),
         ([], "Missing argument 'SCRIPT.py'"),
     ],
 )

@@ -45,36 +45,43 @@ EXPECTED = {
         "cudnn_convolution dot mkldnn_convolution mkldnn_rnn_layer mkldnn_rnn_layer_backward mm mv"
     ),
     "reduce": (
-        "_fft_r2c _foreach_norm _log_softmax _softmax _softmax_backward_data all amax amin any argmax argmin avg_pool2d "
-        "count_nonzero cudnn_batch_norm cudnn_batch_norm_backward cumsum linalg_vector_norm logsumexp max "
-        "max_pool2d_with_indices mean min mse_loss native_batch_norm native_batch_norm_backward native_group_norm "
+        "_fft_r2c _foreach_norm _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data all amax "
+        "amin any argmax argmin avg_pool2d binary_cross_entropy_with_logits count_nonzero cudnn_batch_norm "
+        "cudnn_batch_norm_backward cumsum huber_loss linalg_vector_norm logsumexp max max_pool2d_with_indices "
+        "max_pool2d_with_indices_backward mean min mse_loss native_batch_norm native_batch_norm_backward native_group_norm "
         "native_layer_norm native_layer_norm_backward nll_loss_backward nll_loss_forward norm prod std std_mean sum var "
         "var_mean"
     ),
     "search": ("_unique2 bincount kthvalue median nonzero searchsorted sort topk"),
     "copy": (
-        "_to_copy arange cat clone constant_pad_nd copy_ embedding embedding_dense_backward fill_ flip gather index index_put_ "
-        "index_select masked_fill_ repeat roll scatter_add_ select_backward slice_backward stack tril triu zero_"
+        "_embedding_bag _embedding_bag_backward _embedding_bag_dense_backward _index_put_impl_ _to_copy arange cat clone "
+        "constant_pad_nd copy_ diag_embed embedding embedding_dense_backward eye fill_ flip gather index index_add_ index_put_ "
+        "index_select masked_fill masked_fill_ pixel_shuffle pixel_unshuffle repeat roll scatter_add_ select_backward "
+        "slice_backward stack tril triu zero_"
     ),
     "elementwise": (
         "_foreach_add_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_div_ _foreach_lerp_ _foreach_mul_ _foreach_sqrt "
-        "_fused_adam_ _fused_adamw_ _fused_sgd_ abs add add_ addcdiv_ addcmul_ bernoulli_ bitwise_or clamp clamp_min div div_ "
-        "elu_backward eq exp ge gelu gelu_backward gt le lerp_ log logical_and logical_and_ lt maximum minimum "
-        "mse_loss_backward mul mul_ native_dropout native_dropout_backward neg normal_ pow random_ relu rsqrt rsub sigmoid "
-        "sigmoid_ sigmoid_backward sign silu silu_backward sin sqrt sub tanh tanh_ tanh_backward threshold_backward uniform_ "
-        "where"
+        "_fused_adam_ _fused_adamw_ _fused_sgd_ abs add add_ addcdiv_ addcmul addcmul_ bernoulli_ bitwise_not bitwise_or clamp "
+        "clamp_min clamp_min_ cos div div_ elu_backward eq exp exp_ ge gelu gelu_backward gt huber_loss_backward isinf isnan "
+        "isneginf le leaky_relu leaky_relu_backward lerp_ log log_ log_sigmoid_backward log_sigmoid_forward logical_and "
+        "logical_and_ lt maximum minimum mse_loss_backward mul mul_ native_dropout native_dropout_backward ne neg normal_ pow "
+        "random_ reciprocal relu relu_ remainder rsqrt rsub sgn sigmoid sigmoid_ sigmoid_backward sign silu silu_backward sin "
+        "sqrt sqrt_ sub sub_ tanh tanh_ tanh_backward threshold_backward uniform_ where xlogy"
     ),
     "other": (
         "_ctc_loss _linalg_eigh _linalg_solve_ex _linalg_svd linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_qr "
         "linalg_solve_triangular multinomial"
     ),
     "none": (
-        "_local_scalar_dense _reshape_alias _unsafe_view as_strided as_strided_ batch_norm broadcast_tensors chunk contiguous "
-        "conv1d conv2d cross_entropy_loss cudnn_is_acceptable detach detach_ dropout einsum embedding_backward empty empty_like "
-        "empty_strided expand flatten full gru item layer_norm lift_fresh linalg_cholesky linalg_eigvalsh linalg_inv "
-        "linalg_solve linear log_softmax lstm matmul narrow new_empty new_zeros ones ones_like permute randint randn reshape "
-        "resize_ resolve_conj resolve_neg result_type scalar_tensor scaled_dot_product_attention select set_ slice softmax "
-        "split squeeze t to transpose transpose_ unbind unflatten unsafe_chunk unsafe_split unsqueeze view zeros zeros_like"
+        "_batch_norm_impl_index _local_scalar_dense _reshape_alias _scaled_dot_product_attention_math _unsafe_view "
+        "adaptive_avg_pool2d as_strided as_strided_ batch_norm broadcast_tensors chunk contiguous conv1d conv2d conv3d "
+        "cross_entropy_loss cudnn_is_acceptable detach detach_ diag diagonal dropout einsum embedding_backward embedding_bag "
+        "empty empty_like empty_strided expand expand_as flatten full gru is_nonzero item kl_div l1_loss layer_norm lift_fresh "
+        "linalg_cholesky linalg_eigvalsh linalg_inv linalg_solve linear log_sigmoid log_softmax lstm lstm_cell "
+        "margin_ranking_loss matmul max_pool2d narrow new_empty new_empty_strided new_zeros nll_loss nll_loss_nd ones ones_like "
+        "outer pad permute rand randint randn real reshape resize_ resolve_conj resolve_neg result_type scalar_tensor "
+        "scaled_dot_product_attention select set_ slice softmax split square squeeze squeeze_ t to transpose transpose_ unbind "
+        "unflatten unsafe_chunk unsafe_split unsqueeze unsqueeze_ view zeros zeros_like"
     ),
 }
 

@@ -123,10 +123,10 @@ def try_with(finding: Finding, start: Start, *, seconds: float = 1.5, at_most: f
     measured = finding.measurements
     if measured is None or not finding.next:
         return finding
-    told = [step.name for step in finding.next]
-    also = [name for name in ALSO.get(finding.verdict, ()) if name not in told]
+    advised = [step.name for step in finding.next]
+    also = [name for name in ALSO.get(finding.verdict, ()) if name not in advised]
     device = measured.device
-    names = [name for name in [*told, *also] if name in FIXES and (device == "cuda" or not fix_named(name).cuda_only)]
+    names = [name for name in [*advised, *also] if name in FIXES and (device == "cuda" or not fix_named(name).cuda_only)]
     names = names[: RULE.max_trials]
     values = {name: value_of(name, measured, finding.verdict) for name in names}
     baseline, by_name = run_in_turn(names, values, start, seconds=seconds, at_most=at_most)
@@ -250,8 +250,8 @@ def judge(name: str, baseline: Baseline, compared: Comparison) -> TrialResult:
     ratio *= fix.samples_per_step
     if half > RULE.trial_max_error:
         low, high = ratio * math.exp(-half), ratio * math.exp(half)
-        told = render.TRIAL["varies"].format(low=low, high=high)
-        return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=told)
+        message = render.TRIAL["varies"].format(low=low, high=high)
+        return TrialResult(speedup=NAN, low=NAN, high=NAN, losses="not compared", error=message)
     losses, difference = compare_losses(baseline.losses, [outcome.losses], fix.tolerance)
     return TrialResult(
         speedup=ratio,

@@ -164,24 +164,24 @@ def _only_calls(overloads: Sequence[Any]) -> bool:
 
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OPTIMIZER_RANGE = "Optimizer.step#"
-"""How torch names what it records around the step of an optimizer."""
+"""How torch names the range around the step of an optimizer."""
 STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
-"""Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
+"""Activities during which a GPU is busy; the others are annotations, which would count work twice."""
 RUNTIME = ("cuda", "cuLaunch", "cuMem")
-"""Calls of the CUDA runtime: torch numbers them apart from operations, and gives them kernels of whatever has the same number."""
+"""Calls of the CUDA runtime: torch numbers them apart from operations, so they get kernels of unrelated operations."""
 MOVING = ("elementwise", "reduce", "copy")
 OF_OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 UPLOAD = "HtoD"
-"""In the name of a copy from the host: batches on their way are no work of a step."""
+"""In the name of a copy from the host: batches on their way are not work of a step."""
 aten: Any = torch.ops.aten
 _formulas: Any = flop_counter
-# The profiler of torch tells on stderr, which is the user's, when it starts and stops, unless its log is off when it is first used.
+# The profiler of torch logs to the user's stderr when it starts and stops, unless its log is off when it is first used.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that torch dispatches, their floating-point work by type, and uploads to a device."""
+    """A context that counts dispatched operations, their floating-point work by type, bytes moved, and uploads to a device."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -201,7 +201,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.namespace == "profiler":  # names for profiles, no work
+        if func.namespace == "profiler":  # names for profiles are not work
             return out
         self.ops += 1
         packet = getattr(func, "_overloadpacket", None)
@@ -215,7 +215,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count_upload(self, packet: Any, args: tuple[Any, ...], out: Any) -> None:
         source = args[1] if packet is aten.copy_ else args[0]
         if not isinstance(source, torch.Tensor) or source.device.type != "cpu" or out.device.type == "cpu" or source.dim() == 0:
-            return  # a number that comes along as a tensor is an argument of a kernel, no batch
+            return  # a scalar tensor is an argument of a kernel, not a batch
         self.h2d_copies += 1
         self.h2d_bytes += source.nbytes
         if out.device.type == "cuda" and source.is_pinned():
@@ -223,7 +223,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _moved_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """That an operation reads and writes if moving memory is all it does; an optimizer's, which take lists, are counted apart."""
+    """Bytes that an operation reads and writes if it only moves memory; those of optimizers, which take lists, are left out."""
     operation = name.rpartition("::")[2].partition(".")[0]
     if class_of(f"aten::{operation}") not in MOVING or operation.startswith(OF_OPTIMIZERS):
         return 0
@@ -238,11 +238,11 @@ def _bytes_of(value: Any) -> int:
         return sum(map(_bytes_of, value))
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return 0
-    return min(value.nbytes, value.untyped_storage().nbytes())  # what is expanded lies there once
+    return min(value.nbytes, value.untyped_storage().nbytes())  # an expanded tensor is stored once
 
 
 def _type_of(args: Iterable[Any]) -> str:
-    """In which type a product is computed: that of its first tensor of floats."""
+    """The type in which a matmul is computed: that of its first floating-point tensor."""
     for arg in args:
         if isinstance(arg, torch.Tensor) and arg.is_floating_point():
             if arg.dtype == torch.float32 and arg.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -260,11 +260,11 @@ def _attention_backward_flops(grad: Any, query: Any, key: Any, value: Any, *args
 
 
 def _recurrent_flops(values: Any, of_input: Any, of_state: Any, *args: Any, **kwargs: Any) -> float:
-    """Two products a time step: with the input and with the state."""
+    """Two matmuls per time step: with the input and with the state."""
     return float(2 * values.shape[0] * values.shape[1] * (of_input.numel() + of_state.numel()))
 
 
-# Operations of CPUs that torch's own table of formulas leaves out.
+# Operations of CPUs that torch's FLOP registry leaves out.
 _FORMULAS: dict[Any, Callable[..., float]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
@@ -274,21 +274,21 @@ _FORMULAS: dict[Any, Callable[..., float]] = {
 
 
 class Profiling:
-    """Divides a step by classes of operations: on a CPU its whole time, on a GPU that of its kernels."""
+    """Divides the time of steps by class of operation: on a CPU the whole step, on a GPU that of its kernels."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self._steps = 0
-        """That were told by `begin`."""
+        """Steps that `begin` announced."""
         self._ranges: list[Any] = []
         self._profile: Any = torch.autograd.profiler.profile(
             use_device="cuda" if device == "cuda" else None,
-            use_kineto=True,  # otherwise operations are timed by events around each, and those within others count again
+            use_kineto=True,  # otherwise nested operations count twice
         )
         self.shares: dict[str, float] = {}
         self.kernels: float | None = None
         self.device_seconds: float | None = None
-        """The GPU was busy for so long: what a step takes there at least, also where it waits for the host in between."""
+        """How long the GPU was busy: the least that a step takes there, even if it waits for the host in between."""
 
     def __enter__(self) -> Profiling:
         self._profile.__enter__()
@@ -306,7 +306,7 @@ class Profiling:
             self.shares = step_shares(events)
 
     def begin(self) -> None:
-        """A step begins: its batch is there. The first one starts the profile."""
+        """A step begins: it has its batch. The first one starts the profile."""
         if self._steps == 0:
             self.__enter__()
         self._steps += 1
@@ -320,7 +320,7 @@ class Profiling:
             self._close()
 
     def end(self) -> None:
-        """It has ended; what comes until the next one is of no step."""
+        """The step has ended; what follows until the next one belongs to no step."""
         while self._ranges:
             self._close()
 
@@ -376,14 +376,14 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
 
 
 def _steps_of(events: Sequence[Any]) -> list[tuple[float, float]]:
-    """When each step began and ended; all is one where none were told apart."""
+    """When each step began and ended; one step if they were not marked."""
     steps = sorted((event.time_range.start, event.time_range.end) for event in events if event.name == STEP_RANGE)
     whole = min(event.time_range.start for event in events), max(event.time_range.end for event in events)
     return steps or [whole]
 
 
 def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
-    """The begin of each forward pass, and the time that it spends in long pauses between operations."""
+    """The start of each forward pass, and its time in long pauses between operations."""
     works = sorted(
         (event.time_range.start, event.time_range.end) for event in events if event.name.startswith(("aten::", "autograd::"))
     )
@@ -401,12 +401,12 @@ def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
 
 
 def _if_long(pause: float) -> float:
-    """All of a long one: an interpreter that computes does not dispatch meanwhile."""
+    """A long pause counts whole: an interpreter that computes does not dispatch meanwhile."""
     return pause if pause > RULE.short_pause_us else 0.0
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
-    """How many kernels there are, and the share of their time by the class of the operation that launched them."""
+    """The number of kernels, and shares of their time by the class of the operation that launched them."""
     times: dict[str, float] = defaultdict(float)
     count = 0
     for event in events:
@@ -421,7 +421,7 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
 
 
 def busy_seconds(events: Iterable[Any]) -> float | None:
-    """The union of what ran on the device, but for uploads; None where nothing did."""
+    """Length of the union of all device work except uploads; None if there was none."""
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events
@@ -435,15 +435,15 @@ def busy_seconds(events: Iterable[Any]) -> float | None:
 
 
 def _is_work(event: Any) -> bool:
-    """Whether it runs, and does not merely annotate what runs."""
-    activity = getattr(event, "activity_type", None)  # not told by older torches
+    """Whether it is device work, not an annotation."""
+    activity = getattr(event, "activity_type", None)  # older releases of torch do not have it
     if activity is not None:
         return activity in GPU_WORK
     return not event.is_user_annotation and not event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE))
 
 
 def _in_optimizer(event: Any) -> bool:
-    """Whether it is the optimizer's own; what a closure runs within the step of an optimizer is not."""
+    """Whether it belongs to the optimizer; what a closure runs within the optimizer's step does not."""
     for parent in _parents(event):
         if parent.name == CLOSURE_RANGE:
             return False
@@ -453,7 +453,7 @@ def _in_optimizer(event: Any) -> bool:
 
 
 def _in_search(event: Any) -> bool:
-    """Whether it is a copy, say, that a sort makes for itself."""
+    """Whether it is part of a sort or the like, such as its copies."""
     return any(class_of(parent.name) == "search" for parent in _parents(event))
 
 
@@ -465,7 +465,7 @@ def _parents(event: Any) -> Iterator[Any]:
 
 
 def work_of(counted: Counting) -> Work:
-    """What one step does, as far as counting tells."""
+    """What one step does, from the counts."""
     return Work(
         ops=float(counted.ops),
         flops=counted.flops,
@@ -477,10 +477,10 @@ def work_of(counted: Counting) -> Work:
 
 
 def with_times(work: Work, profiled: Profiling) -> Work:
-    """The same, with what its operations take."""
+    """The same with the times of a profile."""
     return msgspec.structs.replace(work, kernels=profiled.kernels, shares=profiled.shares, device_seconds=profiled.device_seconds)
 
 
 def main_precision(counted: Counting) -> str:
-    """In which type most of the floating-point work was done."""
+    """The type of most of the floating-point work."""
     return max(counted.flops_by_dtype, key=lambda kind: counted.flops_by_dtype[kind]) if counted.flops else "fp32"
