@@ -121,7 +121,7 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["train.py", "--report", "why.txt"], "stoker: why.txt has the ending '.txt'; a report is a file that ends in .html.\n"),
+        (["train.py", "--report", "why.txt"], "stoker: why.txt ends in '.txt'; expected a report that ends in '.html'.\n"),
         (
             ["train.py", "--report", "gone/why.html"],
             "stoker: gone is not a folder, so the report why.html cannot be written there.",

@@ -59,11 +59,11 @@ def type_name(kind: inspect.Type) -> str:
         case inspect.LiteralType():
             return ", ".join(f"`{value}`" for value in kind.values) if len(kind.values) < 8 else "a verdict"
         case inspect.IntType():
-            return "whole number"
+            return "integer"
         case inspect.FloatType():
             return "number"
         case inspect.StrType():
-            return "text"
+            return "string"
         case inspect.BoolType():
             return "true or false"
     raise TypeError(f"the manual has no name for {kind}")
@@ -73,5 +73,5 @@ def rows(record: type) -> list[tuple[str, str]]:
     """Name and type of each field."""
     info = inspect.type_info(record)
     if not isinstance(info, inspect.StructType):
-        raise TypeError(f"{record} is no record")
+        raise TypeError(f"{record} is not a record")
     return [(field.encode_name, type_name(field.type)) for field in info.fields]

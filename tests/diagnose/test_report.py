@@ -113,7 +113,7 @@ def test_the_report_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_path_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"train\.py has the ending '\.py'; a report is a file that ends in \.html"):
+    with pytest.raises(OptionError, match=r"train\.py ends in '\.py'; expected a report that ends in '\.html'"):
         check_path(tmp_path / "train.py")
     with pytest.raises(OptionError, match=r"gone is not a folder, so the report why\.html cannot be written there"):
         write_report(on_gpu(), tmp_path / "gone" / "why.html", title="t")

@@ -48,7 +48,7 @@ def test_what_is_printed_has_these_fields_and_second() -> None:
 
 
 def test_negative_control_a_field_that_is_not_told_is_found() -> None:
-    section = sections()["SourceLine"].replace("| `line` | whole number |", "| `line` | number |")
+    section = sections()["SourceLine"].replace("| `line` | integer |", "| `line` | number |")
     assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["SourceLine"])
     assert told_rows(sections()["SourceLine"].replace("`line`", "`row`")) != rows(RECORDS[2])
 

@@ -218,10 +218,6 @@ def _launch(predictor: Predictor) -> list[Advice]:
     return [graph, _compile("compile_launch"), _batch(predictor), *_fused(predictor)]
 
 
-def _dispatch(predictor: Predictor) -> list[Advice]:
-    return [_batch(predictor), _compile("compile_dispatch"), *_fused(predictor)]
-
-
 def _batch(predictor: Predictor) -> Advice:
     """Twice as large: batches cost twice as much, and steps what steps of two batches in one were measured to take."""
     what_if, sentence = predictor.measured.what_ifs.get("batch"), render.advice("batch")
@@ -230,10 +226,6 @@ def _batch(predictor: Predictor) -> Advice:
     step, rest = predictor.attribution.step, predictor.without_data
     left = step - rest * (1 - ratio_of(what_if) / 2)
     return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest) / 2)
-
-
-def _optimizer(predictor: Predictor) -> list[Advice]:
-    return [*_fused(predictor), _batch(predictor)]
 
 
 def _fused(predictor: Predictor) -> list[Advice]:
@@ -295,14 +287,6 @@ def _autocast(predictor: Predictor) -> list[Advice]:
     return [predictor.from_what_if("autocast", render.advice("autocast"))]
 
 
-def _compute(predictor: Predictor) -> list[Advice]:
-    return [*_autocast(predictor), _compile("compile")]
-
-
-def _memory(predictor: Predictor) -> list[Advice]:
-    return [_compile("compile_memory"), *_autocast(predictor)]
-
-
 def _kernel(predictor: Predictor) -> list[Advice]:
     if predictor.measured.device == "cpu":  # calls into a library, such as LAPACK: compiling leaves them as they are
         return [_batch(predictor)]
@@ -331,16 +315,16 @@ _ADVISERS: dict[Verdict, Callable[[Predictor], list[Advice]]] = {
     "sync": _sync,
     "host": _host,
     "launch": _launch,
-    "dispatch": _dispatch,
+    "dispatch": lambda one: [_batch(one), _compile("compile_dispatch"), *_fused(one)],
     "oversubscribed": _oversubscribed,
-    "optimizer": _optimizer,
+    "optimizer": lambda one: [*_fused(one), _batch(one)],
     "precision": _precision,
-    "compute": _compute,
-    "memory": _memory,
+    "compute": lambda one: [*_autocast(one), _compile("compile")],
+    "memory": lambda one: [_compile("compile_memory"), *_autocast(one)],
     "kernel": _kernel,
     "straggler": _straggler,
     "communication": _communication,
-    "none": lambda predictor: [],
+    "none": lambda one: [],
 }
 _PHASES: dict[Verdict, tuple[str, ...]] = {
     "data": ("next", "prepare"),

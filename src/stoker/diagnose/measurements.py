@@ -374,10 +374,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     `print(finding)` shows it; `as_dict()` is its JSON form.
 
     Example:
-        >>> finding = Finding(
-        ...     verdict="none", confidence="low", spread=0.3, causes=[], why="only 5 steps were measured", place=None,
-        ...     ladder={}, next=[], correctness=[], measurements=None,
-        ... )
+        >>> finding = Finding(verdict="none", confidence="low", spread=0.3, why="only 5 steps were measured")
         >>> print(str(finding).splitlines()[0])
         VERDICT  NO VERDICT: only 5 steps were measured
     """
@@ -387,16 +384,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """"none" if there is no verdict; `why` then has the reason."""
     confidence: Confidence
     spread: float
-    causes: list[Cause]
+    causes: list[Cause] = []
     """The first is the verdict; empty if there is none."""
     why: str
-    place: SourceLine | None
-    ladder: dict[str, float]
+    place: SourceLine | None = None
+    ladder: dict[str, float] = {}
     """Steps per second: now, data_free, sync_free, launch_free, roofline; each at least the one before."""
-    next: list[Advice]
-    correctness: list[str]
+    next: list[Advice] = []
+    correctness: list[str] = []
     """What is wrong with the batches, besides speed."""
-    measurements: Measurements | None
+    measurements: Measurements | None = None
 
     @property
     def second(self) -> Cause | None:

@@ -8,19 +8,19 @@ below it are its bars and its tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 import stoker
 from stoker._disk import write_file
 from stoker._text import printable
-from stoker.diagnose.measurements import Advice, Finding, Loader, Machine, Measurements, Reads, Stretch, WhatIf, Work
+from stoker.diagnose.measurements import Advice, Finding, Loader, Machine, Measurements, WhatIf, Work
 from stoker.diagnose.render import (
     TITLES,
     UNKNOWN,
@@ -43,22 +43,35 @@ from stoker.errors import OptionError
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+T = TypeVar("T")
 TEMPLATE = "report.html.jinja"
 SUFFIX = ".html"
 MOST_CAUSES = 4
 
 
 def check_path(path: Path) -> Path:
-    """The path of a report, refused before anything is measured if it cannot be written."""
+    """Check the path of a report before anything is measured."""
     if path.suffix != SUFFIX:
-        raise OptionError(f"{path} has the ending {path.suffix!r}; a report is a file that ends in {SUFFIX}.")
+        raise OptionError(f"{path} ends in {path.suffix!r}; expected a report that ends in {SUFFIX!r}.")
     if not path.parent.is_dir():
-        raise OptionError(f"{path.parent} is not a folder, so the report {path.name} cannot be written there. Make it first.")
+        raise OptionError(f"{path.parent} is not a folder, so the report {path.name} cannot be written there. Create it first.")
     return path
 
 
 def write_report(finding: Finding, path: str | Path, *, title: str) -> Path:
-    """Write the report of a finding; `title` says what was diagnosed, such as the command."""
+    """Write a finding as one HTML file.
+
+    Args:
+        finding: The finding.
+        path: A path that ends in `.html`, in a folder that exists.
+        title: What was diagnosed, such as the command.
+
+    Returns:
+        The path.
+
+    Raises:
+        OptionError: The path is not valid.
+    """
     path = check_path(Path(path))
     write_file(path, render(finding, title=title).encode(), durable=False)
     return path
@@ -96,7 +109,7 @@ def _finalize(value: Any) -> Any:
 
 
 def _values(finding: Finding) -> dict[str, Any]:
-    """All that the template shows."""
+    """The values of the template."""
     measured = finding.measurements
     trials, one = trial_bars(finding.next)
     return {
@@ -139,7 +152,7 @@ COLOURS = {
     **{name: f"c{number}" for number, name in enumerate(HOST_PHASES)},
     **{name: f"c{number}" for number, name in enumerate(("read", "decode", "transform", "collate", "other"))},
 }
-"""The class of a bar's colour in the page's style, which has one for light and one for dark."""
+"""The CSS class of a bar's colour."""
 NUM_COLOURS = 6
 TRIAL_MARGIN = 1.05
 """The scale of trials ends this much after the largest of them."""
@@ -147,7 +160,7 @@ TRIAL_MARGIN = 1.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """One bar; `start` and `length` are percent of the picture's width."""
+    """One bar; `start` and `length` are percent of the width."""
 
     name: str
     value: str
@@ -159,7 +172,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LadderBar:
-    """What is left of a step at one rung of the ladder, and what has gone since the rung before."""
+    """What is left of a step at one level of the ladder, and what was removed since the level before, in percent."""
 
     name: str
     rate: str
@@ -171,12 +184,12 @@ class LadderBar:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrialBar:
-    """One thing to do next, with a bar for what was predicted and one for what was measured."""
+    """An advice with a bar for its prediction and one for its trial."""
 
     step: Advice
     predicted: float | None
     predicted_text: str
-    """What is predicted, in words: a range where there is no number."""
+    """The prediction, or its range."""
     measured: float | None
     low: float
     high: float
@@ -186,7 +199,7 @@ class TrialBar:
 
 
 def ladder_bars(finding: Finding) -> list[LadderBar]:
-    """The rungs as times of a step: of the first, all is left."""
+    """The levels as times of a step; the first has the full width."""
     levels = ladder_levels(finding)
     longest = 1 / levels[0].rate if levels else 1.0
     drawn: list[LadderBar] = []
@@ -208,14 +221,14 @@ def ladder_bars(finding: Finding) -> list[LadderBar]:
 
 
 def host_bars(measured: Measurements) -> list[Bar]:
-    """The phases of a step as the host lives through them, one behind the other."""
+    """The host's phases of a step, one after the other."""
     return bars_in_a_row(msgspec.structs.asdict(measured.phases), titles=PHASE_TITLES)
 
 
 def device_bars(measured: Measurements) -> list[Bar]:
-    """The work of the device in the same step, each phase as early as the host can have issued it and ending within the step.
+    """The device's phases of a step, each as early as the host can have issued it and ending within the step.
 
-    Only lengths are measured. Where the device has more to do than the step is long, there is no gap.
+    Only lengths are measured. If the device has more to do than the step is long, there is no gap.
     """
     total = _total(measured)
     lengths = {name: value for name, value in measured.device_phases.items() if _positive(value)}
@@ -241,7 +254,7 @@ def device_bars(measured: Measurements) -> list[Bar]:
 
 
 def bars_in_a_row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | None = None, are_shares: bool = False) -> list[Bar]:
-    """Bars one behind the other that fill the width together."""
+    """Bars one after the other that together fill the width."""
     known = {name: value for name, value in lengths.items() if _positive(value)}
     total = sum(known.values())
     bars, position = [], 0.0
@@ -262,7 +275,7 @@ def bars_in_a_row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | N
 
 
 def trial_bars(steps: Iterable[Advice]) -> tuple[list[TrialBar], float]:
-    """What is next with its bars, and where on their scale 1x lies."""
+    """The bars of each advice, and where 1x lies on their scale."""
     steps = list(steps)
     numbers = [1.0]
     for step in steps:
@@ -308,18 +321,18 @@ def _colour(name: str, number: int) -> str:
 
 # Tables: everything that was measured, so that a verdict can be checked.
 
-YES_NO = {True: "yes", False: "no", None: UNKNOWN}
+YES_NO = {True: "yes", False: "no"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """A title, the heads of columns (empty for facts: a name and a value), and rows."""
+    """A title, column heads (empty for a table of names and values), and rows."""
 
     title: str
     heads: tuple[str, ...]
     rows: list[tuple[str, ...]]
     texts: int = 1
-    """How many of the columns, from the left, are words; the others hold numbers."""
+    """How many columns, from the left, are text; the others are numbers."""
 
     @property
     def is_facts(self) -> bool:
@@ -330,11 +343,9 @@ class Table:
 def tables_of(measured: Measurements) -> list[Table]:
     """Every table that has rows."""
     tables = [
-        Table(
-            title="Measurement windows", heads=("", "what ran", "per step", "spread", "steps"), rows=_stretches(measured), texts=2
-        ),
-        Table(title="The program", heads=("", ""), rows=list(_program(measured)), texts=2),
-        Table(title="The work of a step", heads=("", ""), rows=list(_work(measured.work)) if measured.work else [], texts=2),
+        Table(title="Measurement windows", heads=("", "what ran", "per step", "spread", "steps"), rows=_windows(measured), texts=2),
+        program_table(measured),
+        *([work_table(measured.work)] if measured.work else []),
         Table(
             title="Where the host waits for the device",
             heads=("place", "times per step"),
@@ -369,119 +380,116 @@ def tables_of(measured: Measurements) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def machine_table(machine: Machine) -> Table:
-    """Rates of the machine."""
-    rows: list[tuple[str, ...]] = [
-        ("GPU", machine.gpu or "none"),
-        ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
-        ("copy in memory", f"{size(machine.memcpy_bytes)}/s"),
-        *((f"matmul, {kind}", flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
-        ("one small operation", duration(machine.dispatch_seconds)),
-    ]
-    if machine.launch_seconds is not None:
-        rows.append(("one kernel launch", duration(machine.launch_seconds)))
-    rates = (
-        ("to the device, pageable", machine.h2d_pageable_bytes),
-        ("to the device, pinned", machine.h2d_pinned_bytes),
-        ("disk", machine.disk_bytes),
-    )
-    rows += [(name, f"{size(rate)}/s") for name, rate in rates if rate is not None]
-    return Table(title="The machine", heads=("", ""), rows=rows, texts=2)
-
-
-def loader_table(loader: Loader) -> Table:
-    """What is known of where batches come from."""
-    return Table(title="The loader", heads=("", ""), rows=list(_loader(loader)), texts=2)
-
-
-def _loader(loader: Loader) -> Iterator[tuple[str, str]]:
-    yield "kind", loader.kind
-    if loader.dataset is not None:
-        yield "dataset", loader.dataset
-    if loader.place is not None:
-        yield "read by", str(loader.place)
-    yield "worker processes", f"{loader.workers:,}"
-    if loader.batch_size is not None:
-        yield "batch size", f"{loader.batch_size:,}"
-    if loader.pinned is not None:
-        yield "pinned memory", YES_NO[loader.pinned]
-    if loader.bytes_read is not None:
-        yield "read from files per step", size(loader.bytes_read)
-    if loader.bytes_used is not None:
-        yield "used by the model per step", size(loader.bytes_used)
-    if loader.bytes_read is not None and loader.bytes_used and loader.bytes_read >= loader.bytes_used:
-        yield "read for each byte used", count(loader.bytes_read / loader.bytes_used)
-    if loader.reads is not None:
-        yield from _reads(loader.reads)
-    if loader.startup_seconds is not None:
-        yield "until the first batch", duration(loader.startup_seconds)
-
-
-def _reads(reads: Reads) -> Iterator[tuple[str, str]]:
-    if reads.cache_hits is not None:
-        yield "samples that read no file", percent(reads.cache_hits)
-    if reads.reads_a_file is not None:
-        yield "files that a worker read", f"{reads.files:,} for {reads.batches:,} batches"
-        yield "reads of each of them", count(reads.reads_a_file)
-    if reads.bytes_read and reads.bytes_from_disk is not None:
-        yield "bytes in the system's cache", percent(max(0.0, 1 - reads.bytes_from_disk / reads.bytes_read))
-    elif reads.bytes_from_disk:
-        yield "from the disk per batch", size(reads.bytes_from_disk)
-
-
-def _stretches(measured: Measurements) -> list[tuple[str, ...]]:
-    windows: tuple[tuple[str, str, Stretch | None], ...] = (
-        ("T", "the baseline loop", measured.loop),
-        ("C", "the loop with cached batches", measured.cached),
-        ("D", "the loader alone", measured.loader_alone),
-        ("X", "copies to the device alone", measured.copies_alone),
-        ("H", "the host issuing per step", measured.host_issue),
-        ("G", "the device alone", measured.device_alone),
-    )
-    return [
-        (letter, what, duration(stretch.median), percent(stretch.spread), f"{len(stretch.seconds):,}")
-        for letter, what, stretch in windows
-        if stretch is not None and stretch.seconds
-    ]
-
-
 def _what_if(found: WhatIf) -> tuple[str, str, str]:
     before, after = found.as_it_is.median, found.with_fix.median
     return duration(before), duration(after), times(before / after if after else math.nan)
 
 
-def _program(measured: Measurements) -> Iterator[tuple[str, str]]:
-    yield "device", measured.device
-    yield "steps seen", f"{measured.steps_seen:,}"
-    yield "steps over three times the median", f"{measured.slow_steps:,}"
-    if measured.waited_for_cores is not None:
-        yield "time in which other programs had its cores", percent(measured.waited_for_cores)
-    yield "precision of most matmuls", measured.precision
-    if measured.optimizer is not None:
-        yield "optimizer", measured.optimizer
-    if measured.optimizer_fused is not None:
-        yield "optimizer is fused", YES_NO[measured.optimizer_fused]
-    yield "compiled", YES_NO[measured.compiled]
-    if measured.blocked_under_sleep is not None:
-        yield "issuing waits for the device", YES_NO[measured.blocked_under_sleep]
-    if measured.losses:
-        yield "first losses", ", ".join(f"{loss:.4g}" for loss in measured.losses[:5])
+def _windows(measured: Measurements) -> list[tuple[str, ...]]:
+    windows = (
+        ("T", "the unchanged loop", measured.loop),
+        ("C", "the loop with cached batches", measured.cached),
+        ("D", "the loader alone", measured.loader_alone),
+        ("X", "copies to the device alone", measured.copies_alone),
+        ("H", "the host issuing a step", measured.host_issue),
+        ("G", "the device alone", measured.device_alone),
+    )
+    return [
+        (letter, what, duration(window.median), percent(window.spread), f"{len(window.seconds):,}")
+        for letter, what, window in windows
+        if window is not None and window.seconds
+    ]
 
 
-def _work(work: Work) -> Iterator[tuple[str, str]]:
-    yield "operations", count(work.ops)
-    if work.kernels is not None:
-        yield "kernels", count(work.kernels)
-    yield "floating-point operations", flops(work.flops)
-    if work.flops_by_dtype:
-        yield "the same by type", _listed({kind: flops(number) for kind, number in work.flops_by_dtype.items()})
-    if work.h2d_copies:
-        yield "copied to the device", f"{size(work.h2d_bytes)} in {count(work.h2d_copies)} copies"
-    if work.peak_bytes is not None:
-        yield "peak memory of the device", size(work.peak_bytes)
-    if work.shares:
-        yield "time by kind", _listed({kind: percent(share) for kind, share in work.shares.items()})
+def _facts(title: str, rows: Iterable[tuple[str, str | None]]) -> Table:
+    """A table of names and values; values that are None are left out."""
+    return Table(title=title, heads=("", ""), rows=[(name, value) for name, value in rows if value is not None], texts=2)
 
 
-def _listed(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+def _known(value: T | None, show: Callable[[T], str | None]) -> str | None:
+    return None if value is None else show(value)
+
+
+def _rate(num_bytes: float) -> str:
+    return f"{size(num_bytes)}/s"
+
+
+def _listed(values: Mapping[str, float], show: Callable[[float], str]) -> str | None:
+    return ", ".join(f"{name} {show(value)}" for name, value in values.items()) or None
+
+
+def machine_table(machine: Machine) -> Table:
+    """Rates of the machine."""
+    rows = [
+        ("GPU", machine.gpu or "none"),
+        ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
+        ("copy in memory", _rate(machine.memcpy_bytes)),
+        *((f"matmul, {kind}", flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
+        ("one small operation", duration(machine.dispatch_seconds)),
+        ("one kernel launch", _known(machine.launch_seconds, duration)),
+        ("to the device, pageable", _known(machine.h2d_pageable_bytes, _rate)),
+        ("to the device, pinned", _known(machine.h2d_pinned_bytes, _rate)),
+        ("disk", _known(machine.disk_bytes, _rate)),
+    ]
+    return _facts("The machine", rows)
+
+
+def loader_table(loader: Loader) -> Table:
+    """Where batches come from."""
+    read, used, reads = loader.bytes_read, loader.bytes_used, loader.reads
+    rows = [
+        ("kind", loader.kind),
+        ("dataset", loader.dataset),
+        ("read by", _known(loader.place, str)),
+        ("worker processes", f"{loader.workers:,}"),
+        ("batch size", _known(loader.batch_size, "{:,}".format)),
+        ("pinned memory", _known(loader.pinned, YES_NO.get)),
+        ("read from files per step", _known(read, size)),
+        ("used by the model per step", _known(used, size)),
+        ("read for each byte used", count(read / used) if read is not None and used and read >= used else None),
+    ]
+    if reads is not None:
+        from_disk = reads.bytes_from_disk
+        in_cache = 1 - from_disk / reads.bytes_read if reads.bytes_read and from_disk is not None else None
+        files = f"{reads.files:,} for {reads.batches:,} batches" if reads.reads_a_file is not None else None
+        rows += [
+            ("samples that read no file", _known(reads.cache_hits, percent)),
+            ("files that a worker read", files),
+            ("reads of each of them", _known(reads.reads_a_file, count)),
+            ("bytes in the page cache", percent(max(0.0, in_cache)) if in_cache is not None else None),
+            ("from the disk per batch", size(from_disk) if in_cache is None and from_disk else None),
+        ]
+    rows.append(("until the first batch", _known(loader.startup_seconds, duration)))
+    return _facts("The loader", rows)
+
+
+def program_table(measured: Measurements) -> Table:
+    """What is known of the program."""
+    rows = [
+        ("device", measured.device),
+        ("steps seen", f"{measured.steps_seen:,}"),
+        ("steps over three times the median", f"{measured.slow_steps:,}"),
+        ("time in which other programs had its cores", _known(measured.waited_for_cores, percent)),
+        ("precision of most matmuls", measured.precision),
+        ("optimizer", measured.optimizer),
+        ("optimizer is fused", _known(measured.optimizer_fused, YES_NO.get)),
+        ("compiled", YES_NO[measured.compiled]),
+        ("issuing waits for the device", _known(measured.blocked_under_sleep, YES_NO.get)),
+        ("first losses", ", ".join(f"{loss:.4g}" for loss in measured.losses[:5]) or None),
+    ]
+    return _facts("The program", rows)
+
+
+def work_table(work: Work) -> Table:
+    """What a step does."""
+    copied = f"{size(work.h2d_bytes)} in {count(work.h2d_copies)} copies" if work.h2d_copies else None
+    rows = [
+        ("operations", count(work.ops)),
+        ("kernels", _known(work.kernels, count)),
+        ("floating-point operations", flops(work.flops)),
+        ("the same by type", _listed(work.flops_by_dtype, flops)),
+        ("copied to the device", copied),
+        ("peak memory of the device", _known(work.peak_bytes, size)),
+        ("time by kind", _listed(work.shares, percent)),
+    ]
+    return _facts("The work of a step", rows)

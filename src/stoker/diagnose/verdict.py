@@ -36,17 +36,9 @@ def conclude(measured: Measurements, *, correctness: list[str] | None = None) ->
     attribution = attribute(measured)
     reason = doubt(measured, attribution)
     if reason is not None:
+        spread = measured.loop.spread
         return Finding(
-            verdict="none",
-            confidence="low",
-            spread=measured.loop.spread,
-            causes=[],
-            why=reason,
-            place=None,
-            ladder={},
-            next=[],
-            correctness=correctness or [],
-            measurements=measured,
+            verdict="none", confidence="low", spread=spread, why=reason, correctness=correctness or [], measurements=measured
         )
     causes, rare = rank(measured, attribution), dominant_rare_steps(measured)
     verdict = causes[0].verdict
