@@ -1,4 +1,4 @@
-"""Trial: runs in turn, ratios with intervals, losses compared, and what goes wrong told and not raised."""
+"""Comparing: runs in turn, ratios with intervals, losses compared; errors are in the result, not raised."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from stoker.diagnose import render
 from stoker.diagnose.compare import (
     Baseline,
     Comparison,
-    Trial,
     compare_losses,
     difference_of,
     judge,
@@ -65,7 +64,7 @@ def tried_in_turn(
     """Fixes with their seconds or with what goes wrong; `together` processes of the program can be there at once."""
     order: list[str] = []
 
-    def start(fix: str | None, value: int | None) -> Trial:
+    def start(fix: str | None, value: int | None) -> Any:
         there = sum(one[0] == "+" for one in order) - sum(one[0] == "-" for one in order)
         given = by_fix.get(fix or "", 1.0)
         outcome = given if isinstance(given, Outcome) else None
@@ -155,7 +154,7 @@ def test_processes_that_cannot_be_there_at_once_run_one_after_the_other() -> Non
 def test_a_program_that_comes_to_its_end_is_started_anew() -> None:
     order: list[str] = []
 
-    def start(fix: str | None, value: int | None) -> Trial:
+    def start(fix: str | None, value: int | None) -> Any:
         return Fake(fix or "base", 0.1 if fix else 0.2, order, ends_after=8 if fix is None else 1000)
 
     itself, compared = run_in_turn(["fused", "feed", "cached"], {}, start)
@@ -209,7 +208,7 @@ def test_a_finding_gets_what_became_of_its_proposals() -> None:
     )
     seconds = {"feed": 0.5, "cached": 0.4, "workers": 2.0, "sdpa": 0.8}
 
-    def start(fix: str | None, value: int | None) -> Trial:
+    def start(fix: str | None, value: int | None) -> Any:
         outcome = Outcome(losses=[2.0]) if fix == "workers" else None
         return Fake(fix or "base", seconds.get(fix or "", 1.0), [], outcome=outcome)
 
@@ -292,7 +291,7 @@ def test_a_machine_that_has_changed_its_speed_since_is_told(tried_ms: float, tol
         on_gpu(), measurements=measured, verdict="optimizer", next=[Advice(name="fused", sentence="fused", predicted=2.0)]
     )
 
-    def start(fix: str | None, value: int | None) -> Trial:
+    def start(fix: str | None, value: int | None) -> Any:
         return Fake(fix or "base", (0.5 if fix else 1.0) * tried_ms / 10 * before / 100, [])
 
     after = try_with(finding, start)

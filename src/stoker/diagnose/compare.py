@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +24,7 @@ from stoker.diagnose.measurements import Advice, Finding, Losses, Measurements, 
 from stoker.diagnose.thresholds import RULE
 
 if TYPE_CHECKING:
-    from stoker.diagnose.trials import Outcome
+    from stoker.diagnose.trials import Outcome, TrialProcess
 
 NAN = float("nan")
 ROUNDS = 4
@@ -63,20 +63,7 @@ class Baseline:
     losses: list[list[float]] = field(default_factory=list)
 
 
-class Trial(Protocol):
-    """A process that runs the program: `stoker.diagnose.trials.TrialProcess`, or a substitute in a test."""
-
-    def is_ready(self) -> bool:
-        """Wait until it has warmed up; False where it has ended."""
-
-    def stretch(self, seconds: float) -> Stretch | None:
-        """Measure steps for `seconds`; None where it has ended."""
-
-    def end(self) -> Outcome:
-        """End it and return its outcome."""
-
-
-Start = Callable[[str | None, int | None], Trial]
+Start = Callable[[str | None, int | None], "TrialProcess"]
 """Starts the program with a fix of this name and value, or without one."""
 
 
@@ -108,7 +95,7 @@ def try_advice(
     """
     from stoker.diagnose.trials import TrialProcess
 
-    def start(fix: str | None, value: int | None) -> Trial:
+    def start(fix: str | None, value: int | None) -> TrialProcess:
         tell(f"trying {fix}" if fix is not None else "measuring the baseline")
         limit = LIMIT_SECONDS + 20 * seconds + (COMPILE_SECONDS if fix in ("compile", "graph") else 0.0)
         return TrialProcess(program, arguments, fix=fix, value=value, module=module, quiet=quiet, limit_seconds=limit)
@@ -214,7 +201,7 @@ def _failed(why: str) -> Comparison:
     return Comparison(outcome=Outcome(error=why))
 
 
-def alternate(base: Trial, tried: Trial, seconds: float) -> Comparison:
+def alternate(base: TrialProcess, tried: TrialProcess, seconds: float) -> Comparison:
     """Windows of both in turn, each as often before the other as after it."""
     before: list[Stretch] = []
     after: list[Stretch] = []
@@ -229,7 +216,7 @@ def alternate(base: Trial, tried: Trial, seconds: float) -> Comparison:
     return Comparison(base=before, tried=after, outcome=tried.end())
 
 
-def alone(trial: Trial, seconds: float) -> Comparison:
+def alone(trial: TrialProcess, seconds: float) -> Comparison:
     """Windows of one process."""
     stretches = [trial.stretch(seconds / ROUNDS) for _ in range(ROUNDS)] if trial.is_ready() else []
     return Comparison(tried=[one for one in stretches if one is not None and one.seconds], outcome=trial.end())

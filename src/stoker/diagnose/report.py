@@ -22,6 +22,7 @@ from stoker._disk import write_file
 from stoker._text import printable
 from stoker.diagnose.measurements import Advice, Finding, Loader, Machine, Measurements, WhatIf, Work
 from stoker.diagnose.render import (
+    KINDS,
     TITLES,
     UNKNOWN,
     certainty,
@@ -490,6 +491,6 @@ def work_table(work: Work) -> Table:
         ("the same by type", _listed(work.flops_by_dtype, flops)),
         ("copied to the device", copied),
         ("peak memory of the device", _known(work.peak_bytes, size)),
-        ("time by kind", _listed(work.shares, percent)),
+        ("time by kind", _listed({KINDS.get(kind, kind): share for kind, share in work.shares.items()}, percent)),
     ]
     return _facts("The work of a step", rows)

@@ -1,6 +1,6 @@
 """Trials: run the program in a fresh process, with a fix or without one, and measure its steps on request.
 
-`TrialProcess` is the parent's side: it starts the process, asks for measurement windows, and ends it. `Trial` is the child's side: the
+`TrialProcess` is the parent's side: it starts the process, asks for measurement windows, and ends it. `TrialChild` is the child's side: the
 child of a diagnosis with a shorter plan, which warms up and then measures a window whenever it is asked for one, so that another process
 can run in between. Losses are kept as the program computes them and read at the end, so that nothing waits for them.
 """
@@ -137,7 +137,7 @@ class TrialSession(Session):
         times += whole or every  # where epochs are short, their ends are part of all
 
 
-class Trial(Child):
+class TrialChild(Child):
     """The process of one trial."""
 
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
@@ -196,7 +196,7 @@ def peak_bytes(device: str) -> int | None:
 def main(arguments: list[str]) -> NoReturn:
     """Run the request on the command line."""
     connection = Connection(int(arguments[0]))
-    Trial(msgspec.json.decode(arguments[1], type=TrialRequest), connection).run()
+    TrialChild(msgspec.json.decode(arguments[1], type=TrialRequest), connection).run()
 
 
 class TrialProcess:

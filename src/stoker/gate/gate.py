@@ -251,6 +251,11 @@ def gate_script(
         OptionError: The script or the budget does not exist, or the budget is of another device.
         ConfigError: The budget is not valid.
         TrainError: The script failed, or ended before enough steps were counted.
+
+    Example:
+        >>> gate = gate_script("train.py", ["--epochs", "1"], budget="budget.json")  # doctest: +SKIP
+        >>> print(gate)  # doctest: +SKIP
+        within the budget: 86 operations, 4 syncs per step
     """
     from stoker.diagnose.scripts import ask, scratch_for
 
