@@ -31,9 +31,9 @@ from benchmarks.verdicts.measure import ROOT
 from benchmarks.verdicts.needs import can_run, data_for
 from benchmarks.verdicts.table import PROGRAMS, Program
 from stoker.diagnose.api import measure_script
-from stoker.diagnose.compare import try_next
+from stoker.diagnose.compare import try_advice
 from stoker.diagnose.fixes import FIXES
-from stoker.diagnose.measurements import Finding, Step
+from stoker.diagnose.measurements import Advice, Finding
 from stoker.diagnose.verdict import conclude
 
 QUESTION = "By how much does the speed-up of a fix differ from what `stoker diagnose` predicts?"
@@ -60,14 +60,14 @@ def try_program(program: Program, *, pace: float, seconds: float, limit: float, 
     told = [step for step in finding.next if step.name in FIXES and step not in steps]
     took = time.monotonic() - begin
     finding = msgspec.structs.replace(finding, next=steps)
-    finding = try_next(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)
+    finding = try_advice(finding, script, program.words, quiet=True, seconds=seconds, at_most=limit - took - 8)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         (keep / f"{program.name}.json").write_bytes(msgspec.json.encode(finding))
     return {**row_of(program, finding, told), "seconds": round(time.monotonic() - begin, 1), "diagnosed": round(took, 1)}
 
 
-def row_of(program: Program, finding: Finding, told: Sequence[Step] = ()) -> Row:
+def row_of(program: Program, finding: Finding, told: Sequence[Advice] = ()) -> Row:
     """What is kept of a finding; `told` was advised and not tried."""
     tried = [step for step in finding.next if step.tried is not None and step.tried.error is None]
     now = finding.measurements.loop.median if finding.measurements is not None else float("nan")
@@ -83,12 +83,12 @@ def row_of(program: Program, finding: Finding, told: Sequence[Step] = ()) -> Row
     }
 
 
-def _told(step: Step) -> Row:
+def _told(step: Advice) -> Row:
     ends = (("predicted", step.predicted), ("predicted_low", step.predicted_low), ("predicted_high", step.predicted_high))
     return {"fix": step.name} | {name: round(value, 3) for name, value in ends if value is not None}
 
 
-def _try_of(step: Step, step_seconds: float) -> Row:
+def _try_of(step: Advice, step_seconds: float) -> Row:
     tried = step.tried
     if tried is None:
         return _told(step)

@@ -8,18 +8,18 @@ from benchmarks.bench_tries import row_of, score
 from benchmarks.verdicts.table import PROGRAMS
 from tests.diagnose.findings import on_gpu
 
-from stoker.diagnose.measurements import Step, Tried
+from stoker.diagnose.measurements import Advice, TrialResult
 
 
-def step(name: str, predicted: float | None, tried: float | None, low: float | None = None, high: float | None = None) -> Step:
+def step(name: str, predicted: float | None, tried: float | None, low: float | None = None, high: float | None = None) -> Advice:
     outcome = None
     if tried is not None:
-        outcome = Tried(speedup=tried, low=0.98 * tried, high=1.02 * tried, losses="equal", peak_bytes=7)
-    return Step(name=name, sentence=name, predicted=predicted, predicted_low=low, predicted_high=high, tried=outcome)
+        outcome = TrialResult(speedup=tried, low=0.98 * tried, high=1.02 * tried, losses="equal", peak_bytes=7)
+    return Advice(name=name, sentence=name, predicted=predicted, predicted_low=low, predicted_high=high, tried=outcome)
 
 
 def test_what_is_not_predicted_is_no_success() -> None:
-    failed = Tried(speedup=float("nan"), low=1.0, high=1.0, losses="not compared", error="no kernel")
+    failed = TrialResult(speedup=float("nan"), low=1.0, high=1.0, losses="not compared", error="no kernel")
     steps = [
         step("fused", 1.5, 2.0, 1.4, 1.6),
         step("feed", 2.0, 2.0, 1.9, 2.1),

@@ -14,6 +14,7 @@ from tests.diagnose.findings import ALL, on_gpu, with_texts, without_verdict
 from tests.diagnose.test_render_show import IN_A_PIPE
 
 from stoker.diagnose.measurements import Finding
+from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
 Stoker = Callable[..., Done]
@@ -40,6 +41,12 @@ def diagnosed(monkeypatch: pytest.MonkeyPatch) -> Diagnosed:
     return stand_in
 
 
+def test_thresholds_are_printed_without_a_script(stoker: Stoker) -> None:
+    done = stoker("diagnose", "--thresholds")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split()[:2] for line in done.out.splitlines()] == [[name, value] for name, value, _ in RULE.table()]
+
+
 def test_a_verdict_is_shown_and_ends_with_0(stoker: Stoker, diagnosed: Diagnosed) -> None:
     done = stoker("diagnose", "train.py", "--", "--epochs", "1", "--debug")
     assert (done.code, done.err) == (0, "")
@@ -57,12 +64,12 @@ def test_a_module_and_limits_are_passed_on(stoker: Stoker, diagnosed: Diagnosed)
 def test_what_is_proposed_is_tried_on_request(stoker: Stoker, diagnosed: Diagnosed, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def try_next(finding: Finding, *arguments: Any, tell: Callable[[str], None], **options: Any) -> Finding:
+    def try_advice(finding: Finding, *arguments: Any, tell: Callable[[str], None], **options: Any) -> Finding:
         asked.append((arguments, options))
         tell("trying \x1b[31mfused")
         return with_texts(finding, "tried")
 
-    monkeypatch.setattr("stoker.diagnose.compare.try_next", try_next)
+    monkeypatch.setattr("stoker.diagnose.compare.try_advice", try_advice)
     done = stoker("diagnose", "-m", "train", "--try", "--", "a")
     assert asked == [(("train", ("a",)), {"module": True, "quiet": True})]
     assert done.err == "stoker: trying \\x1b[31mfused\n"
@@ -114,13 +121,13 @@ def test_a_report_is_written_beside_what_is_shown(stoker: Stoker, diagnosed: Dia
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["train.py", "--report", "why.txt"], "stoker: why.txt has the ending '.txt'; a report is a file that ends in .html.\n"),
+        (["train.py", "--report", "why.txt"], "stoker: why.txt ends in '.txt'; expected a report that ends in '.html'.\n"),
         (
             ["train.py", "--report", "gone/why.html"],
             "stoker: gone is not a folder, so the report why.html cannot be written there.",
         ),
         (["train.py", "--seconds", "0"], "Invalid value for '--seconds'"),
-        (["train.py", "--epochs", "1"], "Options of the script stand behind --, as in: stoker diagnose train.py -- --epochs 1"),
+        (["train.py", "--epochs", "1"], "Put options of the script after --, as in: stoker diagnose train.py -- --epochs 1"),
         ([], "Missing argument 'SCRIPT.py'"),
     ],
 )

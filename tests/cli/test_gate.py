@@ -58,7 +58,7 @@ def test_a_budget_is_written_kept_and_defended(folder: Path) -> None:
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[0] == "over the budget: 2 of the counts grew"
-    assert "syncs: 1 a step, allowed 0" in lines
+    assert "syncs: 1 per step, allowed 0" in lines
     assert "  +1 train.py <module>: print(loss.item()) (train.py:25)" in lines
     assert sorted(path.name for path in folder.iterdir()) == ["budget.json", "train.py"]
 
@@ -75,8 +75,8 @@ def test_a_step_with_two_optimizers_is_one_step(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "stoker: budget.json is not there; expected a budget. Write one from this run with --write.\n"),
-        (("--write", "--quiet", "--", "short"), "stoker: train.py: 2 steps were counted; expected at least 8 behind the warm-up."),
+        ((), "stoker: budget.json is not there; expected a budget. Write one from this run with "),
+        (("--write", "--quiet", "--", "short"), "stoker: train.py: 2 steps were counted; expected at least 8 after the warm-up."),
         (("--write", "--quiet", "--", "fail"), "stoker: train.py (train.py:14) raised ValueError: no … data.\n"),
     ],
 )

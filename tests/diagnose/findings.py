@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from stoker.diagnose.measurements import (
+    Advice,
     Blame,
     Cause,
     Finding,
@@ -17,20 +18,19 @@ from stoker.diagnose.measurements import (
     Machine,
     Measurements,
     Phases,
-    Place,
     Rank,
     Reads,
-    Step,
+    SourceLine,
     Stretch,
     Sync,
-    Tried,
+    TrialResult,
     WhatIf,
     Work,
 )
 
-DATASET = Place(file="iceaggr/data.py", line=88, function="IceDataset.__getitem__")
-LOOP = Place(file="train.py", line=41, function="main")
-LOG = Place(file="train.py", line=57, function="log")
+DATASET = SourceLine(file="iceaggr/data.py", line=88, function="IceDataset.__getitem__")
+LOOP = SourceLine(file="train.py", line=41, function="main")
+LOG = SourceLine(file="train.py", line=57, function="log")
 
 
 def around(seconds: float) -> Stretch:
@@ -56,31 +56,35 @@ def on_gpu() -> Finding:
         place=DATASET,
         ladder={"now": 74.1, "data_free": 165.3, "sync_free": 165.3, "launch_free": 307.7, "roofline": 2900.0},
         next=[
-            Step(
+            Advice(
                 name="feed",
                 sentence="pack to a store and use stoker.Feed",
                 predicted=2.23,
-                tried=Tried(speedup=2.11, low=2.02, high=2.2, losses="equal", largest_difference=0.0, peak_bytes=1_210_000_000),
+                tried=TrialResult(
+                    speedup=2.11, low=2.02, high=2.2, losses="equal", largest_difference=0.0, peak_bytes=1_210_000_000
+                ),
             ),
-            Step(
+            Advice(
                 name="graph",
                 sentence="then capture the step as a CUDA graph",
                 predicted=1.86,
-                tried=Tried(
+                tried=TrialResult(
                     speedup=1.79, low=1.71, high=1.9, losses="within tolerance", largest_difference=8.3e-7, peak_bytes=1_390_000_000
                 ),
             ),
-            Step(
+            Advice(
                 name="autocast",
                 sentence="compute in bfloat16 (torch.autocast)",
                 predicted=1.0,
-                tried=Tried(speedup=0.97, low=0.94, high=1.01, losses="changed", largest_difference=0.042, peak_bytes=900_000_000),
+                tried=TrialResult(
+                    speedup=0.97, low=0.94, high=1.01, losses="changed", largest_difference=0.042, peak_bytes=900_000_000
+                ),
             ),
-            Step(
+            Advice(
                 name="compile",
                 sentence="torch.compile the model",
                 predicted=1.4,
-                tried=Tried(
+                tried=TrialResult(
                     speedup=float("nan"),
                     low=float("nan"),
                     high=float("nan"),
@@ -88,8 +92,8 @@ def on_gpu() -> Finding:
                     error="data-dependent jump (model.py:31)",
                 ),
             ),
-            Step(name="workers", sentence="4 worker processes in place of 0", predicted=1.9),
-            Step(name="batch", sentence="a larger batch", predicted=None),
+            Advice(name="workers", sentence="4 worker processes in place of 0", predicted=1.9),
+            Advice(name="batch", sentence="a larger batch", predicted=None),
         ],
         correctness=[
             "samples come again: 10 of 150 rows of epoch 0 came twice (data.py:88)",
@@ -112,9 +116,9 @@ def on_gpu() -> Finding:
             blames={
                 "next": [
                     Blame(place=DATASET, share=0.83),
-                    Blame(place=Place(file="iceaggr/data.py", line=120, function="collate"), share=0.09),
+                    Blame(place=SourceLine(file="iceaggr/data.py", line=120, function="collate"), share=0.09),
                 ],
-                "forward": [Blame(place=Place(file="model.py", line=31, function="Encoder.forward"), share=0.7)],
+                "forward": [Blame(place=SourceLine(file="model.py", line=31, function="Encoder.forward"), share=0.7)],
                 "rest": [Blame(place=LOG, share=0.95)],
             },
             loader=Loader(
@@ -127,7 +131,7 @@ def on_gpu() -> Finding:
                 stages={"read": 0.12, "decode": 0.61, "transform": 0.09, "collate": 0.14, "other": 0.04},
                 functions=[
                     Blame(place=DATASET, share=0.72),
-                    Blame(place=Place(file="iceaggr/data.py", line=61, function="read_file"), share=0.55),
+                    Blame(place=SourceLine(file="iceaggr/data.py", line=61, function="read_file"), share=0.55),
                 ],
                 bytes_read=41_900_000.0,
                 bytes_used=3_352_000.0,
@@ -194,9 +198,9 @@ def on_cpu() -> Finding:
             Cause(verdict="dispatch", share=0.58, sentence="1,840 small operations a step cost more to dispatch than to compute")
         ],
         why="GRUCell (model.py:12) is called once a time step: 96 times 19 operations",
-        place=Place(file="model.py", line=12, function="Encoder.forward"),
+        place=SourceLine(file="model.py", line=12, function="Encoder.forward"),
         ladder={"now": 41.2, "data_free": 41.3, "roofline": 160.0},
-        next=[Step(name="compile", sentence="torch.compile the model", predicted=1.7)],
+        next=[Advice(name="compile", sentence="torch.compile the model", predicted=1.7)],
         correctness=[],
         measurements=Measurements(
             device="cpu",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stoker.diagnose.measurements import Loader, Machine, Measurements, Phases, Place, Stretch, Sync, Work
+from stoker.diagnose.measurements import Loader, Machine, Measurements, Phases, SourceLine, Stretch, Sync, Work
 
 MS = 1e-3
 NO_PHASES = Phases(next=0.0, prepare=0.0, forward=0.0, backward=0.0, optimizer=0.0, rest=0.0)
@@ -22,7 +22,7 @@ H200 = Machine(
 TWO_CORES = Machine(cores=2, threads=2, memcpy_bytes=2e10, matmul_flops={"fp32": 2e11, "bf16": 4e11}, dispatch_seconds=2e-6)
 COMPUTING = {"gemm": 0.8, "elementwise": 0.1, "reduce": 0.02, "copy": 0.02, "optimizer": 0.02, "other": 0.04}
 MOVING = {"gemm": 0.02, "elementwise": 0.7, "reduce": 0.14, "copy": 0.08, "optimizer": 0.02, "other": 0.04}
-LOG = Place(file="train.py", line=57, function="log")
+LOG = SourceLine(file="train.py", line=57, function="log")
 
 
 def around(seconds: float, *, spread: float = 0.02, number: int = 24) -> Stretch:

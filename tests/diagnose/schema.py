@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import inspect
 
 from stoker.diagnose.measurements import (
+    Advice,
     Blame,
     Cause,
     Finding,
@@ -12,14 +13,13 @@ from stoker.diagnose.measurements import (
     Machine,
     Measurements,
     Phases,
-    Place,
     Rank,
-    Rare,
+    RareSteps,
     Reads,
-    Step,
+    SourceLine,
     Stretch,
     Sync,
-    Tried,
+    TrialResult,
     WhatIf,
     Work,
 )
@@ -27,14 +27,14 @@ from stoker.diagnose.measurements import (
 RECORDS = [
     Finding,
     Cause,
-    Place,
-    Step,
-    Tried,
+    SourceLine,
+    Advice,
+    TrialResult,
     Measurements,
     Stretch,
     WhatIf,
     Rank,
-    Rare,
+    RareSteps,
     Phases,
     Sync,
     Blame,
@@ -73,5 +73,5 @@ def rows(record: type) -> list[tuple[str, str]]:
     """Name and type of each field."""
     info = inspect.type_info(record)
     if not isinstance(info, inspect.StructType):
-        raise TypeError(f"{record} is no record")
+        raise TypeError(f"{record} is not a record")
     return [(field.encode_name, type_name(field.type)) for field in info.fields]

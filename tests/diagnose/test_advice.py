@@ -8,7 +8,7 @@ import pytest
 from tests.diagnose.measured import MS, around, on_cpu
 
 from stoker.diagnose.advice import waiting_threads
-from stoker.diagnose.measurements import Step, WhatIf
+from stoker.diagnose.measurements import Advice, WhatIf
 from stoker.diagnose.verdict import conclude
 
 
@@ -30,7 +30,7 @@ def test_threads_that_gain_nothing_wait(by_threads: dict[str, float], cores_used
     assert waiting_threads(measured) == pytest.approx(expected)
 
 
-def advised(name: str, **more: Any) -> Step:
+def advised(name: str, **more: Any) -> Advice:
     what_ifs = {"fused": WhatIf(as_it_is=around(5.0 * MS), with_fix=around(4.5 * MS))}
     measured = on_cpu(next=20.0, forward=1.9, backward=2.0, optimizer=0.9, what_ifs=what_ifs, **more)
     return next(step for step in conclude(measured).next if step.name == name)

@@ -14,16 +14,17 @@ from tests.diagnose.measured import LOG, on_cpu, on_gpu
 from stoker.diagnose import attribution as module
 from stoker.diagnose import profilers as sampling
 from stoker.diagnose.api import measure_script
-from stoker.diagnose.attribution import HOLDS, PERIODS, Periods, slow_of, slow_of_windows
+from stoker.diagnose.attribution import Periods, slow_of, slow_of_windows
 from stoker.diagnose.hooks import StepHooks, StepTimes
-from stoker.diagnose.measurements import Measurements, Place, Rare, Stretch
+from stoker.diagnose.measurements import Measurements, RareSteps, SourceLine, Stretch
 from stoker.diagnose.profilers import Sampler
 from stoker.diagnose.recorder import Recorder, Series
 from stoker.diagnose.session import LoopTimer
-from stoker.diagnose.verdict import LARGEST_TAIL, conclude, doubt, holding, verdict_of
+from stoker.diagnose.thresholds import RULE
+from stoker.diagnose.verdict import conclude, dominant_rare_steps, doubt, verdict_of_rare_steps
 
-UPLOAD = Place(file="train.py", line=12, function="upload")
-CALLED = Place(file="train.py", line=41, function="main")
+UPLOAD = SourceLine(file="train.py", line=12, function="upload")
+CALLED = SourceLine(file="train.py", line=41, function="main")
 
 
 def steps_with(every: int, longer: float, *, number: int = 100, step: float = 0.010) -> list[float]:
@@ -81,7 +82,7 @@ def test_slow_steps_of_one_window_have_no_more_of_the_time_than_in_all() -> None
     noisy = [0.01, 0.02, 0.01, 0.01] * 5
     alone = slow_of(noisy)
     assert alone is not None
-    assert alone.share > HOLDS
+    assert alone.share > RULE.rare_verdict_share
     together = slow_of_windows([noisy, *[[0.01] * 40] * 4])
     assert together is not None
     assert together.share < 0.03
@@ -130,7 +131,7 @@ def window(clock: Clock, periods: Periods, seconds: list[float], *, base: int = 
 
 
 def test_a_window_goes_on_until_several_periods_were_seen(clock: Clock) -> None:
-    assert window(clock, Periods(until_ns=10**12), steps_with(25, 4.0, number=400)) == 25 * (PERIODS + 1)
+    assert window(clock, Periods(until_ns=10**12), steps_with(25, 4.0, number=400)) == 25 * (RULE.rare_periods + 1)
 
 
 def test_a_window_ends_at_its_time_however_rare_they_are(clock: Clock) -> None:
@@ -145,7 +146,7 @@ def test_negative_control_a_window_without_them_has_its_usual_length(clock: Cloc
 def test_rare_steps_that_were_seen_elsewhere_are_waited_for(clock: Clock) -> None:
     seconds = steps_with(100, 2.0, number=1000)
     assert window(clock, Periods(until_ns=10**12), seconds) == 30
-    assert window(clock, Periods(until_ns=10**12, expected=True), seconds) == 100 * (PERIODS + 1)
+    assert window(clock, Periods(until_ns=10**12, expected=True), seconds) == 100 * (RULE.rare_periods + 1)
 
 
 def test_turns_ask_when_they_have_lasted_their_time() -> None:
@@ -283,7 +284,7 @@ def with_rare(share: float, *, every: float | None = 25.0, device: str = "cpu", 
     measured = on_cpu() if device == "cpu" else on_gpu(9.8, cached=9.7, issue=3.0, device=9.5, kernels=100)
     wall = measured.loop.median / (1 - share)
     seconds = measured.loop.median + (wall - measured.loop.median) * (every or 100.0)
-    found = Rare(share=share, every=every, seconds=seconds, others=measured.loop.median, **more)
+    found = RareSteps(share=share, every=every, seconds=seconds, others=measured.loop.median, **more)
     return msgspec.structs.replace(measured, rare=found, wall_seconds=wall)
 
 
@@ -312,7 +313,7 @@ def test_what_passes_between_epochs_is_told_as_such() -> None:
     finding = conclude(with_rare(0.4, every=50.0, between_epochs=True, place=UPLOAD))
     assert finding.verdict == "host"
     assert "40 % of all time passes between epochs, each of 50 steps, train.py:12 `upload`" in finding.causes[0].sentence
-    assert "pass behind each epoch of 50 steps" in finding.why
+    assert "pass after each epoch of 50 steps" in finding.why
 
 
 @pytest.mark.parametrize(
@@ -336,10 +337,10 @@ def test_rare_steps_of_which_too_little_is_known_are_no_verdict(measured: Measur
     assert bool(finding.ladder) == (reason is None)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, HOLDS])
+@pytest.mark.parametrize("share", [0.0, 0.1, RULE.rare_verdict_share])
 def test_negative_control_what_holds_little_is_not_the_verdict(share: float) -> None:
     measured = with_rare(share, alone=True, place=UPLOAD)
-    assert holding(measured) is None
+    assert dominant_rare_steps(measured) is None
     finding = conclude(measured)
     assert finding.verdict == "compute"
     assert finding.ladder["now"] == pytest.approx((1 - share) / measured.loop.median), "but the wall clock is right all the same"
@@ -355,7 +356,7 @@ def test_a_verdict_that_the_wall_clock_contradicts_is_not_given(every: int) -> N
     """Nobody knows why some steps take longer, and parts of the median are not those of the time."""
     seconds = steps_with(every, 0.02, number=200)
     measured = on_cpu(loop=Stretch(seconds=seconds))
-    assert measured.loop.tail > LARGEST_TAIL
+    assert measured.loop.tail > RULE.max_mean_off_median
     assert measured.loop.spread < 0.1, "quartiles do not see them"
     told = doubt(measured) or ""
     assert told.startswith("a step takes ")
@@ -369,7 +370,7 @@ def test_a_machine_that_changes_its_speed_contradicts_nothing() -> None:
 
 
 def test_nobody_is_named_for_what_comes_once() -> None:
-    assert verdict_of(Rare(share=0.9, seconds=4.0, others=0.01, alone=True)) is None
+    assert verdict_of_rare_steps(RareSteps(share=0.9, seconds=4.0, others=0.01, alone=True)) is None
 
 
 # ---- programs ----
@@ -476,8 +477,10 @@ def test_a_program_that_does_something_now_and_then(kind: str, measure: Callable
 def test_negative_control_a_program_that_does_the_same_in_each_step(measure: Callable[[str], Measurements]) -> None:
     finding = conclude(measure("nothing"))
     assert finding.measurements is not None
-    rare = holding(finding.measurements)
-    assert rare is None or verdict_of(rare) is None, "a busy machine has slow steps, too, but no line is to blame for them"
+    rare = dominant_rare_steps(finding.measurements)
+    assert rare is None or verdict_of_rare_steps(rare) is None, (
+        "a busy machine has slow steps, too, but no line is to blame for them"
+    )
 
 
 @pytest.mark.slow

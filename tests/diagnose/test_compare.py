@@ -1,4 +1,4 @@
-"""Trying: runs in turn, ratios with intervals, losses compared, and what goes wrong told and not raised."""
+"""Comparing: runs in turn, ratios with intervals, losses compared; errors are in the result, not raised."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 from tests.diagnose.findings import on_gpu
 from tests.diagnose.measured import on_cpu
 
-from stoker.diagnose import compare as trying
+from stoker.diagnose import render
 from stoker.diagnose.compare import (
-    Compared,
-    Itself,
-    Trying,
-    compare,
+    Baseline,
+    Comparison,
+    compare_losses,
     difference_of,
     judge,
     ratio_of,
@@ -24,8 +23,8 @@ from stoker.diagnose.compare import (
     try_with,
     value_of,
 )
-from stoker.diagnose.measurements import Step, Stretch
-from stoker.diagnose.trials import Outcome, Running
+from stoker.diagnose.measurements import Advice, Stretch
+from stoker.diagnose.trials import Outcome, TrialProcess
 
 LOSSES = [1.0, 0.5, 0.25]
 
@@ -61,11 +60,11 @@ class Fake:
 
 def tried_in_turn(
     by_fix: dict[str, float | Outcome], names: list[str], *, together: int = 2, **options: Any
-) -> tuple[list[str], Itself, dict[str, Compared]]:
+) -> tuple[list[str], Baseline, dict[str, Comparison]]:
     """Fixes with their seconds or with what goes wrong; `together` processes of the program can be there at once."""
     order: list[str] = []
 
-    def start(fix: str | None, value: int | None) -> Trying:
+    def start(fix: str | None, value: int | None) -> Any:
         there = sum(one[0] == "+" for one in order) - sum(one[0] == "-" for one in order)
         given = by_fix.get(fix or "", 1.0)
         outcome = given if isinstance(given, Outcome) else None
@@ -95,10 +94,10 @@ def test_the_interval_holds_what_steps_differ_by() -> None:
 
 
 def test_the_interval_holds_what_two_processes_of_the_program_differ_by() -> None:
-    compared = Compared(base=[steps(2.0)] * 4, tried=[steps(1.0)] * 4, outcome=Outcome(losses=LOSSES))
-    unsure = judge("fused", Itself(difference=0.3, losses=[LOSSES]), compared)
+    compared = Comparison(base=[steps(2.0)] * 4, tried=[steps(1.0)] * 4, outcome=Outcome(losses=LOSSES))
+    unsure = judge("fused", Baseline(difference=0.3, losses=[LOSSES]), compared)
     assert "vary too much for a number" in str(unsure.error)
-    narrow, wide = (judge("fused", Itself(difference=one, losses=[LOSSES]), compared) for one in (0.0, 0.1))
+    narrow, wide = (judge("fused", Baseline(difference=one, losses=[LOSSES]), compared) for one in (0.0, 0.1))
     assert narrow.low > 1.95
     assert wide.low == pytest.approx(2 * math.exp(-0.2), rel=0.01)
 
@@ -117,11 +116,11 @@ def test_the_interval_holds_what_two_processes_of_the_program_differ_by() -> Non
     ],
 )
 def test_losses_are_compared_step_by_step(tried: list[float], tolerance: float | None, expected: str) -> None:
-    assert compare([LOSSES, LOSSES], [tried], tolerance)[0] == expected
+    assert compare_losses([LOSSES, LOSSES], [tried], tolerance)[0] == expected
 
 
 def test_a_program_that_differs_from_itself_proves_nothing() -> None:
-    assert compare([LOSSES, [1.0, 0.7, 0.3]], [[1.0, 0.7, 0.3]], 1e-3) == ("not compared", None)
+    assert compare_losses([LOSSES, [1.0, 0.7, 0.3]], [[1.0, 0.7, 0.3]], 1e-3) == ("not compared", None)
 
 
 def test_losses_that_are_no_numbers_in_both_are_the_same() -> None:
@@ -155,12 +154,12 @@ def test_processes_that_cannot_be_there_at_once_run_one_after_the_other() -> Non
 def test_a_program_that_comes_to_its_end_is_started_anew() -> None:
     order: list[str] = []
 
-    def start(fix: str | None, value: int | None) -> Trying:
+    def start(fix: str | None, value: int | None) -> Any:
         return Fake(fix or "base", 0.1 if fix else 0.2, order, ends_after=8 if fix is None else 1000)
 
     itself, compared = run_in_turn(["fused", "feed", "cached"], {}, start)
     assert judge("fused", itself, compared["fused"]).speedup == pytest.approx(2.0)
-    assert "came to its end" in str(judge("feed", itself, compared["feed"]).error)
+    assert "ended before it could be compared" in str(judge("feed", itself, compared["feed"]).error)
     assert judge("cached", itself, compared["cached"]).speedup == pytest.approx(2.0)
     assert order.count("+base") == 3  # two against each other, and one in place of the one that ended
 
@@ -168,7 +167,7 @@ def test_a_program_that_comes_to_its_end_is_started_anew() -> None:
 def test_nothing_new_begins_when_time_is_up() -> None:
     order, itself, compared = tried_in_turn({}, ["fused", "workers"], at_most=0.0)
     assert "+fused" not in order
-    assert judge("fused", itself, compared["fused"]).error == trying.NO_TIME
+    assert judge("fused", itself, compared["fused"]).error == render.TRIAL["no_time"]
 
 
 def test_fixes_are_tried_with_the_number_that_is_advised() -> None:
@@ -180,7 +179,7 @@ def test_fixes_are_tried_with_the_number_that_is_advised() -> None:
 
 
 def test_a_fix_that_fails_or_changes_nothing_is_told() -> None:
-    by_fix: dict[str, float | Outcome] = {"compile": Outcome(error="no compiler"), "fused": Outcome(nothing="it is fused")}
+    by_fix: dict[str, float | Outcome] = {"compile": Outcome(error="no compiler"), "fused": Outcome(unused_reason="it is fused")}
     order, itself, compared = tried_in_turn(by_fix, ["compile", "fused"])
     assert "compile" not in order
     tried = judge("compile", itself, compared["compile"])
@@ -205,11 +204,11 @@ def test_a_larger_batch_is_judged_by_samples() -> None:
 def test_a_finding_gets_what_became_of_its_proposals() -> None:
     names = ["feed", "cached", "host", "workers"]
     finding = msgspec.structs.replace(
-        on_gpu(), next=[Step(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
+        on_gpu(), next=[Advice(name=name, sentence=name, predicted=2.0) for name in names], verdict="memory"
     )
     seconds = {"feed": 0.5, "cached": 0.4, "workers": 2.0, "sdpa": 0.8}
 
-    def start(fix: str | None, value: int | None) -> Trying:
+    def start(fix: str | None, value: int | None) -> Any:
         outcome = Outcome(losses=[2.0]) if fix == "workers" else None
         return Fake(fix or "base", seconds.get(fix or "", 1.0), [], outcome=outcome)
 
@@ -221,7 +220,7 @@ def test_a_finding_gets_what_became_of_its_proposals() -> None:
     assert tried["feed"].speedup == pytest.approx(2.0)
     assert (tried["feed"].losses, tried["feed"].peak_bytes) == ("equal", 1000)
     assert tried["workers"].losses == "changed"
-    assert by_name["cached"].sentence.endswith(trying.BOUND)
+    assert by_name["cached"].sentence.endswith(render.CACHED_TRIAL)
 
 
 def test_without_measurements_nothing_is_tried() -> None:
@@ -250,7 +249,7 @@ def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    base, tried = (Running(program, fix=fix, quiet=True, limit_seconds=60) for fix in (None, "feed"))
+    base, tried = (TrialProcess(program, fix=fix, quiet=True, limit_seconds=60) for fix in (None, "feed"))
     assert base.is_ready()
     assert tried.is_ready()
     for one in (base, tried, base):
@@ -258,8 +257,8 @@ def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path
         assert stretch is not None
         assert len(stretch.seconds) >= 4
     first, second = base.end(), tried.end()
-    assert (first.error, second.error, second.nothing) == (None, None, None)
-    assert compare([first.losses], [second.losses], 1e-3) == ("equal", 0.0)
+    assert (first.error, second.error, second.unused_reason) == (None, None, None)
+    assert compare_losses([first.losses], [second.losses], 1e-3) == ("equal", 0.0)
     assert len(first.losses) >= 6
     assert (first.peak_bytes or 0) > 0
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -268,7 +267,7 @@ def test_a_program_without_a_seed_gives_the_same_losses_in_each_process(tmp_path
 def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("raise ValueError('no data')")
-    running = Running(program, quiet=True, limit_seconds=60)
+    running = TrialProcess(program, quiet=True, limit_seconds=60)
     assert not running.is_ready()
     assert running.stretch(0.01) is None
     assert "raised ValueError: no data" in str(running.end().error)
@@ -280,7 +279,7 @@ def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
 def test_a_process_that_says_nothing_is_told(text: str, told: str, tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(text)
-    running = Running(program, quiet=True, limit_seconds=3.0 if "sleep" in text else 60.0)
+    running = TrialProcess(program, quiet=True, limit_seconds=3.0 if "sleep" in text else 60.0)
     assert told in str(running.end().error)
 
 
@@ -289,10 +288,10 @@ def test_a_machine_that_has_changed_its_speed_since_is_told(tried_ms: float, tol
     measured = on_cpu()
     before = measured.loop.median * 1e3
     finding = msgspec.structs.replace(
-        on_gpu(), measurements=measured, verdict="optimizer", next=[Step(name="fused", sentence="fused", predicted=2.0)]
+        on_gpu(), measurements=measured, verdict="optimizer", next=[Advice(name="fused", sentence="fused", predicted=2.0)]
     )
 
-    def start(fix: str | None, value: int | None) -> Trying:
+    def start(fix: str | None, value: int | None) -> Any:
         return Fake(fix or "base", (0.5 if fix else 1.0) * tried_ms / 10 * before / 100, [])
 
     after = try_with(finding, start)

@@ -13,7 +13,7 @@ from stoker.diagnose import correctness
 from stoker.diagnose.correctness import find_faults, in_process, validation_loaders
 from stoker.diagnose.hooks import StepHooks
 from stoker.diagnose.loaders import Sources
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 
 DATA = TensorDataset(torch.randn(300, 4, generator=torch.Generator().manual_seed(0)))
 TRAIN, VALID, LEAKY = Subset(DATA, range(200)), Subset(DATA, range(200, 300)), Subset(DATA, range(190, 300))
@@ -40,7 +40,7 @@ def loader(data: Dataset[Any], **options: Any) -> DataLoader[Any]:
 
 
 def train(sources: Sources, batches: Any, *, line: int = 1) -> None:
-    for _ in sources.watched(batches, Place(file="train.py", line=line, function="main")):
+    for _ in sources.watched(batches, SourceLine(file="train.py", line=line, function="main")):
         sources.hooks.steps += 1
         if not sources.settled:
             sources.find_training_loop()
@@ -76,7 +76,7 @@ def test_a_loader_that_was_gone_through_without_a_step(sources: Sources, before:
 
 def test_any_iterable_that_was_gone_through_without_a_step(sources: Sources) -> None:
     batches, valid = [(part,) for part in DATA.tensors[0][:200].split(10)], [(part,) for part in DATA.tensors[0][190:].split(10)]
-    list(sources.watched(valid, Place(file="train.py", line=9, function="validate")))
+    list(sources.watched(valid, SourceLine(file="train.py", line=9, function="validate")))
     train(sources, batches)
     assert wrong(sources) == [LEAK]
 
@@ -133,7 +133,7 @@ def test_a_loader_that_is_trained_on_too_is_not_validation_data(sources: Sources
 
 def test_data_that_cannot_be_compared_hides_nothing_else(sources: Sources, alive: list[Any]) -> None:
     parameters = [torch.ones(3, 4), torch.ones(3)]
-    list(sources.watched(parameters, Place(file="train.py", line=9, function="clip")))
+    list(sources.watched(parameters, SourceLine(file="train.py", line=9, function="clip")))
     train(sources, loader(TRAIN))
     alive.append([["a text"], ["another"]])
     assert wrong(sources) == ["not shuffled"]

@@ -11,7 +11,7 @@ import torch
 from tests.diagnose.measured import MS, TWO_CORES, around, on_cpu
 
 from stoker.diagnose import distributed as module
-from stoker.diagnose.attribution import divide
+from stoker.diagnose.attribution import attribute
 from stoker.diagnose.distributed import Meeting, Ranks, find_ranks
 from stoker.diagnose.hooks import StepTimes
 from stoker.diagnose.measurements import Measurements, Rank
@@ -186,7 +186,7 @@ def test_processes_that_hardly_wait_get_the_verdict_of_one() -> None:
 
 
 def test_parts_of_several_processes_are_the_step() -> None:
-    division = divide(of_ranks(20.0, 10.0, 15.0, rest=3.0))
+    division = attribute(of_ranks(20.0, 10.0, 15.0, rest=3.0))
     assert division.parts.total == pytest.approx(division.step)
 
 
@@ -206,19 +206,19 @@ def test_who_is_slow_is_slow_though_an_exchange_takes_longer_for_it(step: float,
     unknown = conclude(of_ranks(step, *apart))
     assert unknown.verdict == "none"
     assert unknown.why is not None
-    assert "cannot be told from a slow exchange" in unknown.why
+    assert "cannot be distinguished from a slow all-reduce" in unknown.why
     assert rank(of_ranks(step, *apart))[0].verdict == "communication"  # what would be said of it
 
 
 def test_an_exchange_that_takes_longer_than_together_is_still_one() -> None:
     measured = of_ranks(20.0, 7.0, 7.2, exchange=10.0)
     assert conclude(measured).verdict == "communication"
-    assert divide(measured).share("straggler") < 0.02
-    assert divide(measured).parts.total == pytest.approx(20.0 * MS)
+    assert attribute(measured).share("straggler") < 0.02
+    assert attribute(measured).parts.total == pytest.approx(20.0 * MS)
 
 
 def test_an_exchange_is_no_longer_than_what_is_left_of_a_step() -> None:
-    division = divide(of_ranks(20.0, 10.0, 18.0, exchange=9.0))
+    division = attribute(of_ranks(20.0, 10.0, 18.0, exchange=9.0))
     assert division.parts.communication == pytest.approx(2.0 * MS)
     assert division.parts.straggler == pytest.approx(8.0 * MS)
 

@@ -86,10 +86,10 @@ def test_what_depends_on_its_batch_has_no_columns() -> None:
 
 def test_what_is_too_large_or_takes_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = [torch.rand(3) for _ in range(30)]
-    monkeypatch.setattr(feed_fix, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(feed_fix, "MAX_BYTES", 100)
     assert "too much to read" in str(columns_of(samples, default_collate))
-    monkeypatch.setattr(feed_fix, "LARGEST_BYTES", 1 << 20)
-    monkeypatch.setattr(feed_fix, "LONGEST_SECONDS", 0.0)
+    monkeypatch.setattr(feed_fix, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(feed_fix, "MAX_SECONDS", 0.0)
     assert "too long" in str(columns_of(samples, default_collate))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from stoker.diagnose import fixes as pinned_fix
-from stoker.diagnose.feed_fix import Gathered
 from stoker.diagnose.fixes import (
     FIXES,
     Attention,
@@ -21,6 +19,9 @@ from stoker.diagnose.fixes import (
     Cudnn,
     Fix,
     Fused,
+    Gathered,
+    LoaderFix,
+    ModuleFix,
     Pinned,
     Tf32,
     Threads,
@@ -81,10 +82,11 @@ def losses(fix: Fix | None, optimizer: Any = torch.optim.AdamW, **options: Any) 
     return kept
 
 
-def test_every_fix_has_a_file_and_a_class() -> None:
-    folder = Path(__file__).parents[2] / "src/stoker/diagnose/tries"
-    apart = {"__init__", "fix", "inside", "loaders", "columns", "running", "seeds", "trial"}
-    assert {path.stem for path in folder.glob("*.py")} - apart == set(FIXES)
+def test_the_registry_holds_every_fix() -> None:
+    def subclasses(kind: type[Fix]) -> set[type[Fix]]:
+        return {kind, *(inner for one in kind.__subclasses__() for inner in subclasses(one))}
+
+    assert set(FIXES.values()) == subclasses(Fix) - {Fix, ModuleFix, LoaderFix}
     assert all(issubclass(fix_named(name), Fix) for name in FIXES)
     with pytest.raises(OptionError, match="there is no fix 'magic'"):
         fix_named("magic")
@@ -165,7 +167,7 @@ def test_batches_are_pinned_once_where_they_come_again(monkeypatch: pytest.Monke
     assert first is not batch
     assert fix.batch(batch) is first
     assert fix.batch((torch.ones(2), torch.ones(2))) is not first
-    monkeypatch.setattr(pinned_fix, "LARGEST_BYTES", 0)
+    monkeypatch.setattr(pinned_fix, "MAX_PINNED_BYTES", 0)
     other = (torch.ones(2),)
     assert fix.batch(other) is not fix.batch(other)
 
@@ -225,7 +227,7 @@ def test_workers_are_given_to_loaders_of_numbered_samples_alone(request: pytest.
     fix = installed(Workers(1), request)
     DataLoader(Endless(), batch_size=2)
     assert not fix.used
-    assert "IterableDataset" in fix.nothing
+    assert "IterableDataset" in fix.unused_reason
     loader = DataLoader(Pairs(), 6, num_workers=0)
     assert (loader.num_workers, loader.persistent_workers, fix.used) == (1, True, True)
     fix.remove()
@@ -264,7 +266,7 @@ def test_batches_that_the_program_makes_are_not_doubled(request: pytest.FixtureR
     fix = installed(Batch(), request)
     assert DataLoader(Pairs(), batch_size=None).batch_size is None
     assert not fix.used
-    assert "itself" in fix.nothing
+    assert "itself" in fix.unused_reason
 
 
 @pytest.mark.parametrize("dataset", [Pairs(), TensorDataset(torch.randn(40, 3), torch.arange(40))])
@@ -289,7 +291,7 @@ def test_samples_that_differ_from_call_to_call_are_left_as_they_are(request: pyt
     fix = installed(Gathered(), request)
     after = epoch(Noisy())
     assert not fix.used
-    assert fix.nothing == "samples of Noisy differ from one call to the next"
+    assert fix.unused_reason == "samples of Noisy differ from one call to the next"
     assert all(torch.equal(a[0], b[0]) for a, b in zip(before, after, strict=True))
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.diagnose.api import measure_step
 from stoker.diagnose.hardware import page_seconds
-from stoker.diagnose.measurements import Measurements, Step
+from stoker.diagnose.measurements import Advice, Measurements
 from stoker.diagnose.verdict import conclude
 
 FRESH = """
@@ -53,7 +53,7 @@ def with_pages(number: float, *, cost: float | None = 1e-6) -> Measurements:
     return on_cpu(next=10.0, forward=2.0, backward=2.0, machine=machine, pages={"loop": [0.0, number], "cached": [0.0]})
 
 
-def advised(measured: Measurements, name: str) -> Step | None:
+def advised(measured: Measurements, name: str) -> Advice | None:
     return next((step for step in conclude(measured).next if step.name == name), None)
 
 
@@ -75,7 +75,7 @@ def test_without_their_cost_pages_say_nothing() -> None:
 def test_keeping_memory_is_advised_where_it_is_worth_it() -> None:
     step = advised(with_pages(4_000.0), "malloc")
     assert step is not None
-    assert "2,000 pages a step" in step.sentence
+    assert "2,000 pages per step" in step.sentence
     assert "MALLOC_TRIM_THRESHOLD_" in step.sentence
     assert (step.predicted_high or 0.0) > 14.8 / 12.8
     assert advised(with_pages(400.0), "malloc") is None

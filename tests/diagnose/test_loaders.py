@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from stoker.diagnose.hooks import StepHooks
 from stoker.diagnose.loaders import STEPLESS_PASSES, Sources, WatchedIterator
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 
 
-def place(line: int) -> Place:
-    return Place(file="train.py", line=line, function="main")
+def place(line: int) -> SourceLine:
+    return SourceLine(file="train.py", line=line, function="main")
 
 
 @pytest.fixture

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from tests.diagnose.measured import on_cpu
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from stoker.diagnose.hooks import CLOSURE_RANGE, StepHooks
 from stoker.diagnose.ops import (
     COPY,
+    ELEMENTWISE,
     FORWARD_RANGE,
     GEMM,
+    NO_WORK,
     REDUCE,
     SEARCH,
-    SHORT_PAUSE,
     STEP_RANGE,
-    VIEWS,
     Counting,
     Profiling,
     busy_seconds,
@@ -30,6 +31,59 @@ from stoker.diagnose.ops import (
     with_times,
     work_of,
 )
+from stoker.diagnose.thresholds import RULE
+from stoker.diagnose.verdict import conclude
+
+# Every operation that the programs of benchmarks/verdicts dispatch on a CPU, and their like on a GPU, with its class. What is "none"
+# does no work itself: it looks at memory another way, allocates, or calls another operation.
+EXPECTED = {
+    "gemm": (
+        "_cdist_forward _convolution _cudnn_rnn _cudnn_rnn_backward _scaled_dot_product_efficient_attention "
+        "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention "
+        "_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu "
+        "_scaled_dot_product_flash_attention_for_cpu_backward _scaled_mm addmm baddbmm bmm convolution convolution_backward "
+        "cudnn_convolution dot mkldnn_convolution mkldnn_rnn_layer mkldnn_rnn_layer_backward mm mv"
+    ),
+    "reduce": (
+        "_fft_r2c _foreach_norm _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data all amax "
+        "amin any argmax argmin avg_pool2d binary_cross_entropy_with_logits count_nonzero cudnn_batch_norm "
+        "cudnn_batch_norm_backward cumsum huber_loss linalg_vector_norm logsumexp max max_pool2d_with_indices "
+        "max_pool2d_with_indices_backward mean min mse_loss native_batch_norm native_batch_norm_backward native_group_norm "
+        "native_layer_norm native_layer_norm_backward nll_loss_backward nll_loss_forward norm prod std std_mean sum var "
+        "var_mean"
+    ),
+    "search": ("_unique2 bincount kthvalue median nonzero searchsorted sort topk"),
+    "copy": (
+        "_embedding_bag _embedding_bag_backward _embedding_bag_dense_backward _index_put_impl_ _to_copy arange cat clone "
+        "constant_pad_nd copy_ diag_embed embedding embedding_dense_backward eye fill_ flip gather index index_add_ index_put_ "
+        "index_select masked_fill masked_fill_ pixel_shuffle pixel_unshuffle repeat roll scatter_add_ select_backward "
+        "slice_backward stack tril triu zero_"
+    ),
+    "elementwise": (
+        "_foreach_add_ _foreach_addcdiv_ _foreach_addcmul_ _foreach_div_ _foreach_lerp_ _foreach_mul_ _foreach_sqrt "
+        "_fused_adam_ _fused_adamw_ _fused_sgd_ abs add add_ addcdiv_ addcmul addcmul_ bernoulli_ bitwise_not bitwise_or clamp "
+        "clamp_min clamp_min_ cos div div_ elu_backward eq exp exp_ ge gelu gelu_backward gt huber_loss_backward isinf isnan "
+        "isneginf le leaky_relu leaky_relu_backward lerp_ log log_ log_sigmoid_backward log_sigmoid_forward logical_and "
+        "logical_and_ lt maximum minimum mse_loss_backward mul mul_ native_dropout native_dropout_backward ne neg normal_ pow "
+        "random_ reciprocal relu relu_ remainder rsqrt rsub sgn sigmoid sigmoid_ sigmoid_backward sign silu silu_backward sin "
+        "sqrt sqrt_ sub sub_ tanh tanh_ tanh_backward threshold_backward uniform_ where xlogy"
+    ),
+    "other": (
+        "_ctc_loss _linalg_eigh _linalg_solve_ex _linalg_svd linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_qr "
+        "linalg_solve_triangular multinomial"
+    ),
+    "none": (
+        "_batch_norm_impl_index _local_scalar_dense _reshape_alias _scaled_dot_product_attention_math _unsafe_view "
+        "adaptive_avg_pool2d as_strided as_strided_ batch_norm broadcast_tensors chunk contiguous conv1d conv2d conv3d "
+        "cross_entropy_loss cudnn_is_acceptable detach detach_ diag diagonal dropout einsum embedding_backward embedding_bag "
+        "empty empty_like empty_strided expand expand_as flatten full gru is_nonzero item kl_div l1_loss layer_norm lift_fresh "
+        "linalg_cholesky linalg_eigvalsh linalg_inv linalg_solve linear log_sigmoid log_softmax lstm lstm_cell "
+        "margin_ranking_loss matmul max_pool2d narrow new_empty new_empty_strided new_zeros nll_loss nll_loss_nd ones ones_like "
+        "outer pad permute rand randint randn real reshape resize_ resolve_conj resolve_neg result_type scalar_tensor "
+        "scaled_dot_product_attention select set_ slice softmax split square squeeze squeeze_ t to transpose transpose_ unbind "
+        "unflatten unsafe_chunk unsafe_split unsqueeze unsqueeze_ view zeros zeros_like"
+    ),
+}
 
 
 class Training:
@@ -105,18 +159,59 @@ def test_uploads_are_counted() -> None:
     assert (counted.h2d_copies, counted.h2d_bytes) == (2, 120)
 
 
-def test_classes_of_operations_do_not_overlap() -> None:
-    lists = [GEMM, REDUCE, SEARCH, COPY, VIEWS]
+def test_lists_of_operations_do_not_overlap() -> None:
+    lists = [GEMM, REDUCE, SEARCH, COPY, ELEMENTWISE, NO_WORK]
     assert sum(map(len, lists)) == len(frozenset().union(*lists))
-    assert [class_of(name) for name in ("aten::addmm", "aten::sum", "aten::copy_", "aten::gelu")] == [
-        "gemm",
-        "reduce",
-        "copy",
-        "elementwise",
-    ]
-    assert class_of("aten::view") is None
-    assert class_of("Optimizer.step#AdamW.step") is None
-    assert class_of("autograd::engine::evaluate_function: AddmmBackward0") is None
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_operations_of_programs_have_the_expected_class(kind: str) -> None:
+    known = [name for name in EXPECTED[kind].split() if hasattr(torch.ops.aten, name)]
+    assert len(known) > 0
+    found = {name: class_of(f"aten::{name}") for name in known}
+    assert found == dict.fromkeys(known, None if kind == "none" else kind)
+
+
+def test_names_that_are_not_operations_have_no_class() -> None:
+    for name in (
+        "Optimizer.step#AdamW.step",
+        "autograd::engine::evaluate_function: AddmmBackward0",
+        "torch::autograd::AccumulateGrad",
+        "profiler::_record_function_enter_new",
+        "aten::there_is_no_such_operation",
+        "stoker.step",
+    ):
+        assert class_of(name) is None, name
+
+
+def test_a_custom_operation_is_other_unless_it_has_a_tag(request: pytest.FixtureRequest) -> None:
+    library = torch.library.Library("stoker_test_ops", "DEF")
+    request.addfinalizer(library._destroy)
+    library.define("unknown(Tensor x) -> Tensor")
+    library.define("tagged(Tensor x) -> Tensor", tags=torch.Tag.pointwise)
+    for name in ("unknown", "tagged"):
+        library.impl(name, lambda x: x + 1, "CPU")
+    assert class_of("stoker_test_ops::unknown") == "other"
+    assert class_of("stoker_test_ops::tagged") == "elementwise"
+
+
+def test_factorizations_are_not_called_memory_bound() -> None:
+    """`eigvalsh` and `cholesky` once counted as element-wise, because they were in no list."""
+    values = torch.randn(256, 256, dtype=torch.float64)
+    matrix = values @ values.T + 256 * torch.eye(256, dtype=torch.float64)
+    profiled = Profiling()
+    for _ in range(5):
+        profiled.begin()
+        torch.linalg.eigvalsh(matrix)
+        torch.linalg.cholesky(matrix)
+        profiled.end()
+    profiled.close()
+    assert profiled.shares["other_ops"] > 0.5
+    finding = conclude(on_cpu(shares=profiled.shares, flops=0.0))
+    assert finding.verdict == "kernel"
+    assert all(cause.share < 0.3 for cause in finding.causes if cause.verdict == "memory")
+    as_before = {"elementwise": profiled.shares["other_ops"], "other": 1 - profiled.shares["other_ops"]}
+    assert conclude(on_cpu(shares=as_before, flops=0.0)).verdict == "memory"  # negative control
 
 
 @pytest.mark.parametrize("steps", [1, 5])
@@ -240,8 +335,8 @@ def test_a_long_pause_between_operations_counts_whole_and_a_short_one_not_at_all
         return step_shares([*events, event("aten::mm", begin, 1000), *whole])["python"]
 
     assert python(300, 20, 200) == pytest.approx(0.5)
-    assert python(SHORT_PAUSE, 90, 80, 70) == 0.0  # modules of torch
-    assert python(SHORT_PAUSE + 1) == pytest.approx((SHORT_PAUSE + 1) / 1000)
+    assert python(RULE.short_pause_us, 90, 80, 70) == 0.0  # modules of torch
+    assert python(RULE.short_pause_us + 1) == pytest.approx((RULE.short_pause_us + 1) / 1000)
 
 
 def test_what_a_sort_copies_for_itself_is_sorting() -> None:

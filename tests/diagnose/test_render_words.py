@@ -10,7 +10,7 @@ import pytest
 from tests.diagnose.findings import on_cpu, on_gpu, without_verdict
 
 from stoker.diagnose import render
-from stoker.diagnose.measurements import Losses, Step, Tried, Verdict
+from stoker.diagnose.measurements import Advice, Losses, TrialResult, Verdict
 
 
 def test_every_verdict_has_a_title() -> None:
@@ -38,7 +38,7 @@ def test_times(ratio: float, told: str) -> None:
     [(2.168, 2.1, 2.3, "2.17x"), (None, 1.2, 2.3, "1.20-2.30x"), (None, None, 7.27, "at most 7.27x"), (None, None, None, "")],
 )
 def test_what_is_predicted_may_be_a_range(number: float | None, low: float | None, high: float | None, told: str) -> None:
-    assert render.predicted(Step(name="a", sentence="a", predicted=number, predicted_low=low, predicted_high=high)) == told
+    assert render.predicted(Advice(name="a", sentence="a", predicted=number, predicted_low=low, predicted_high=high)) == told
 
 
 @pytest.mark.parametrize(
@@ -68,19 +68,19 @@ def test_counts_and_amounts() -> None:
 
 
 def test_rungs_at_which_nothing_is_won_are_left_out() -> None:
-    assert [(rung.name, rung.rate) for rung in render.rungs(on_gpu())] == [
+    assert [(level.name, level.rate) for level in render.ladder_levels(on_gpu())] == [
         ("now", 74.1),
         ("data free", 165.3),
         ("launch free", 307.7),
         ("roofline", 2900.0),
     ]
-    assert [rung.name for rung in render.rungs(on_cpu())] == ["now", "roofline"]
-    assert render.rungs(without_verdict()) == []
+    assert [level.name for level in render.ladder_levels(on_cpu())] == ["now", "roofline"]
+    assert render.ladder_levels(without_verdict()) == []
 
 
 def test_a_rung_without_a_number_is_left_out() -> None:
     finding = msgspec.structs.replace(on_gpu(), ladder={"now": 0.0, "data_free": 10.0, "roofline": math.inf})
-    assert [rung.name for rung in render.rungs(finding)] == ["data free"]
+    assert [level.name for level in render.ladder_levels(finding)] == ["data free"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_rung_without_a_number_is_left_out() -> None:
     ],
 )
 def test_losses(losses: Losses, difference: float | None, told: str) -> None:
-    tried = Tried(speedup=2.11, low=2.02, high=2.2, losses=losses, largest_difference=difference)
+    tried = TrialResult(speedup=2.11, low=2.02, high=2.2, losses=losses, largest_difference=difference)
     assert render.outcome(tried) == f"tried 2.11x (2.02-2.20)   {told}"
 
 

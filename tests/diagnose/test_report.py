@@ -27,7 +27,7 @@ def test_the_page_says_all_that_there_is() -> None:
         "confidence high, spread 3.1 %",
         "Then launch-bound: 21 % of each step the GPU is idle: 218 kernels",
         "x and y are of different rows in 3 of 24 batches",
-        "165 steps a second",
+        "165 steps per second",
         "2.11x (2.02-2.20)",
         "losses equal to 8e-07",
         "could not be tried: data-dependent jump (model.py:31)",
@@ -51,7 +51,10 @@ def test_parts_without_numbers_are_left_out() -> None:
     assert page.count("<section") == 1
     assert "only 5 steps were seen" in page
     assert page.count("only 5 steps were seen") == 1
-    assert "device" not in " ".join(Markup(render(on_cpu(), title="t")).texts).split("All that was measured")[0].split("A step")[1]
+    assert (
+        "device"
+        not in " ".join(Markup(render(on_cpu(), title="t")).texts).split("Everything that was measured")[0].split("A step")[1]
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -110,7 +113,7 @@ def test_the_report_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_path_that_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"train\.py has the ending '\.py'; a report is a file that ends in \.html"):
+    with pytest.raises(OptionError, match=r"train\.py ends in '\.py'; expected a report that ends in '\.html'"):
         check_path(tmp_path / "train.py")
     with pytest.raises(OptionError, match=r"gone is not a folder, so the report why\.html cannot be written there"):
         write_report(on_gpu(), tmp_path / "gone" / "why.html", title="t")

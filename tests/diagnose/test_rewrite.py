@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.rewrite import OwnLoader, Rewriter, rewrite_imports
 
 
@@ -19,12 +19,12 @@ class Recorder:
         self.seen: list[tuple[int, Any]] = []
         self.turns: list[int] = []
 
-    def watched(self, iterable: Iterable[Any], place: Place) -> Iterator[Any]:
+    def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterator[Any]:
         for one in iterable:
             self.seen.append((place.line, one))
             yield one
 
-    def iteration(self, place: Place) -> None:
+    def iteration(self, place: SourceLine) -> None:
         self.turns.append(place.line)
 
 

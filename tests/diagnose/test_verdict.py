@@ -12,11 +12,11 @@ from hypothesis import given
 from tests.diagnose.measured import COMPUTING, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 from tests.diagnose.test_verdict_rule import ON_CPU, PROGRAMS, cpu_runs, gpu_runs
 
-from stoker.diagnose.advice import MOST
-from stoker.diagnose.measurements import Blame, Finding, Loader, Measurements, Place, Reads, Step, WhatIf
+from stoker.diagnose.measurements import Advice, Blame, Finding, Loader, Measurements, Reads, SourceLine, WhatIf
+from stoker.diagnose.thresholds import RULE
 from stoker.diagnose.verdict import conclude
 
-DATASET = Place(file="data.py", line=88, function="Rows.__getitem__")
+DATASET = SourceLine(file="data.py", line=88, function="Rows.__getitem__")
 
 
 def predicted(finding: Finding) -> dict[str, float | None]:
@@ -137,7 +137,7 @@ def test_steps_that_changed_by_themselves_make_a_range() -> None:
 def test_a_host_that_a_profile_has_slowed_makes_a_range() -> None:
     launch = PROGRAMS["launch_tf"][1]
 
-    def graph(at_best: float | None) -> Step:
+    def graph(at_best: float | None) -> Advice:
         what_if = msgspec.structs.replace(switched_on(10.2, 5.0), at_best=at_best)
         return next(
             one for one in conclude(msgspec.structs.replace(launch, what_ifs={"graph": what_if})).next if one.name == "graph"
@@ -209,10 +209,10 @@ def test_findings_survive_json(measured: Measurements) -> None:
 @given(cpu_runs() | gpu_runs())
 def test_predictions_are_possible(measured: Measurements) -> None:
     for step in conclude(measured).next:
-        assert step.predicted is None or 1 <= step.predicted <= MOST
+        assert step.predicted is None or 1 <= step.predicted <= RULE.max_speedup
         if step.predicted_low is not None:
             assert step.predicted_high is not None
-            assert 0 < step.predicted_low <= (step.predicted or step.predicted_low) <= step.predicted_high <= MOST
+            assert 0 < step.predicted_low <= (step.predicted or step.predicted_low) <= step.predicted_high <= RULE.max_speedup
 
 
 def test_conclusions_need_no_torch() -> None:

@@ -12,9 +12,10 @@ from tests.diagnose.findings import on_gpu
 from tests.diagnose.schema import RECORDS, rows
 
 from stoker.cli.diagnose import NO_VERDICT, command
-from stoker.diagnose import attribution, caches, verdict
+from stoker.diagnose import caches, verdict
 from stoker.diagnose.measurements import SCHEMA, Verdict
 from stoker.diagnose.render import text
+from stoker.diagnose.thresholds import RULE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "diagnosing.md").read_text()
 SCHEMA_PART = PAGE.split(f"## JSON, version {SCHEMA}\n")[1]
@@ -47,9 +48,9 @@ def test_what_is_printed_has_these_fields_and_second() -> None:
 
 
 def test_negative_control_a_field_that_is_not_told_is_found() -> None:
-    section = sections()["Place"].replace("| `line` | integer |", "| `line` | number |")
-    assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["Place"])
-    assert told_rows(sections()["Place"].replace("`line`", "`row`")) != rows(RECORDS[2])
+    section = sections()["SourceLine"].replace("| `line` | integer |", "| `line` | number |")
+    assert told_rows(section) != rows(dict(zip(sections(), RECORDS, strict=True))["SourceLine"])
+    assert told_rows(sections()["SourceLine"].replace("`line`", "`row`")) != rows(RECORDS[2])
 
 
 def test_every_verdict_is_explained() -> None:
@@ -59,21 +60,25 @@ def test_every_verdict_is_explained() -> None:
 
 def test_the_limits_are_those_of_the_rule() -> None:
     for told in (
-        f"come first from {verdict.WASTE:.0%}",
-        f"first from {verdict.OPTIMIZER:.0%} of the work on",
-        f"first from {verdict.DISPATCH:.0%} of the work on",
-        f"fewer than {verdict.FEWEST_STEPS} clean steps, "
-        f"other programs on the cores for over {verdict.LARGEST_WAIT:.0%} of the time",
-        f"a spread of T over {verdict.LARGEST_SPREAD * verdict.WATCHED:.0%} "
-        f"({verdict.LARGEST_SPREAD:.0%} where it is unknown who used the cores; "
-        f"GPU: {verdict.LARGEST_SPREAD_ON_CUDA:.0%}, several processes: {verdict.LARGEST_SPREAD_OF_RANKS * verdict.WATCHED:.0%} "
-        f"and {verdict.LARGEST_SPREAD_OF_RANKS:.0%})",
-        f"parts that miss T by over {verdict.LARGEST_RESIDUAL:.0%}",
-        f"a mean of T that is over {verdict.LARGEST_TAIL:.0%} from its median",
-        f"rare steps that hold over {attribution.HOLDS:.0%} of the time",
+        f"come first from {RULE.waste_first:.0%}",
+        f"first from {RULE.optimizer_first:.0%} of the work on",
+        f"first from {RULE.dispatch_first:.0%} of the work on",
+        f"fewer than {RULE.min_steps} clean steps, other programs on the cores for over {RULE.max_wait_for_cores:.0%} of the time",
+        f"a spread of T over {RULE.max_spread_cpu * RULE.spread_slack:.0%} "
+        f"({RULE.max_spread_cpu:.0%} where it cannot be told who had the cores; "
+        f"GPU: {RULE.max_spread_cuda:.0%}, several processes: {RULE.max_spread_ranks * RULE.spread_slack:.0%} "
+        f"and {RULE.max_spread_ranks:.0%})",
+        f"parts that miss T by over {RULE.max_residual:.0%}",
+        f"a mean of T that is over {RULE.max_mean_off_median:.0%} from its median",
+        f"rare steps that hold over {RULE.rare_verdict_share:.0%} of the time",
     ):
         assert told.replace("%", " %") in PAGE, told
     assert sorted({*verdict.ON_CPU, *verdict.ON_CUDA}) == sorted(set(get_args(Verdict)) - {"straggler", "communication", "none"})
+
+
+def test_every_threshold_is_in_the_table() -> None:
+    part = PAGE.split("## Thresholds\n")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", part, re.MULTILINE) == RULE.table()
 
 
 def test_every_cache_that_passes_is_told() -> None:

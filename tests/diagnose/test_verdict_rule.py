@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.diagnose.measured import COMPUTING, H200, LOG, MOVING, MS, TWO_CORES, around, on_cpu, on_gpu
 
-from stoker.diagnose.attribution import divide
+from stoker.diagnose.attribution import attribute
 from stoker.diagnose.measurements import Blame, Loader, Machine, Measurements, Phases, Stretch, Sync, Work
 from stoker.diagnose.verdict import WORK, doubt, rank
 
@@ -85,16 +85,16 @@ def test_causes_on_a_cpu(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"number": 5}, "only 5 steps were measured, and 12 are needed: let the training run longer"),
+        ({"number": 5}, "only 5 steps were measured, and 12 are needed: let the program run longer"),
         ({"number": 1}, "only one step was measured"),
         ({"spread": 0.2}, "steps vary too much (20 %, from 7.84 ms to 11.8 ms): run it again while nothing else uses the machine"),
-        ({"cached": around(9.7 * MS, spread=0.3)}, "steps on batches that are kept vary too much (30 %)"),
+        ({"cached": around(9.7 * MS, spread=0.3)}, "steps on cached batches vary too much (30 %)"),
         ({"cached": around(6.0 * MS)}, "a step takes 37 % longer than its parts, measured one by one"),
         ({"cached": around(13.0 * MS)}, "a step takes 34 % shorter than its parts"),
         ({"waited_for_cores": 0.2}, "for 20 % of the time other programs had the cores: run it again while nothing else"),
         ({"loop": at_speeds(1.0, 1.6)}, "the machine changed its speed by 60 % meanwhile"),
-        ({"work": None}, "the training ended before its work could be counted"),
-        ({"loop": Stretch(seconds=[0.0] * 20)}, "the clock of this machine gave times that cannot be"),
+        ({"work": None}, "the program ended before its work could be counted"),
+        ({"loop": Stretch(seconds=[0.0] * 20)}, "the clock of this machine gave times that are zero, negative or not finite"),
         ({"loop": Stretch(seconds=[])}, "only 0 steps were measured"),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_workers_need_alone_is_not_the_crowds() -> None:
         next=0.1, forward=5.0, backward=5.0, cached=around(5 * MS), loader_alone=around(4.75 * MS), loader=loader,
         machine=msgspec.structs.replace(TWO_CORES, threads=4), fewer_threads={"2": 0.0015, "4": 0.005},
     )  # fmt: skip
-    division = divide(measured)
+    division = attribute(measured)
     assert division.step - division.parts.oversubscribed == pytest.approx(4.75 * MS)
     assert rank(measured, division)[0].verdict == "oversubscribed"
 
@@ -282,7 +282,7 @@ def gpu_runs(draw: st.DrawFn) -> Measurements:
 
 @given(cpu_runs() | gpu_runs())
 def test_shares_are_shares_and_parts_are_the_step(measured: Measurements) -> None:
-    division, causes = divide(measured), rank(measured)
+    division, causes = attribute(measured), rank(measured)
     assert len(causes) >= 2
     assert len({cause.verdict for cause in causes}) == len(causes)
     assert all(0 <= cause.share <= 1 for cause in causes)
@@ -306,7 +306,7 @@ def test_more_time_for_data_never_makes_data_less_likely(measured: Measurements,
         loader_alone=Stretch(seconds=[one + more for one in measured.loader_alone.seconds]) if measured.loader_alone else None,
         phases=msgspec.structs.replace(phases, next=phases.next + more) if total > 0 else phases,
     )
-    before, after = divide(measured), divide(longer)
+    before, after = attribute(measured), attribute(longer)
     assert after.share("data") >= before.share("data") - 1e-9
     if rank(measured)[0].verdict == "data":
         assert rank(longer)[0].verdict == "data"
@@ -318,7 +318,7 @@ def test_launch_is_never_called_compute(measured: Measurements) -> None:
     issue, device = measured.host_issue, measured.device_alone
     assert issue is not None
     assert device is not None
-    division = divide(measured)
+    division = attribute(measured)
     parts = division.parts
     left = division.step - parts.data - parts.transfer - parts.sync - parts.host
     is_idle = left > 1.03 * device.median  # a GPU that is busy all the time does not wait, however slowly a step is issued alone
@@ -328,7 +328,7 @@ def test_launch_is_never_called_compute(measured: Measurements) -> None:
 
 def test_negative_control_by_shares_alone_launch_would_be_called_compute() -> None:
     measured = on_gpu(10.0, cached=10.0, issue=10.0, device=7.0, kernels=300, reached=0.9)
-    division = divide(measured)
+    division = attribute(measured)
     assert rank(measured, division)[0].verdict == "launch"
     assert rank(measured, dataclasses.replace(division, host_limits=False))[0].verdict in WORK
 
@@ -336,6 +336,6 @@ def test_negative_control_by_shares_alone_launch_would_be_called_compute() -> No
 @given(st.floats(0.5, 3.0))
 def test_a_sync_is_named_only_where_something_waits(ratio: float) -> None:
     measured = on_gpu(10 * ratio, cached=10.0, issue=5.0, device=10.0, kernels=300)
-    assert divide(measured).parts.sync == 0
+    assert attribute(measured).parts.sync == 0
     waiting = msgspec.structs.replace(measured, syncs=[Sync(place=None, count=1)])
-    assert divide(waiting).parts.host == 0
+    assert attribute(waiting).parts.host == 0

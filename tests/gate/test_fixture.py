@@ -61,7 +61,7 @@ def test_a_budget_is_written_kept_and_defended(
     monkeypatch.setenv("SLOW", "1")
     code, out = run()
     assert code == 1
-    assert "syncs: 1 a step, allowed 0" in out
+    assert "syncs: 1 per step, allowed 0" in out
     assert "+1 test_step.py train_step: print(loss.item()) (tests/test_step.py:14)" in out
     assert "Traceback" not in out
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from stoker.errors import ConfigError, OptionError, TrainError
+from stoker.errors import OptionError
+from stoker.gate.budget import TITLES, budget_of, read_budget, summarize
 from stoker.gate.counts import Counts
-from stoker.gate.gate import NAMES, TITLES, Gate, budget_of, compare, gate_step, read_budget, usual_of
+from stoker.gate.gate import Gate, compare, gate_step
 
 Step = Callable[[torch.Tensor], Any]
 BATCHES = [torch.randn(4, 8) for _ in range(3)]
@@ -40,18 +41,17 @@ def written(path: Path) -> Path:
 
 
 def counted(**numbers: int) -> Counts:
-    zeros = dict.fromkeys((name for name in NAMES if name not in ("kernels", "recompiles", "graph_breaks")), 0)
+    zeros = dict.fromkeys((name for name in TITLES if name not in ("kernels", "recompiles", "graph_breaks")), 0)
     return Counts(**{**zeros, **numbers})
 
 
 def gated(before: list[Counts], now: list[Counts]) -> Gate:
-    budget = budget_of(usual_of(before, device="cpu", torch="2"))
-    return compare(usual_of(now, device="cpu", torch="2"), budget, {})
+    budget = budget_of(summarize(before, device="cpu", torch="2"))
+    return compare(summarize(now, device="cpu", torch="2"), budget, {})
 
 
 def test_every_count_has_a_title() -> None:
-    assert set(TITLES) == set(NAMES)
-    assert set(NAMES) <= set(Counts.__struct_fields__)
+    assert set(TITLES) <= set(Counts.__struct_fields__)
 
 
 def test_the_same_step_is_within_its_budget(tmp_path: Path) -> None:
@@ -134,26 +134,21 @@ def test_a_count_that_is_new_needs_a_budget_but_a_graph_break_does_not() -> None
     before, now = [counted(ops=1)] * 8, [counted(ops=1, kernels=3, graph_breaks=1, recompiles=0)] * 8
     gate = gated(before, now)
     assert [growth.name for growth in gate.growths] == ["graph_breaks"]
-    assert gate.notes == ["kernels have no budget. Write it anew to have one."]
-
-
-def test_too_few_steps_say_nothing() -> None:
-    with pytest.raises(TrainError, match="7 steps were counted; expected at least 8"):
-        usual_of([counted(ops=1)] * 7, device="cpu", torch="2")
+    assert gate.notes == ["kernels have no budget. Write it again to have one."]
 
 
 def test_an_iterator_is_read_once_and_lists_again(tmp_path: Path) -> None:
     gate_step(make_step(), iter(BATCHES * 4), budget=tmp_path / "a.json", write=True)
     assert read_budget(tmp_path / "a.json").steps == 8
     assert read_budget(written(tmp_path / "b.json")).steps == 16
-    with pytest.raises(OptionError, match="there are no batches"):
+    with pytest.raises(OptionError, match="batches is empty"):
         gate_step(make_step(), [], budget=tmp_path / "a.json")
 
 
 def test_another_device_has_another_budget(tmp_path: Path) -> None:
     path = written(tmp_path / "budget.json")
     path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cuda"'))
-    with pytest.raises(OptionError, match=r"the budget is of cuda, but this run is on cpu\. Keep a budget for each\."):
+    with pytest.raises(OptionError, match=r"the budget was counted on cuda, but this run is on cpu\. Keep one budget per device\."):
         gate_step(make_step(), BATCHES, budget=path)
 
 
@@ -162,29 +157,6 @@ def test_another_torch_is_told_of_where_something_grew(tmp_path: Path) -> None:
     budget = json.loads(path.read_text())
     path.write_text(json.dumps({**budget, "torch": "1.0", "allowed": {**budget["allowed"], "ops": 3}}))
     assert "was written with torch 1.0" in gate_step(make_step(), BATCHES, budget=path).notes[-1]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text[:-9], "is not JSON"),
-        (lambda text: text.replace('"schema": 1', '"schema": 2'), "Invalid enum value 2"),
-        (lambda text: text.replace('"steps"', '"stops"'), "unknown field `stops`"),
-        (lambda text: text.replace('"ops": ', '"oops": ', 1), "'oops' is no count"),
-        (lambda text: text.replace('"ops": ', '"ops": 1, "ops": ', 1), "the key 'ops' comes twice"),
-        (lambda text: text.replace('"syncs": ', '"syncs": 0.', 1), "Expected `int`"),
-    ],
-)
-def test_a_budget_is_checked_strictly(tmp_path: Path, change: Callable[[str], str], message: str) -> None:
-    path = written(tmp_path / "budget.json")
-    path.write_text(change(path.read_text()))
-    with pytest.raises(ConfigError, match=message):
-        read_budget(path)
-
-
-def test_a_budget_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=r"no.json is not there; expected a budget\. Write one from this run with --write\."):
-        read_budget(tmp_path / "no.json")
 
 
 @pytest.fixture

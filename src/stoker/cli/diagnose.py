@@ -1,4 +1,4 @@
-"""`stoker diagnose`: what holds a training back, found by running the script itself, unchanged."""
+"""`stoker diagnose`: find the bottleneck of a training script by running it unchanged."""
 
 from __future__ import annotations
 
@@ -16,31 +16,52 @@ from stoker.cli.paths import PATH
 from stoker.errors import OptionError
 
 NO_VERDICT = 3
-"""The exit code when nothing can be said."""
+"""The exit code without a verdict."""
 
 
 class _Command(click.Command):
-    """A command that tells those who forget it where options of the script stand."""
+    """A command whose usage error says where options of the script go."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            hint = "Options of the script stand behind --, as in: stoker diagnose train.py -- --epochs 1"
+            hint = "Put options of the script after --, as in: stoker diagnose train.py -- --epochs 1"
             raise click.UsageError(f"{error.format_message()} {hint}", ctx) from error
 
 
-@click.command("diagnose", cls=_Command, short_help="Say what holds a training back.")
+def _print_thresholds(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print every threshold of the rule, and exit."""
+    if not value or ctx.resilient_parsing:
+        return
+    from stoker.diagnose.thresholds import RULE
+
+    rows = RULE.table()
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for name, number, meaning in rows:
+        click.echo(f"{name:<{names}}  {number:>{values}}  {meaning}")
+    ctx.exit()
+
+
+@click.command("diagnose", cls=_Command, short_help="Find the bottleneck of a training script.")
 @click.argument("script", type=PATH, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
-@click.option("--try", "tries", is_flag=True, help="Try what is proposed: each in a fresh process, with its losses compared.")
-@click.option("--report", type=PATH, metavar="FILE.html", help="Write a report for people: one file, no script.")
+@click.option("--try", "tries", is_flag=True, help="Try each fix of NEXT in a fresh process, and compare its losses.")
+@click.option("--report", type=PATH, metavar="FILE.html", help="Write an HTML report: one file, no scripts.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Begin no measurement after S seconds of them."
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Start no measurement after S seconds of measuring."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the finding as JSON.")
 @click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
+@click.option(
+    "--thresholds",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_thresholds,
+    help="Print every threshold of the rule (name, value, meaning) and exit.",
+)
 def command(
     script: str,
     arguments: tuple[str, ...],
@@ -51,9 +72,9 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run SCRIPT.py as it is, stop it when enough is known, and say what holds its training back, why, and what to do next.
+    """Run SCRIPT.py unchanged, stop it when enough is known, and name the bottleneck, the evidence, and what to do next.
 
-    What the script prints goes to stderr. Ends with code 0, or 3 where no verdict can be given.
+    What the script prints goes to stderr. Exit code 0: a verdict, 2: error, 3: no verdict.
 
     \b
     stoker diagnose train.py -- --epochs 1
@@ -69,15 +90,15 @@ def command(
     path = check_path(Path(report)) if report is not None else None
     processes, rank = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("RANK") or 0)
     if tries and processes > 1:
-        raise OptionError(f"--try was given to {processes} processes; expected one. Try what is proposed without torchrun.")
+        raise OptionError(f"--try was given to {processes} processes; expected one. Run --try without torchrun.")
     finding = diagnose_script(script, arguments, module=is_module, quiet=quiet, seconds=seconds)
     if rank:
-        return  # the first of several processes tells of all
+        return  # the first of several processes reports for all
     if tries:
-        from stoker.diagnose.compare import try_next
+        from stoker.diagnose.compare import try_advice
 
-        # What the script prints has been seen once, and it now runs a dozen times.
-        finding = try_next(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)
+        # The script's output has been shown once, and it now runs a dozen times.
+        finding = try_advice(finding, script, arguments, module=is_module, quiet=True, tell=_silent if quiet else _tell)
     if as_json:
         click.echo(json.dumps(_without_nan(finding.as_dict()), allow_nan=False))
     else:
@@ -98,7 +119,7 @@ def _silent(text: str) -> None:
 
 
 def _without_nan(value: Any) -> Any:
-    """The same with null for numbers that JSON does not have."""
+    """The same with None for NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list):

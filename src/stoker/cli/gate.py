@@ -1,4 +1,4 @@
-"""`stoker gate`: whether a step of a training does more than its budget allows, counted in the script itself, unchanged."""
+"""`stoker gate`: fail if a training step does more than its budget allows, counted in the unchanged script."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from stoker._text import printable
 from stoker.cli.paths import PATH
 
 
-@click.command("gate", short_help="Hold what a step does against a budget.")
+@click.command("gate", short_help="Compare what a step does with a budget.")
 @click.argument("script", type=PATH, metavar="SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
-@click.option("--budget", type=PATH, metavar="FILE.json", required=True, help="The budget: a small file to keep beside the code.")
+@click.option("--budget", type=PATH, metavar="FILE.json", required=True, help="The budget: a small file to commit with the code.")
 @click.option("--write", is_flag=True, help="Write the budget from this run.")
 @click.option("-m", "is_module", is_flag=True, help="SCRIPT is the name of a module, as for python -m.")
 @click.option("--steps", type=click.IntRange(min=8), metavar="N", help="Steps to count (default: 16).")
-@click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them (default: 4).")
+@click.option("--warmup", type=click.IntRange(min=1), metavar="N", help="Steps before them that are not counted (default: 4).")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="Do not show what the script prints.")
 def command(
@@ -31,10 +31,10 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run SCRIPT.py as it is for some steps, count what a step does, and hold the counts against a budget.
+    """Run SCRIPT.py unchanged for some steps, count what a step does, and compare the counts with a budget.
 
-    Operations, floating-point operations, kernels, syncs, copies, allocations and their bytes: whole numbers that do not depend on
-    how busy the machine is. Ends with code 0 within the budget, 1 where something grew, and 2 on errors.
+    Counted are operations, floating-point operations, kernels, syncs, copies, allocations and their bytes: integers that do not
+    depend on how busy the machine is. Exit code 0: within the budget, 1: a count grew, 2: error.
 
     \b
     stoker gate train.py --budget budget.json --write -- --epochs 1

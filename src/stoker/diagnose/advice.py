@@ -1,8 +1,11 @@
-"""Advice: what to do next about the causes, each with the speed-up that the measurements predict, alone and from now.
+"""Advice: what to do next about each cause, with the speed-up that the measurements predict for it alone.
 
-A prediction is a step of which a stretch measured what a fix leaves: steps with the fix switched on, batches that cost nothing,
-batches gathered at once. Where that is not sure to about ten per cent there is a range and no prediction, and where nothing was
-measured, neither. Nothing is advised that would gain less than two per cent.
+`advise` collects the advice for the causes of a finding, `advise_on_rare_steps` for rare steps; `_ADVISERS` has one function per
+verdict. `line_of` finds the user's line that a cause comes from.
+
+A prediction rests on measured steps: steps with the fix switched on, batches that cost nothing, batches gathered at once. Where it is
+not sure to about ten per cent there is a range instead of a number, and where nothing was measured, neither. Nothing is advised that
+would gain less than two per cent.
 """
 
 from __future__ import annotations
@@ -12,110 +15,111 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stoker.diagnose.attribution import Division, seconds_of
+from stoker.diagnose import render
+from stoker.diagnose.attribution import Attribution, seconds_of
 from stoker.diagnose.hardware import ENVIRONMENT
-from stoker.diagnose.measurements import Blame, Cause, Measurements, Place, Rare, Step, Stretch, Verdict, WhatIf
+from stoker.diagnose.measurements import Advice, Blame, Cause, Measurements, RareSteps, SourceLine, Stretch, Verdict, WhatIf
+from stoker.diagnose.thresholds import RULE
 
-LEAST_GAIN = 1.02
-MOST = 1000.0
-"""Times faster: beyond it, noise decides."""
-ALSO = 0.10
-"""Of a step: causes with less are not advised on, unless first."""
 FUSIBLE = ("Adam", "AdamW", "SGD", "Adagrad")
-RUN_TO_RUN = 0.01
-"""By which one process differs from the next, of a step: no stretch of one process shows it."""
-RUN_TO_RUN_OF_MEMORY = 0.08
-"""Of what a CPU moves through memory: pages lie elsewhere in each process."""
-RUN_TO_RUN_OF_ISSUING = 0.06
-"""Of steps that a GPU waits for: its host issues them at another speed in each process."""
-HELD_UP = 1.2
-"""Times what issuing takes: steps that take longer wait for the device and not for the host."""
-WIDEST = 1.25
-"""High over low of a prediction; what is less sure is told as a range."""
-VAGUE = 4.0
-"""High over low beyond which a range says nothing, and is not told."""
 WITH_DATA = ("threads",)
 """Fixes that were measured on steps with their batches."""
 WITHOUT_DATA = ("cached", "feed")
 """Fixes after which batches cost nothing, or next to it."""
-THREADS_DIFFER = 0.3
-"""What steps take longer, or shorter, whose threads wait for each other at every operation: 1.25 ms in one minute and 2.05 in the
-next, in the same process, because two cores of a virtual machine are now near and now far from each other."""
-STRANGE = 0.12
-"""By which steps as they are may differ from stretch to stretch, as the logarithm of a ratio, before predictions become ranges."""
-WORTH_KEEPING = 0.03
-"""Of a step, for memory from the system."""
-MOST_FOR_PAGES = 0.7
-"""Of a step: a page that was warm a moment ago costs less than one that is measured alone."""
-MOST_WORKERS = 8
-WORTH_SHARING = 1.2
-"""Times faster at most: workers for less, which would share cores with the training, make it slower."""
+
+
+def advise(measured: Measurements, attribution: Attribution, causes: list[Cause]) -> list[Advice]:
+    """What to do, the most useful first: for the verdict, then for the other causes that matter."""
+    predictor = Predictor(measured=measured, attribution=attribution)
+    steps: dict[str, Advice] = {}
+    for number, cause in enumerate(causes):
+        if number == 0 or cause.share >= RULE.advise_share:
+            for step in _ADVISERS[cause.verdict](predictor):
+                steps.setdefault(step.name, step)
+    for step in (*_fused(predictor), *_threads(predictor)):
+        if step.predicted is not None or (step.predicted_low or 0.0) >= RULE.min_gain:
+            steps.setdefault(step.name, step)
+    steps.update({step.name: step for step in _malloc(predictor)})
+    return [step for step in steps.values() if _may_gain(step)]
+
+
+def advise_on_rare_steps(rare: RareSteps) -> list[Advice]:
+    """What to do about rare steps. At best they are gone."""
+    kind = "rare_data" if rare.phase in ("next", "prepare") else "rare_between_epochs" if rare.between_epochs else "rare"
+    where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
+    high = min(RULE.max_speedup, 1 / max(1 - rare.share, 1 / RULE.max_speedup))
+    return [Advice(name="rare", sentence=render.advice(kind, where=where), predicted=None, predicted_high=high)]
+
+
+def _may_gain(step: Advice) -> bool:
+    if step.predicted is not None:
+        return step.predicted >= RULE.min_gain
+    return step.predicted_high is None or step.predicted_high >= RULE.min_gain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
-    """All that advice is made of."""
+class Predictor:
+    """Predicts what is left of a step with a fix."""
 
     measured: Measurements
-    division: Division
+    attribution: Attribution
 
-    def step(self, name: str, sentence: str, left: float | None = None, error: float = 0.0) -> Step:
-        """A thing to do that leaves so many seconds of a step, known to so many seconds (two standard errors)."""
-        now = self.division.step
+    def predict(self, name: str, sentence: str, left: float | None = None, error: float = 0.0) -> Advice:
+        """A fix that leaves `left` seconds of a step, known to `error` seconds (two standard errors); None where that is unknown."""
+        now = self.attribution.step
         if left is None or now <= 0:
-            return Step(name=name, sentence=sentence, predicted=None)
-        left = max(left, now / MOST)
-        # What one process gets anew, the next may have kept; steps were seen to take up to twice as long in one as in another.
+            return Advice(name=name, sentence=sentence, predicted=None)
+        shortest = now / RULE.max_speedup
+        left = max(left, shortest)
+        # Memory that one process gets again, the next may have kept; steps were seen to take up to twice as long in one as in another.
         pages = min(max(self.measured.for_pages("loop", "cached"), default=0.0), left / 2)
-        doubts = [self._run_to_run(name, left), min(1.0, self.measured.loop.error), self._of_threads(name, left) / 2]
+        doubts = [self._run_to_run(name, left), min(1.0, self.measured.loop.error), self._thread_variation(name, left) / 2]
         error = math.hypot(error, pages, *(left * 2 * one for one in doubts))
-        low, high = now / (left + error), min(MOST, now / max(left - error, now / MOST))
-        if high > VAGUE * low:
-            return Step(name=name, sentence=sentence, predicted=None)
-        sure = high <= WIDEST * low
-        return Step(
-            name=name, sentence=sentence, predicted=min(MOST, now / left) if sure else None, predicted_low=low, predicted_high=high
-        )
+        low, high = now / (left + error), min(RULE.max_speedup, now / max(left - error, shortest))
+        if high > RULE.max_range * low:
+            return Advice(name=name, sentence=sentence, predicted=None)
+        predicted = min(RULE.max_speedup, now / left) if high <= RULE.max_prediction_range * low else None
+        return Advice(name=name, sentence=sentence, predicted=predicted, predicted_low=low, predicted_high=high)
 
-    def _run_to_run(self, name: str, left: float) -> float:
-        """By which a step of so many seconds differs from process to process, as a share of it."""
-        if self.measured.device == "cuda":
-            issue = seconds_of(self.measured.host_issue)
-            held_up = issue is not None and left < HELD_UP * issue and name != "graph"  # which issues all of it at once
-            return RUN_TO_RUN_OF_ISSUING if held_up else RUN_TO_RUN
-        parts, work = self.division.parts, max(self.division.step - self.division.parts.data, 1e-9)
-        return RUN_TO_RUN + RUN_TO_RUN_OF_MEMORY * min(1.0, parts.memory / work)
+    def at_most(self, name: str, sentence: str, left: float) -> Advice:
+        """A fix of which only a bound is known: it leaves at least `left` seconds of a step."""
+        now = self.attribution.step
+        high = min(RULE.max_speedup, now / max(left, now / RULE.max_speedup)) if now > 0 else 1.0
+        return Advice(name=name, sentence=sentence, predicted=None, predicted_high=max(1.0, high))
 
-    def _of_threads(self, name: str, left: float) -> float:
-        """By how much a prediction would be another one in a minute in which threads wait longer for each other: a share of it."""
-        now, rest = self.division.step, self.without_data
-        longer = THREADS_DIFFER * waiting_threads(self.measured)
-        data = 0.0 if name in WITHOUT_DATA else min(now - rest, left)
-        of_left = 0.0 if name in WITH_DATA else left - data  # one thread waits for none
-        return abs(math.log((1 + longer * rest / now) / (1 + longer * of_left / left)))
-
-    def up_to(self, name: str, sentence: str, left: float) -> Step:
-        """A thing to do of which it is only known what it cannot leave less than."""
-        now = self.division.step
-        high = min(MOST, now / max(left, now / MOST)) if now > 0 else 1.0
-        return Step(name=name, sentence=sentence, predicted=None, predicted_high=max(1.0, high))
-
-    def switched_on(self, name: str, sentence: str) -> Step:
-        """A fix of which steps were measured in the program itself."""
+    def from_what_if(self, name: str, sentence: str) -> Advice:
+        """A fix that was switched on for some steps of the program itself."""
         what_if = self.measured.what_ifs.get(name)
         if what_if is None:
-            return Step(name=name, sentence=sentence, predicted=None)
-        changed = self.division.step if name in WITH_DATA else self.without_data
-        left = self.division.step - changed * (1 - ratio_of(what_if))
+            return Advice(name=name, sentence=sentence, predicted=None)
+        changed = self.attribution.step if name in WITH_DATA else self.without_data
+        left = self.attribution.step - changed * (1 - ratio_of(what_if))
         if self.measured.loader.workers:  # which have no faster batches for a faster step
             left = max(left, seconds_of(self.measured.loader_alone) or 0.0)
-        return self.step(name, sentence, left, changed * error_of(what_if, changed))
+        return self.predict(name, sentence, left, changed * error_of(what_if, changed))
 
     @property
     def without_data(self) -> float:
-        """C, as far as it is within T."""
+        """Seconds of a step on cached batches, as far as they are within a step of the loop."""
         cached = seconds_of(self.measured.cached)
-        return self.division.step if cached is None else min(cached, self.division.step)
+        return self.attribution.step if cached is None else min(cached, self.attribution.step)
+
+    def _run_to_run(self, name: str, left: float) -> float:
+        """How much such a step differs from process to process, as a share of it."""
+        if self.measured.device == "cuda":
+            issue = seconds_of(self.measured.host_issue)
+            waits = issue is not None and left < RULE.waits_for_host * issue and name != "graph"  # which issues all of it at once
+            return RULE.run_to_run_launch if waits else RULE.run_to_run
+        parts, work = self.attribution.parts, max(self.attribution.step - self.attribution.parts.data, 1e-9)
+        return RULE.run_to_run + RULE.run_to_run_memory * min(1.0, parts.memory / work)
+
+    def _thread_variation(self, name: str, left: float) -> float:
+        """How much a prediction would change in a minute in which threads wait longer for each other, as a share of it."""
+        now, rest = self.attribution.step, self.without_data
+        longer = RULE.thread_wait_variation * waiting_threads(self.measured)
+        data = 0.0 if name in WITHOUT_DATA else min(now - rest, left)
+        of_left = 0.0 if name in WITH_DATA else left - data  # one thread waits for none
+        return abs(math.log((1 + longer * rest / now) / (1 + longer * of_left / left)))
 
 
 def ratio_of(what_if: WhatIf) -> float:
@@ -127,157 +131,108 @@ def ratio_of(what_if: WhatIf) -> float:
 
 
 def error_of(what_if: WhatIf, before: float) -> float:
-    """Two standard errors of it; more where steps as they are took another time than `before`, so that something else changed."""
+    """Two standard errors of that share; more where baseline steps took another time than `before`, so that something else changed."""
     away = abs(math.log(what_if.as_it_is.median / before)) if what_if.as_it_is.median > 0 and before > 0 else 0.0
-    strange = away if away > STRANGE else 0.0
+    changed = away if away > RULE.baseline_change else 0.0
     slower = what_if.with_fix.median / what_if.at_best if what_if.at_best else 1.0
     half = (slower - 1) / (slower + 1)  # of the way between the two ends, as a share of their middle
-    return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, strange, half)
+    return ratio_of(what_if) * math.hypot(2 * what_if.as_it_is.error, 2 * what_if.with_fix.error, changed, half)
 
 
-def _doubt(stretch: Stretch | None) -> float:
-    return 2 * stretch.error * stretch.median if stretch is not None and stretch.seconds else 0.0
-
-
-def advise(measured: Measurements, division: Division, causes: list[Cause]) -> list[Step]:
-    """What to do, the most useful first: for the verdict, then for the other causes that matter."""
-    case = Case(measured=measured, division=division)
-    steps: dict[str, Step] = {}
-    for place, cause in enumerate(causes):
-        if place == 0 or cause.share >= ALSO:
-            for step in _ADVISERS[cause.verdict](case):
-                steps.setdefault(step.name, step)
-    for step in (*_fused(case), *_threads(case)):
-        if step.predicted is not None or (step.predicted_low or 0.0) >= LEAST_GAIN:
-            steps.setdefault(step.name, step)
-    steps.update({step.name: step for step in _malloc(case)})
-    return [step for step in steps.values() if _may_gain(step)]
-
-
-def advise_on(rare: Rare) -> list[Step]:
-    """What to do about rare steps. At best they are gone."""
-    where = f" ({rare.place.file}:{rare.place.line})" if rare.place is not None else ""
-    if rare.phase in ("next", "prepare"):
-        sentence = f"have the data of the next batches read before they are needed: worker processes, or stoker.Feed{where}"
-    elif rare.between_epochs:
-        sentence = f"do less between epochs: validate and save less often, on fewer samples, or beside the training{where}"
-    else:
-        sentence = f"do it less often, or in a thread beside the training{where}"
-    high = min(MOST, 1 / max(1 - rare.share, 1 / MOST))
-    return [Step(name="rare", sentence=sentence, predicted=None, predicted_high=high)]
-
-
-def _may_gain(step: Step) -> bool:
-    if step.predicted is not None:
-        return step.predicted >= LEAST_GAIN
-    return step.predicted_high is None or step.predicted_high >= LEAST_GAIN
-
-
-def workers_to_use(measured: Measurements, division: Division) -> int:
-    """So many that making a batch hides behind a step, as far as there are cores for them."""
-    alone = (seconds_of(measured.loader_alone) or 0.0) * max(1, measured.loader.workers)
-    left = max(division.step - division.parts.data, 1e-9)
-    return min(MOST_WORKERS, max(1, measured.machine.cores - 1), math.ceil(alone / left) + 1)
-
-
-def _data(case: Case) -> list[Step]:
-    cached, gathered = case.measured.cached, case.measured.what_ifs.get("feed")
-    steps, sentence = [], "pack the data to a store and let stoker.Feed make the batches"
+def _data(predictor: Predictor) -> list[Advice]:
+    cached, gathered = predictor.measured.cached, predictor.measured.what_ifs.get("feed")
+    sentence = render.advice("feed")
     if gathered is not None:
-        left = case.without_data
-        steps.append(case.step("feed", sentence, left * ratio_of(gathered), left * error_of(gathered, left)))
+        left = predictor.without_data
+        steps = [predictor.predict("feed", sentence, left * ratio_of(gathered), left * error_of(gathered, left))]
     else:
-        steps.append(case.up_to("feed", sentence, case.division.step - case.division.parts.data))
-    steps += _persistent(case)
-    steps += _workers(case)
+        steps = [predictor.at_most("feed", sentence, predictor.attribution.step - predictor.attribution.parts.data)]
+    steps += [*_persistent(predictor), *_more_workers(predictor)]
     if cached is not None:
-        sentence = "make batches once and keep them, if they fit in memory and need not differ between epochs"
-        steps.append(case.step("cached", sentence, cached.median, _doubt(cached)))
+        steps.append(predictor.predict("cached", render.advice("cached"), cached.median, _two_errors(cached)))
     return steps
 
 
-def _persistent(case: Case) -> list[Step]:
-    """Of which it is not known what it gives: processes that start slow down the steps beside them, too."""
-    loader, starting = case.measured.loader, case.measured.between_epochs.get("loader", 0.0)
-    if not loader.workers or loader.persistent or starting < LEAST_GAIN - 1:
-        return []
-    sentence = "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)"
-    return [case.step("persistent", sentence)]
+def _two_errors(stretch: Stretch) -> float:
+    return 2 * stretch.error * stretch.median if stretch.seconds else 0.0
 
 
-def _workers(case: Case) -> list[Step]:
-    measured, division = case.measured, case.division
-    if measured.loader.kind != "DataLoader":
+def _persistent(predictor: Predictor) -> list[Advice]:
+    """Not predicted: processes that start slow down the steps beside them, too."""
+    loader, starting = predictor.measured.loader, predictor.measured.between_epochs.get("loader", 0.0)
+    if not loader.workers or loader.persistent or starting < RULE.min_gain - 1:
         return []
-    now, wanted = measured.loader.workers, workers_to_use(measured, division)
-    if now >= wanted:
+    return [predictor.predict("persistent", render.advice("persistent"))]
+
+
+def workers_to_use(measured: Measurements, attribution: Attribution) -> int:
+    """Enough workers that making a batch hides behind a step, as far as there are cores for them."""
+    alone = (seconds_of(measured.loader_alone) or 0.0) * max(1, measured.loader.workers)
+    left = max(attribution.step - attribution.parts.data, 1e-9)
+    return min(RULE.max_workers, max(1, measured.machine.cores - 1), math.ceil(alone / left) + 1)
+
+
+def _workers_sentence(wanted: int, now: int) -> str:
+    return render.advice("workers", wanted=wanted, processes="process" if wanted == 1 else "processes", now=now)
+
+
+def _more_workers(predictor: Predictor) -> list[Advice]:
+    measured, attribution = predictor.measured, predictor.attribution
+    now, wanted = measured.loader.workers, workers_to_use(measured, attribution)
+    if measured.loader.kind != "DataLoader" or now >= wanted:
         return []
-    sentence = f"{wanted} worker {'process' if wanted == 1 else 'processes'} in place of {now} (num_workers={wanted})"
-    alone = seconds_of(measured.loader_alone)
-    busy = 1 if measured.device == "cuda" else measured.machine.threads
+    sentence, alone = _workers_sentence(wanted, now), seconds_of(measured.loader_alone)
     if alone is None:
-        return [case.step("workers", sentence)]
-    left = max(division.step - division.parts.data, alone * max(1, now) / wanted)
-    sharing = busy + wanted >= measured.machine.cores
-    if sharing and division.step < WORTH_SHARING * left:
+        return [predictor.predict("workers", sentence)]
+    left = max(attribution.step - attribution.parts.data, alone * max(1, now) / wanted)
+    busy = 1 if measured.device == "cuda" else measured.machine.threads
+    if busy + wanted >= measured.machine.cores and attribution.step < RULE.worth_sharing_cores * left:
         return []
-    # Nobody measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
-    return [case.up_to("workers", sentence, left)]
+    # It was not measured how cores would be shared, nor what it takes to hand a batch over: up to 2 ms were seen.
+    return [predictor.at_most("workers", sentence, left)]
 
 
-def _transfer(case: Case) -> list[Step]:
-    transfer = case.division.parts.transfer
-    sentence = "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))"
-    resident = "keep the columns on the GPU (stoker.Feed, device=...)"
-    return [case.switched_on("pinned", sentence), case.step("resident", resident, case.division.step - transfer)]
+def _transfer(predictor: Predictor) -> list[Advice]:
+    left = predictor.attribution.step - predictor.attribution.parts.transfer
+    pinned = predictor.from_what_if("pinned", render.advice("pinned"))
+    return [pinned, predictor.predict("resident", render.advice("resident"), left)]
 
 
-def _sync(case: Case) -> list[Step]:
-    where = [f"{sync.place}" for sync in case.measured.syncs if sync.place is not None][:2]
-    sentence = "keep metrics on the GPU and read them every 50 steps" + (f": {', '.join(where)}" if where else "")
-    return [case.step("sync", sentence, case.division.step - case.division.parts.sync)]
+def _sync(predictor: Predictor) -> list[Advice]:
+    lines = [f"{sync.place}" for sync in predictor.measured.syncs if sync.place is not None][:2]
+    sentence = render.advice("sync", where=f": {', '.join(lines)}" if lines else "")
+    return [predictor.predict("sync", sentence, predictor.attribution.step - predictor.attribution.parts.sync)]
 
 
-def _host(case: Case) -> list[Step]:
-    place = place_of("host", case.measured)
-    sentence = f"do it less often or outside of the loop: {place}" if place else "do less in the loop besides the step"
-    return [case.step("host", sentence, case.division.step - case.division.parts.host)]
+def _host(predictor: Predictor) -> list[Advice]:
+    place = line_of("host", predictor.measured)
+    sentence = render.advice("host_at", place=place) if place else render.advice("host")
+    return [predictor.predict("host", sentence, predictor.attribution.step - predictor.attribution.parts.host)]
 
 
-def _launch(case: Case) -> list[Step]:
-    sentence = "capture the step as a CUDA graph (stoker.Trainer does it)"
-    if "graph" in case.measured.what_ifs:
-        graph = case.switched_on(
-            "graph", "CUDA graphs of the model's passes, with a fused optimizer; more by one of the whole step (stoker.Trainer)"
-        )
+def _launch(predictor: Predictor) -> list[Advice]:
+    if "graph" in predictor.measured.what_ifs:
+        graph = predictor.from_what_if("graph", render.advice("graph_of_model"))
     else:
-        graph = case.up_to("graph", sentence, case.division.step - case.division.parts.launch)
-    return [graph, _compile("compile the model (torch.compile, mode='reduce-overhead')"), _batch(case), *_fused(case)]
+        graph = predictor.at_most("graph", render.advice("graph"), predictor.attribution.step - predictor.attribution.parts.launch)
+    return [graph, _compile("compile_launch"), _batch(predictor), *_fused(predictor)]
 
 
-def _dispatch(case: Case) -> list[Step]:
-    return [_batch(case), _compile("compile the model, which makes few operations of many (torch.compile)"), *_fused(case)]
-
-
-def _batch(case: Case) -> Step:
+def _batch(predictor: Predictor) -> Advice:
     """Twice as large: batches cost twice as much, and steps what steps of two batches in one were measured to take."""
-    sentence = "a batch twice as large, in samples a second (the training itself changes: look at the losses)"
-    what_if = case.measured.what_ifs.get("batch")
+    what_if, sentence = predictor.measured.what_ifs.get("batch"), render.advice("batch")
     if what_if is None:
-        return case.step("batch", sentence)
-    step, rest = case.division.step, case.without_data
-    return case.step("batch", sentence, step - rest * (1 - ratio_of(what_if) / 2), rest * error_of(what_if, rest) / 2)
+        return predictor.predict("batch", sentence)
+    step, rest = predictor.attribution.step, predictor.without_data
+    left = step - rest * (1 - ratio_of(what_if) / 2)
+    return predictor.predict("batch", sentence, left, rest * error_of(what_if, rest) / 2)
 
 
-def _optimizer(case: Case) -> list[Step]:
-    return [*_fused(case), _batch(case)]
-
-
-def _fused(case: Case) -> list[Step]:
-    measured = case.measured
+def _fused(predictor: Predictor) -> list[Advice]:
+    measured = predictor.measured
     if measured.optimizer_fused or measured.optimizer not in FUSIBLE:
         return []
-    return [case.switched_on("fused", f"one kernel for all weights: {measured.optimizer}(..., fused=True)")]
+    return [predictor.from_what_if("fused", render.advice("fused", optimizer=measured.optimizer))]
 
 
 def waiting_threads(measured: Measurements) -> float:
@@ -291,13 +246,13 @@ def waiting_threads(measured: Measurements) -> float:
     return min(1.0, max(0.0, lost)) * min(1.0, max(0.0, measured.cores_used - 1))
 
 
-def _malloc(case: Case) -> list[Step]:
-    pages, seconds = statistics.fmean(case.measured.pages.get("loop") or [0.0]), case.measured.for_pages("loop")
-    spent = min(statistics.fmean(seconds or [0.0]), MOST_FOR_PAGES * case.division.step)
-    if spent < WORTH_KEEPING * case.division.step:
+def _malloc(predictor: Predictor) -> list[Advice]:
+    measured, step = predictor.measured, predictor.attribution.step
+    pages, seconds = statistics.fmean(measured.pages.get("loop") or [0.0]), measured.for_pages("loop")
+    spent = min(statistics.fmean(seconds or [0.0]), RULE.malloc_max_share * step)
+    if spent < RULE.malloc_share * step:
         return []
-    sentence = f"keep freed memory in the process ({ENVIRONMENT}): {pages:,.0f} pages a step come from the system anew"
-    return [case.up_to("malloc", sentence, case.division.step - spent)]
+    return [predictor.at_most("malloc", render.advice("malloc", environment=ENVIRONMENT, pages=f"{pages:,.0f}"), step - spent)]
 
 
 def best_threads(measured: Measurements) -> int | None:
@@ -307,83 +262,69 @@ def best_threads(measured: Measurements) -> int | None:
     return int(best) if best is not None and int(best) != measured.machine.threads else None
 
 
-def _threads(case: Case) -> list[Step]:
-    best, now = best_threads(case.measured), case.measured.machine.threads
-    if best is None:
-        return []
-    return [case.switched_on("threads", f"torch.set_num_threads({best}) in place of {now}, or OMP_NUM_THREADS={best}")]
+def _threads(predictor: Predictor) -> list[Advice]:
+    best, now = best_threads(predictor.measured), predictor.measured.machine.threads
+    return [predictor.from_what_if("threads", render.advice("threads", best=best, now=now))] if best is not None else []
 
 
-def _oversubscribed(case: Case) -> list[Step]:
-    steps = _threads(case)
-    workers, wanted = case.measured.loader.workers, workers_to_use(case.measured, case.division)
+def _oversubscribed(predictor: Predictor) -> list[Advice]:
+    steps = _threads(predictor)
+    workers, wanted = predictor.measured.loader.workers, workers_to_use(predictor.measured, predictor.attribution)
     if workers > wanted:
-        sentence = f"{wanted} worker {'process' if wanted == 1 else 'processes'} in place of {workers} (num_workers={wanted})"
-        steps.append(case.step("workers", sentence))
+        steps.append(predictor.predict("workers", _workers_sentence(wanted, workers)))
     return steps
 
 
-def _precision(case: Case) -> list[Step]:
-    peaks, steps = case.measured.machine.matmul_flops, []
-    if peaks.get("tf32"):
-        steps.append(case.switched_on("tf32", "torch.set_float32_matmul_precision('high')"))
-    return [*steps, *_autocast(case)]
+def _precision(predictor: Predictor) -> list[Advice]:
+    has_tf32 = predictor.measured.machine.matmul_flops.get("tf32")
+    return [*([predictor.from_what_if("tf32", render.advice("tf32"))] if has_tf32 else []), *_autocast(predictor)]
 
 
-def _autocast(case: Case) -> list[Step]:
-    peaks, precision = case.measured.machine.matmul_flops, case.measured.precision
-    if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < 1.3 * peaks.get(precision, math.inf):
+def _autocast(predictor: Predictor) -> list[Advice]:
+    peaks, precision = predictor.measured.machine.matmul_flops, predictor.measured.precision
+    if precision in ("bf16", "fp16") or peaks.get("bf16", 0.0) < RULE.autocast_ratio * peaks.get(precision, math.inf):
         return []  # this machine is no faster in it
-    return [case.switched_on("autocast", "compute in bfloat16 (torch.autocast)")]
+    return [predictor.from_what_if("autocast", render.advice("autocast"))]
 
 
-def _compute(case: Case) -> list[Step]:
-    return [*_autocast(case), _compile("compile the model (torch.compile)")]
+def _kernel(predictor: Predictor) -> list[Advice]:
+    if predictor.measured.device == "cpu":  # calls into a library, such as LAPACK: compiling leaves them as they are
+        return [_batch(predictor)]
+    return [_compile("compile"), _batch(predictor)]
 
 
-def _memory(case: Case) -> list[Step]:
-    return [_compile("compile the model, which joins operations on the same memory (torch.compile)"), *_autocast(case)]
+def _compile(wording: str) -> Advice:
+    """Never predicted: the program would have to be compiled for it."""
+    return Advice(name="compile", sentence=render.advice(wording), predicted=None)
 
 
-def _kernel(case: Case) -> list[Step]:
-    return [_compile("compile the model (torch.compile)"), _batch(case)]
+def _straggler(predictor: Predictor) -> list[Advice]:
+    slowest = max(predictor.measured.ranks, key=lambda one: one.apart_seconds).rank
+    left = predictor.attribution.step - predictor.attribution.parts.straggler
+    return [predictor.at_most("balance", render.advice("balance", slowest=slowest), left)]
 
 
-def _compile(sentence: str) -> Step:
-    return Step(name="compile", sentence=sentence, predicted=None)
+def _communication(predictor: Predictor) -> list[Advice]:
+    left = predictor.attribution.step - predictor.attribution.parts.communication
+    return [predictor.at_most("exchange", render.advice("exchange"), left)]
 
 
-def _nothing(case: Case) -> list[Step]:
-    return []
-
-
-def _straggler(case: Case) -> list[Step]:
-    slowest = max(case.measured.ranks, key=lambda one: one.apart_seconds).rank
-    sentence = f"see what rank {slowest} does more than the others, or give it less: `stoker diagnose` of that process alone tells"
-    return [case.up_to("balance", sentence, case.division.step - case.division.parts.straggler)]
-
-
-def _communication(case: Case) -> list[Step]:
-    sentence = "exchange less: gradients of several batches at once (no_sync), in bfloat16 (a hook of DDP), or larger batches"
-    return [case.up_to("exchange", sentence, case.division.step - case.division.parts.communication)]
-
-
-_ADVISERS: dict[Verdict, Callable[[Case], list[Step]]] = {
+_ADVISERS: dict[Verdict, Callable[[Predictor], list[Advice]]] = {
     "data": _data,
     "transfer": _transfer,
     "sync": _sync,
     "host": _host,
     "launch": _launch,
-    "dispatch": _dispatch,
+    "dispatch": lambda one: [_batch(one), _compile("compile_dispatch"), *_fused(one)],
     "oversubscribed": _oversubscribed,
-    "optimizer": _optimizer,
+    "optimizer": lambda one: [*_fused(one), _batch(one)],
     "precision": _precision,
-    "compute": _compute,
-    "memory": _memory,
+    "compute": lambda one: [*_autocast(one), _compile("compile")],
+    "memory": lambda one: [_compile("compile_memory"), *_autocast(one)],
     "kernel": _kernel,
     "straggler": _straggler,
     "communication": _communication,
-    "none": _nothing,
+    "none": lambda one: [],
 }
 _PHASES: dict[Verdict, tuple[str, ...]] = {
     "data": ("next", "prepare"),
@@ -392,10 +333,11 @@ _PHASES: dict[Verdict, tuple[str, ...]] = {
     "host": ("rest", "forward", "prepare"),
     "optimizer": ("optimizer",),
 }
+"""The phases in which a cause shows; others show in the forward pass."""
 
 
-def place_of(verdict: Verdict, measured: Measurements) -> Place | None:
-    """The line of the user's to blame for a cause."""
+def line_of(verdict: Verdict, measured: Measurements) -> SourceLine | None:
+    """The user's line that a cause comes from."""
     if verdict == "data" and measured.loader.functions:
         return measured.loader.functions[0].place
     if verdict == "sync" and (seen := [sync for sync in measured.syncs if sync.place is not None]):

@@ -1,7 +1,15 @@
-"""Levels: times of stretches that a machine ran at different speeds, brought to one speed.
+"""Attribution: the time of a step divided among causes. Between the measurements and the verdict; no torch.
 
-Processors change their speed for seconds at a time: clocks rise and fall, and who has the other half of a core takes a third of it.
-A stretch that lies between two of the loop as it is was run at their speed, so it is told at the speed that the loop mostly had.
+1. `attribute` removes the causes one after the other, in the order in which they hide each other: data, copies, waits, Python of the
+   loop, issuing operations, then the work itself. What is gone with a cause is its part, so parts do not overlap and their sum is the
+   step. A part is capped by the cause's own measurement, so that noise between two windows is not attributed.
+2. `slow_of` and `slow_of_windows` find rare steps: a few that take far longer than the others (a checkpoint, a validation, an upload).
+   A median does not see them, the wall clock does. `Periods` keeps a window open until several were seen; the mean step is then taken
+   over whole periods, from one rare step to the next.
+3. `at_one_level` brings times of windows that the machine ran at different speeds to one speed. Processors change their speed for seconds
+   at a time. A window between two baseline windows ran at their speed, so it is scaled to the usual speed of the baseline.
+
+The letters are those of measurements.py: T the loop, D the loader alone, X copies alone, C cached batches, H issue time, G the device.
 """
 
 from __future__ import annotations
@@ -17,182 +25,9 @@ import msgspec
 
 from stoker._clock import now_ns
 from stoker.diagnose.measurements import Measurements, Phases, Stretch
+from stoker.diagnose.thresholds import RULE
 
 T = TypeVar("T")
-CHANGED = 0.15
-"""Speeds before and after a stretch that differ by more say little of the speed within it."""
-LEAST_ROUNDS = 2
-
-
-def split(values: Sequence[T], starts: Sequence[int]) -> list[list[T]]:
-    """Values in the pieces that begin at `starts`; one piece where nothing is known of them."""
-    edges = [*(starts or [0]), len(values)]
-    return [list(values[begin:end]) for begin, end in pairwise(edges)]
-
-
-def at_one_level(rounds: Sequence[Sequence[float]], loop: Sequence[Sequence[float]]) -> list[list[float]]:
-    """The values of rounds at one speed; round i lies between the pieces i and i + 1 of the loop."""
-    medians = [statistics.median(piece) for piece in loop if piece]
-    common = statistics.median([seconds for piece in loop for seconds in piece]) if medians else 0.0
-    if not common or min(medians) <= 0:
-        return [list(values) for values in rounds]
-    factors, steady = [], []
-    for number in range(len(rounds)):
-        before, after = medians[min(number, len(medians) - 1)], medians[min(number + 1, len(medians) - 1)]
-        factors.append(2 * common / (before + after))
-        steady.append(abs(before - after) <= CHANGED * (before + after) / 2 and bool(rounds[number]))
-    kept = range(len(rounds)) if sum(steady) < LEAST_ROUNDS else [number for number, is_steady in enumerate(steady) if is_steady]
-    return [[value * factors[number] for value in rounds[number]] for number in kept]
-
-
-# Rare steps: a few that take far longer than the others (a checkpoint, a validation, an upload), and their share of all time.
-#
-# A median does not see them, but the wall clock does. So a measurement window of T in which one is seen goes on until several
-# were,
-# and what a step takes by the wall clock is the mean over whole periods, from one rare step to the next: a window that ends where
-# a
-# rare step has ended would have one too many of them.
-
-SLOW = 1.5
-"""Times the median: steps that take longer may be rare ones. Steps of the suite of verdicts reach 2.7 on a quiet machine, but then
-they hold little of the time."""
-OFTEN = 1 / 3
-"""Of all steps: slow ones that are more than these are not rare."""
-WORTH_SEEING = 0.05
-"""Of all time: windows go on for rare steps that hold more."""
-HOLDS = 0.15
-"""Of all time: rare steps that hold more are the verdict."""
-LEAST_OF_A_LEVEL = 8
-"""Steps of a window whose median says how fast the machine was."""
-SPANNED = 0.3
-"""Of a window, from the first of its slow steps to the last: at least a third where they come at equal distances."""
-PERIODS = 3
-"""From one rare step to the next, that are waited for."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slow:
-    """The slow steps of a window."""
-
-    at: list[int]
-    """Which steps they are."""
-    share: float
-    """Of all time: what they take longer than the others."""
-    seconds: float
-    """Of one of them."""
-    others: float
-    """Of one of the others."""
-    every: float | None
-    """Steps from one to the next; None where there is only one."""
-    mean: float
-    """Seconds of a step: over whole periods where there is one, else over all steps."""
-
-
-def slow_of(seconds: Sequence[float]) -> Slow | None:
-    """The slow ones among steps in a row; None where there are none, or so many that they are not rare."""
-    limit = _limit(seconds)
-    at = [number for number, one in enumerate(seconds) if one > limit]
-    if not at or len(at) > OFTEN * len(seconds):
-        return None
-    others = statistics.fmean(one for one in seconds if one <= limit)
-    # Whole periods: behind the first slow step, up to the last one; but slow steps in a row are a burst, and have no period.
-    span = at[-1] - at[0]
-    periodic = span >= SPANNED * len(seconds) and OFTEN * span >= len(at) - 1
-    whole = seconds[at[0] + 1 : at[-1] + 1] if periodic else seconds
-    mean = statistics.fmean(whole)
-    longer = sum(one - others for one in whole if one > limit)
-    return Slow(
-        at=at,
-        share=longer / sum(whole),
-        seconds=statistics.fmean(seconds[number] for number in at),
-        others=others,
-        every=span / (len(at) - 1) if periodic else len(seconds) / len(at) if len(at) > 1 else None,
-        mean=mean,
-    )
-
-
-def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
-    """The slow steps of several windows: those of the one in which they took most time, but with no more of it than in all windows.
-
-    A neighbour that came and went makes slow steps in one window, and a machine that changes its speed makes a slow window.
-    """
-    best = max((slow for window in windows if (slow := slow_of(window))), key=_longer, default=None)
-    if best is None:
-        return None
-    usual = statistics.median(one for window in windows for one in window)
-    levels = [statistics.median(window) if len(window) >= LEAST_OF_A_LEVEL else usual for window in windows]
-    scaled = [one * usual / level for window, level in zip(windows, levels, strict=True) for one in window if level > 0]
-    longer = [one - best.others for one in scaled if one > max(SLOW * usual, (best.others + best.seconds) / 2)]
-    share = sum(longer) / sum(scaled)
-    if share >= best.share:
-        return best
-    return replace(best, share=share, mean=statistics.fmean(one for window in windows for one in window))
-
-
-def _longer(slow: Slow) -> float:
-    """Seconds that slow steps of a window took longer than others."""
-    return len(slow.at) * (slow.seconds - slow.others)
-
-
-def _limit(seconds: Sequence[float]) -> float:
-    """Seconds from which on a step is slow: a third of what those take that hold the time, because steps of a busy machine vary."""
-    usual = statistics.median(seconds) if seconds else 0.0
-    longer = [one - usual for one in seconds if one > SLOW * usual]
-    holding = sum(one * one for one in longer) / sum(longer) if longer else 0.0
-    return max(SLOW * usual, usual + holding / 3)
-
-
-class Periods:
-    """Whether a window goes on, because rare steps were seen in it and not often enough."""
-
-    def __init__(self, *, until_ns: int, expected: bool = False) -> None:
-        self._until_ns = until_ns
-        self._expected = expected
-        """Whether some were seen elsewhere, so that the first one is waited for."""
-        self._middle: float | None = None
-        self._number = 0
-
-    def go_on(self, last: float, steps: Callable[[], list[float]]) -> bool:
-        """Asked behind each step, with its seconds, once the window has lasted its time."""
-        if now_ns() >= self._until_ns:
-            return False
-        if self._middle is None or last > SLOW * self._middle:
-            seconds = steps()
-            self._middle = statistics.median(seconds)
-            slow = slow_of(seconds)
-            self._number = len(slow.at) if slow is not None and slow.share >= WORTH_SEEING else 0
-        return self._number <= PERIODS and (self._number > 0 or self._expected)
-
-
-# Parts: the time of a step, divided into what each cause has of it. Between measurements and the ranking of causes; no torch.
-#
-# The causes are taken away one after the other, in the order in which they hide each other: data, copies, waiting, the loop's own
-# Python, issuing operations, and then the work itself. What is gone with one is its part, so parts do not overlap and their sum
-# is
-# the step. What a cause can be given is capped by its own clean measurement: noise between two stretches names nobody.
-
-ALONE_IN_LOOP = 1.25
-"""A loader next to a training takes up to so many times what it takes alone: they share caches and cores."""
-COPIES_IN_LOOP = 1.6
-"""Copies of batches that have just been made, against the same buffers again and again (4.98 ms alone, 7.8 in the loop)."""
-NO_FORWARD = 0.02
-"""With less of a step in modules than this, the model is made of functions, and its forward pass lies in `prepare`."""
-SHORTEST = 1e-4
-"""Of a step, so that nothing is divided by nothing."""
-THREADS_GAIN = 0.05
-"""A gain by fewer threads below this is noise."""
-IN_PEAK = 0.35
-"""Of the measured peak: a step that reaches it computes, whatever its kernels are called."""
-MOSTLY = 0.6
-SHORTER = 2.0
-"""So much faster must a shorter type be for its absence to be a cause."""
-LONG_KERNEL = 20e-6
-IDLE = 1.02
-"""Of the time of its kernels: a GPU whose step takes no longer is busy all the time, however slowly it is fed."""
-ISSUING = 10.0
-"""Times what it costs to issue a kernel: an operation of a training, its backward and its module included, takes up to three."""
-QUEUE = 800
-"""Kernels that can wait for a GPU (about a thousand): a step with more blocks behind a sleep, though nothing in it waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,66 +57,66 @@ class Parts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Division:
-    """A step, divided."""
+class Attribution:
+    """A step divided among causes."""
 
     step: float
     parts: Parts
     residual: float
-    """What the clean measurements leave unexplained (above 0) or explain too much (below 0), in seconds."""
+    """Seconds that the measurements leave unexplained (above 0) or explain twice (below 0)."""
     host_limits: bool
-    """On a GPU: whether the host issues a step more slowly than the device works it off."""
+    """GPU: whether the host issues a step more slowly than the device runs it. Then the run can be launch-bound."""
 
     def share(self, name: str) -> float:
-        """Of the step, within 0 and 1."""
+        """The share of a cause, between 0 and 1."""
         return min(1.0, max(0.0, getattr(self.parts, name) / self.step)) if self.step > 0 else 0.0
 
 
-def divide(measured: Measurements) -> Division:
-    """Who has which part of a step."""
+def attribute(measured: Measurements) -> Attribution:
+    """Divide the median step among causes."""
     step = measured.loop.median
     if not (math.isfinite(step) and step > 0):
-        return Division(step=0.0, parts=Parts(), residual=0.0, host_limits=False)
+        return Attribution(step=0.0, parts=Parts(), residual=0.0, host_limits=False)
     if measured.ranks:
         return _of_ranks(measured, step)
     return _on_cuda(measured, step) if measured.device == "cuda" else _on_cpu(measured, step)
 
 
-def _of_ranks(measured: Measurements, step: float) -> Division:
-    """Of a training of several processes: what they lose to each other, and the rest as the first one has it by itself."""
+def _of_ranks(measured: Measurements, step: float) -> Attribution:
+    """Several processes: what they lose to each other, and the rest as in the first process alone."""
     apart = [min(step, rank.apart_seconds) for rank in measured.ranks]
-    own, slowest = max(apart[0], SHORTEST * step), max(apart)
+    own, slowest = max(apart[0], RULE.min_fraction * step), max(apart)
     straggler, communication = _between_ranks(measured, step, slowest - statistics.median_low(apart), step - slowest)
     phases = scaled_phases(measured, step)
-    phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - own)))  # gradients are exchanged there
-    # Batches that are kept make the others faster, too, so that C says nothing of this one.
+    phases = msgspec.structs.replace(phases, backward=max(0.0, phases.backward - (step - own)))  # the all-reduce is there
+    # Cached batches make the other processes faster, too, so C says nothing about this one.
     alone = msgspec.structs.replace(measured, ranks=[], loop=Stretch(seconds=[own]), cached=None, phases=phases)
-    inner = divide(alone)
+    inner = attribute(alone)
     factor = (step - straggler - communication) / own
     parts = {field.name: factor * getattr(inner.parts, field.name) for field in fields(Parts)}
     parts |= {"straggler": straggler, "communication": communication}
-    return Division(step=step, parts=Parts(**parts), residual=factor * inner.residual, host_limits=inner.host_limits)
+    return Attribution(step=step, parts=Parts(**parts), residual=factor * inner.residual, host_limits=inner.host_limits)
 
 
 def _between_ranks(measured: Measurements, step: float, late: float, rest: float) -> tuple[float, float]:
-    """What processes lose because one is `late` by so much, and what to the exchange, of which there is at most the `rest`."""
+    """Seconds lost because one process is `late` by that much, and to the all-reduce, which takes at most the `rest`."""
     exchanges = [rank.exchange_seconds for rank in measured.ranks if rank.exchange_seconds is not None]
     if len(exchanges) < len(measured.ranks):
         return late, rest
-    # Who is slower than others within the exchange waits least in it.
+    # The slowest process within the all-reduce waits least in it.
     exchange = min(*exchanges, rest)
-    # The exchange takes longer where some have slept until the last one came: that is due to both, as far as each is there.
-    longer = (rest - exchange) / max(late + exchange, SHORTEST * step)
+    # The all-reduce takes longer where some slept until the last one came: divided between both by their size.
+    longer = (rest - exchange) / max(late + exchange, RULE.min_fraction * step)
     return late * (1 + longer), rest - late * longer
 
 
 def seconds_of(stretch: Stretch | None) -> float | None:
-    """The median of a stretch, if there is one."""
+    """The median of a window, if there is one."""
     return stretch.median if stretch is not None and stretch.seconds else None
 
 
 def scaled_phases(measured: Measurements, step: float) -> Phases:
-    """Phases whose sum is the step: each is a median of its own, and medians do not add up."""
+    """Phases scaled so that their sum is the step: each is a median of its own, and medians do not add up."""
     phases = measured.phases
     names = ("next", "prepare", "forward", "backward", "optimizer", "rest")
     total = sum(getattr(phases, name) for name in names)
@@ -290,28 +125,28 @@ def scaled_phases(measured: Measurements, step: float) -> Phases:
 
 
 def _data(measured: Measurements, phases: Phases, step: float) -> float:
-    """What would be gone if batches were simply there; capped by what the loader was seen to take."""
+    """Seconds that would be saved if batches were free; at most what the loader was measured to take."""
     cached, alone = seconds_of(measured.cached), seconds_of(measured.loader_alone)
     if cached is None:
         return min(step, phases.next)
-    gone = min(max(0.0, step - cached), ALONE_IN_LOOP * max(alone or 0.0, phases.next))
+    gone = min(max(0.0, step - cached), RULE.loader_slowdown * max(alone or 0.0, phases.next))
     # A GPU may work while its host waits for a batch; a CPU does nothing else, so all of that wait is lost.
     return max(gone, phases.next) if measured.device == "cpu" else gone
 
 
-def _on_cpu(measured: Measurements, step: float) -> Division:
+def _on_cpu(measured: Measurements, step: float) -> Attribution:
     phases, cached, alone = scaled_phases(measured, step), seconds_of(measured.cached), seconds_of(measured.loader_alone)
     machine, work = measured.machine, measured.work
     data, oversubscribed = _data(measured, phases, step), 0.0
     is_crowd = measured.loader.workers > 0 and measured.loader.workers + machine.threads > 2 * machine.cores
     if is_crowd and cached is not None and alone is not None and alone <= cached:
-        # The loader keeps up when it is alone, and the step is as short without it: they are in each other's way.
+        # The loader alone keeps up, and so does the step without it: together they compete for the cores.
         data, oversubscribed = 0.0, max(0.0, step - cached)
     residual = 0.0 if cached is None else step - cached - data - oversubscribed
     if residual > 0 and measured.loader.workers > 0 and crowded(measured):
-        # Neither makes the step so long when it is alone: workers and training share the cores.
+        # Neither makes the step this long alone: workers and training share the cores.
         oversubscribed, residual = oversubscribed + residual, 0.0
-    making = phases.prepare if phases.forward > NO_FORWARD * step else 0.0
+    making = phases.prepare if phases.forward > RULE.min_forward * step else 0.0
     making = min(making, step - data - oversubscribed)
     data += making
     host = min(phases.rest, step - data - oversubscribed)
@@ -323,17 +158,17 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
     gain = _threads_gain(measured)
     oversubscribed += gain * (core + optimizer)
     core, optimizer = core * (1 - gain), optimizer * (1 - gain)
-    # Workers are no faster than alone, however many cores they have: what a step cannot lose is not the crowd's.
+    # Workers are no faster than alone, however many cores they have: what would remain of the step is data.
     behind = min(oversubscribed, max(0.0, (alone or 0.0) - (step - oversubscribed))) if measured.loader.workers else 0.0
     data, oversubscribed = data + behind, oversubscribed - behind
     if work is None:
         parts = Parts(data=data, host=host, oversubscribed=oversubscribed, optimizer=optimizer, unknown=core)
-        return Division(step=step, parts=parts, residual=residual, host_limits=False)
+        return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
     # Operations of the optimizer are dispatched too, but what they cost is the optimizer's.
     in_core = core / (core + optimizer) if core + optimizer > 0 else 0.0
     around = work.shares.get("other", 0.0) * (cached or step) - phases.rest - making
     dispatch = min(core, max(around * (1 - gain), work.ops * machine.dispatch_seconds * in_core))
-    products, moving = _products(measured, core)
+    products, moving, other = _work_of_cpu(measured, core)
     left = core - dispatch
     parts = Parts(
         data=data,
@@ -343,45 +178,44 @@ def _on_cpu(measured: Measurements, step: float) -> Division:
         optimizer=optimizer,
         compute=left * products,
         memory=left * moving,
+        kernel=left * other,
     )
-    return Division(step=step, parts=parts, residual=residual, host_limits=False)
+    return Attribution(step=step, parts=parts, residual=residual, host_limits=False)
 
 
-def crowded(measured: Measurements, *, exchanging: bool = True) -> bool:
-    """Whether the training has more threads and workers than cores: it is in its own way."""
+def crowded(measured: Measurements, *, communicating: bool = True) -> bool:
+    """Whether the program has more threads and workers than cores, so that it competes with itself."""
     processes = max(1, len(measured.ranks))
-    more = 1 if measured.ranks and exchanging else 0  # a thread of theirs that sends and receives
+    more = 1 if measured.ranks and communicating else 0  # one thread sends and receives
     return processes * (measured.machine.threads + measured.loader.workers) + more > measured.machine.cores
 
 
 def _threads_gain(measured: Measurements) -> float:
-    """What fewer threads save of a step without its data."""
+    """Share of a step without its data that fewer threads save."""
     threads = measured.machine.threads
     if not crowded(measured):
-        return 0.0  # each has a core of its own: what one thread does better is no crowd, and a neighbour makes it look so
+        return 0.0  # each has its own core: a gain by fewer threads then comes from another program
     now = measured.fewer_threads.get(str(threads)) or seconds_of(measured.cached)
     fewer = [seconds for number, seconds in measured.fewer_threads.items() if int(number) < threads]
     if not fewer or not now:
         return 0.0
     gain = 1 - min(fewer) / now
-    return gain if gain >= THREADS_GAIN else 0.0
+    return gain if gain >= RULE.min_threads_gain else 0.0
 
 
-def _products(measured: Measurements, seconds: float) -> tuple[float, float]:
-    """How the work of a CPU divides into products and moving memory."""
-    work = measured.work
-    shares = work.shares if work is not None else {}
-    products = shares.get("gemm", 0.0)
+def _work_of_cpu(measured: Measurements, seconds: float) -> tuple[float, float, float]:
+    """How the work of a CPU divides into matmuls, moving memory, and operations that are neither (factorizations, custom ones)."""
+    shares = measured.work.shares if measured.work is not None else {}
+    matmuls, other = shares.get("gemm", 0.0), shares.get("other_ops", 0.0)
     moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "search", "copy"))
-    if products + moving > 0:  # shares of one profile stay the same under load, a rate reached does not
-        products /= products + moving
-    else:
-        products = 1.0 if flops_seconds(measured) >= IN_PEAK * seconds else 0.0
-    return products, 1 - products
+    total = matmuls + moving + other
+    if total > 0:  # shares of one profile stay the same under load, a rate reached does not
+        return matmuls / total, 1 - (matmuls + other) / total, other / total
+    return (1.0, 0.0, 0.0) if flops_seconds(measured) >= RULE.near_peak * seconds else (0.0, 1.0, 0.0)
 
 
 def flops_seconds(measured: Measurements) -> float:
-    """What the floating-point work of a step takes at the measured peaks."""
+    """Seconds of the floating-point work of a step at the measured peaks."""
     work, peaks = measured.work, measured.machine.matmul_flops
     if work is None or not peaks:
         return 0.0
@@ -390,15 +224,15 @@ def flops_seconds(measured: Measurements) -> float:
     return sum(flops / peak for kind, flops in by_dtype.items() if (peak := peaks.get(kind, slowest)) > 0)
 
 
-def _on_cuda(measured: Measurements, step: float) -> Division:
+def _on_cuda(measured: Measurements, step: float) -> Attribution:
     phases, cached = scaled_phases(measured, step), seconds_of(measured.cached)
     issue, device = seconds_of(measured.host_issue), device_seconds(measured)
     data = _data(measured, phases, step)
     left = step - data
-    transfer = min(left, COPIES_IN_LOOP * copies_seconds(measured), phases.prepare or max(0.0, left - (cached or left)))
+    transfer = min(left, RULE.copy_slowdown * copies_seconds(measured), phases.prepare or max(0.0, left - (cached or left)))
     left -= transfer
     if device is None:
-        return Division(step=step, parts=Parts(data=data, transfer=transfer, unknown=left), residual=0.0, host_limits=False)
+        return Attribution(step=step, parts=Parts(data=data, transfer=transfer, unknown=left), residual=0.0, host_limits=False)
     behind = issue is not None and issue > device
     device = min(device, left)
     waits = _waits(measured, phases)
@@ -411,27 +245,27 @@ def _on_cuda(measured: Measurements, step: float) -> Division:
     stalls = bool(measured.syncs) or (bool(measured.blocked_under_sleep) and not _fills_queue(measured))
     own = max(0.0, phases.rest - waits.get("rest", 0.0))
     if stalls and not waits:
-        own = 0.0  # nobody saw where it waits, and that is mostly where a loss is read
+        own = 0.0  # it is unknown where it waits; mostly that is where a loss is read, in `rest`
     gap = max(0.0, left - max(issue - own, device))
     # Without a wait, only what the loop does besides its core can lie between the loop and its parts.
     host = min(gap, own if stalls else max(own, left - (cached if cached is not None else left)))
     sync = gap - host if stalls else 0.0
     left -= host + sync
-    # Also where only copies make issuing longer than running: work that waits for its host is not what holds a step back.
-    host_limits = issue - own > device or (issue > device and left > 1.1 * device) or (behind and not stalls)
-    host_limits = host_limits and left > IDLE * device
-    # Into an empty queue a step is issued more slowly than behind another one: what that takes longer is nobody's.
+    # Also where only copies make issuing longer than running: kernels that wait for the host are not the bottleneck.
+    host_limits = issue - own > device or (issue > device and left > RULE.gpu_idle_with_copies * device) or (behind and not stalls)
+    host_limits = host_limits and left > RULE.gpu_idle * device
+    # Into an empty queue a step is issued more slowly than behind another one: that difference is not attributed.
     residual = left - max(device, min(issue - own, left) if host_limits else 0.0)
     launch = max(0.0, left - device) if host_limits else 0.0
     python = max(0.0, launch - _issuing_at_most(measured))
     host, launch, left = host + python, launch - python, left - python
     parts = _kernels(measured, left - launch, device)
     parts = {**parts, "data": data, "transfer": transfer, "sync": sync, "host": host, "launch": launch}
-    return Division(step=step, parts=Parts(**parts), residual=residual, host_limits=host_limits)
+    return Attribution(step=step, parts=Parts(**parts), residual=residual, host_limits=host_limits)
 
 
 def device_seconds(measured: Measurements) -> float | None:
-    """G: behind a sleep; or, of a step that could not be issued meanwhile, what a profile saw running."""
+    """G: measured behind a sleep; or, for a step that could not be issued meanwhile, from the profile."""
     work = measured.work
     if measured.blocked_under_sleep and work is not None and work.device_seconds is not None:
         return work.device_seconds
@@ -439,19 +273,19 @@ def device_seconds(measured: Measurements) -> float | None:
 
 
 def _issuing_at_most(measured: Measurements) -> float:
-    """Seconds that a host can need for the operations of a step; what is more is Python between them."""
+    """The most seconds that a host needs for the operations of a step; more is Python between them."""
     work, launch = measured.work, measured.machine.launch_seconds
     count = max(work.ops, work.kernels or 0.0) if work is not None else 0.0
-    return ISSUING * launch * count if launch and count else math.inf
+    return RULE.issue_cost * launch * count if launch and count else math.inf
 
 
 def _fills_queue(measured: Measurements) -> bool:
     work = measured.work
-    return work is not None and work.kernels is not None and work.kernels > QUEUE
+    return work is not None and work.kernels is not None and work.kernels > RULE.launch_queue
 
 
 def copies_seconds(measured: Measurements) -> float:
-    """X, or what the bytes take at the measured rate."""
+    """X, or the bytes at the measured rate."""
     copies, work, rate = seconds_of(measured.copies_alone), measured.work, measured.machine.h2d_pageable_bytes
     if copies is not None:
         return copies
@@ -459,7 +293,7 @@ def copies_seconds(measured: Measurements) -> float:
 
 
 def _waits(measured: Measurements, phases: Phases) -> dict[str, float]:
-    """Seconds that the host was seen at lines where it waits for the device, by phase."""
+    """Seconds that the host spends at lines where it waits for the device, by phase."""
     lines = {(sync.place.file, sync.place.line) for sync in measured.syncs if sync.place is not None}
     waits = {
         phase: min(1.0, sum(blame.share for blame in blames if (blame.place.file, blame.place.line) in lines))
@@ -470,7 +304,7 @@ def _waits(measured: Measurements, phases: Phases) -> dict[str, float]:
 
 
 def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str, float]:
-    """The work of a GPU by cause."""
+    """The kernels of a GPU by cause."""
     work, shares = measured.work, measured.work.shares if measured.work is not None else {}
     phases = measured.device_phases
     whole = sum(phases.values())
@@ -484,13 +318,13 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
     if total > 0:
         products = shares.get("gemm", 0.0) / total
         moving = sum(shares.get(kind, 0.0) for kind in ("elementwise", "reduce", "copy")) / total
-        if reached < IN_PEAK and products < MOSTLY:
-            products = min(products, reached)  # products far from the peak: their shapes are small or ragged
+        if reached < RULE.near_peak and products < RULE.mostly_matmul:
+            products = min(products, reached)  # matmuls far from the peak: their shapes are small or ragged
         moving *= _moved(measured, device * moving)
-    elif reached >= IN_PEAK:
+    elif reached >= RULE.near_peak:
         products, moving = 1.0, 0.0
     else:
-        long = work.kernels is not None and work.kernels > 0 and device / work.kernels >= LONG_KERNEL
+        long = work.kernels is not None and work.kernels > 0 and device / work.kernels >= RULE.long_kernel_seconds
         products, moving = reached, 1 - reached if long else 0.0
     compute = seconds * products
     precision = compute * _in_shorter_type(measured)
@@ -504,16 +338,138 @@ def _kernels(measured: Measurements, seconds: float, device: float) -> dict[str,
 
 
 def _moved(measured: Measurements, seconds: float) -> float:
-    """How much of the time that kernels took to move memory it needs; all of it where they are fast, or nobody counted bytes."""
+    """Share of the time of memory-moving kernels that the bytes need; 1 where they are fast, or bytes were not counted."""
     work, rate = measured.work, measured.machine.memcpy_bytes
     if work is None or work.moved_bytes is None or seconds <= 0:
         return 1.0
     reached = work.moved_bytes / rate / seconds
-    return 1.0 if reached >= IN_PEAK else reached
+    return 1.0 if reached >= RULE.near_peak else reached
 
 
 def _in_shorter_type(measured: Measurements) -> float:
-    """What products in float32 would lose of their time in a shorter type that this GPU has; 0 where they are short already."""
+    """Share of their time that float32 matmuls would save in a shorter type of this GPU; 0 where they are short already."""
     peaks = measured.machine.matmul_flops
     now, shorter = peaks.get("fp32", 0.0), max(peaks.get("tf32", 0.0), peaks.get("bf16", 0.0))
-    return 1 - now / shorter if measured.precision == "fp32" and now > 0 and shorter >= SHORTER * now else 0.0
+    return 1 - now / shorter if measured.precision == "fp32" and now > 0 and shorter >= RULE.faster_dtype * now else 0.0
+
+
+# Rare steps.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slow:
+    """The slow steps of a window."""
+
+    at: list[int]
+    """Which steps they are."""
+    share: float
+    """Share of all time: what they take longer than the others."""
+    seconds: float
+    """Seconds of one of them."""
+    others: float
+    """Seconds of one of the others."""
+    every: float | None
+    """Steps from one to the next; None where there is only one."""
+    mean: float
+    """Seconds of a step: over whole periods where there is one, else over all steps."""
+
+
+def slow_of(seconds: Sequence[float]) -> Slow | None:
+    """The slow steps of one window; None where there are none, or too many to be rare."""
+    limit = _limit(seconds)
+    at = [number for number, one in enumerate(seconds) if one > limit]
+    if not at or len(at) > RULE.max_slow_fraction * len(seconds):
+        return None
+    others = statistics.fmean(one for one in seconds if one <= limit)
+    # Whole periods: after the first slow step, up to the last one; but slow steps in a row are a burst, without a period.
+    span = at[-1] - at[0]
+    periodic = span >= RULE.rare_min_span * len(seconds) and RULE.max_slow_fraction * span >= len(at) - 1
+    whole = seconds[at[0] + 1 : at[-1] + 1] if periodic else seconds
+    mean = statistics.fmean(whole)
+    longer = sum(one - others for one in whole if one > limit)
+    return Slow(
+        at=at,
+        share=longer / sum(whole),
+        seconds=statistics.fmean(seconds[number] for number in at),
+        others=others,
+        every=span / (len(at) - 1) if periodic else len(seconds) / len(at) if len(at) > 1 else None,
+        mean=mean,
+    )
+
+
+def slow_of_windows(windows: Sequence[Sequence[float]]) -> Slow | None:
+    """The slow steps of several windows: of the window in which they took most time, with at most their share over all windows.
+
+    Another program that came and went makes slow steps in one window; a machine that changes its speed makes a slow window.
+    """
+    best = max((slow for window in windows if (slow := slow_of(window))), key=_longer, default=None)
+    if best is None:
+        return None
+    usual = statistics.median(one for window in windows for one in window)
+    levels = [statistics.median(window) if len(window) >= RULE.level_min_steps else usual for window in windows]
+    scaled = [one * usual / level for window, level in zip(windows, levels, strict=True) for one in window if level > 0]
+    longer = [one - best.others for one in scaled if one > max(RULE.slow_step * usual, (best.others + best.seconds) / 2)]
+    share = sum(longer) / sum(scaled)
+    if share >= best.share:
+        return best
+    return replace(best, share=share, mean=statistics.fmean(one for window in windows for one in window))
+
+
+def _longer(slow: Slow) -> float:
+    """Seconds that slow steps of a window took longer than others."""
+    return len(slow.at) * (slow.seconds - slow.others)
+
+
+def _limit(seconds: Sequence[float]) -> float:
+    """Seconds above which a step is slow: a third of the excess of those that hold the time, because steps of a busy machine vary."""
+    usual = statistics.median(seconds) if seconds else 0.0
+    longer = [one - usual for one in seconds if one > RULE.slow_step * usual]
+    holding = sum(one * one for one in longer) / sum(longer) if longer else 0.0
+    return max(RULE.slow_step * usual, usual + holding / 3)
+
+
+class Periods:
+    """Keeps a window open while rare steps were seen in it, but not often enough."""
+
+    def __init__(self, *, until_ns: int, expected: bool = False) -> None:
+        self._until_ns = until_ns
+        self._expected = expected
+        """Whether some were seen elsewhere, so that the window waits for the first one."""
+        self._middle: float | None = None
+        self._number = 0
+
+    def go_on(self, last: float, steps: Callable[[], list[float]]) -> bool:
+        """Whether to continue. Called after each step with its seconds, once the window has lasted its time."""
+        if now_ns() >= self._until_ns:
+            return False
+        if self._middle is None or last > RULE.slow_step * self._middle:
+            seconds = steps()
+            self._middle = statistics.median(seconds)
+            slow = slow_of(seconds)
+            self._number = len(slow.at) if slow is not None and slow.share >= RULE.rare_min_share else 0
+        return self._number <= RULE.rare_periods and (self._number > 0 or self._expected)
+
+
+# Windows at different speeds.
+
+
+def split(values: Sequence[T], starts: Sequence[int]) -> list[list[T]]:
+    """Split values into the pieces that begin at `starts`; one piece if there are no starts."""
+    edges = [*(starts or [0]), len(values)]
+    return [list(values[begin:end]) for begin, end in pairwise(edges)]
+
+
+def at_one_level(rounds: Sequence[Sequence[float]], loop: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Scale the values of rounds to one speed; round i lies between the pieces i and i + 1 of the loop."""
+    medians = [statistics.median(piece) for piece in loop if piece]
+    common = statistics.median([seconds for piece in loop for seconds in piece]) if medians else 0.0
+    if not common or min(medians) <= 0:
+        return [list(values) for values in rounds]
+    factors, steady = [], []
+    for number in range(len(rounds)):
+        before, after = medians[min(number, len(medians) - 1)], medians[min(number + 1, len(medians) - 1)]
+        factors.append(2 * common / (before + after))
+        steady.append(abs(before - after) <= RULE.level_max_change * (before + after) / 2 and bool(rounds[number]))
+    if sum(steady) < RULE.level_min_windows:
+        steady = [True] * len(rounds)
+    return [[value * factor for value in values] for values, factor, keep in zip(rounds, factors, steady, strict=True) if keep]

@@ -21,7 +21,7 @@ import torch
 from stoker._clock import now_ns
 from stoker._text import sync_debug_mode
 from stoker.diagnose.hooks import NAMES, StepHooks, leaves, own_frame, place_of
-from stoker.diagnose.measurements import Place, Sync
+from stoker.diagnose.measurements import SourceLine, Sync
 
 MAX_SLEEP_SECONDS = 1.0
 CALIBRATION_CYCLES = 20_000_000
@@ -104,7 +104,7 @@ class SyncFinder:
 
     def __init__(self, cuda: Any = torch.cuda) -> None:
         self._cuda = cuda
-        self._seen: Counter[Place | None] = Counter()
+        self._seen: Counter[SourceLine | None] = Counter()
         self._steps = 0
         self._opened = contextlib.ExitStack()
 

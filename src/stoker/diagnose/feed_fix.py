@@ -1,7 +1,8 @@
-"""Columns: what the samples of a dataset are rows or windows of, found by looking at a few; or made by reading all of them once.
+"""Columns of a dataset, for the fix `feed`: the arrays that its samples are rows or windows of, or copies made by reading it once.
 
-The law: a column is believed only where it gave, bit for bit, what the dataset and its collate function gave for the same numbers,
-twice, and alone as in company. What differs from call to call, or depends on the other samples of a batch, has no columns.
+`columns_of` finds them by comparing a few samples; `gathering` makes batches from columns that look like given batches. A column is used
+only where it gave, bit for bit, what the dataset and its collate function gave for the same indices: twice, and alone as in a batch.
+Samples that differ from call to call, or depend on the others of their batch, have no columns.
 """
 
 from __future__ import annotations
@@ -15,23 +16,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
-from torch.utils.data import BatchSampler, DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from stoker._clock import now_ns
-from stoker.diagnose.fixes import LoaderFix, is_map_style, kept_seeds
 
 PROBES = 12
-LARGEST_BYTES = 1 << 30
-LONGEST_SECONDS = 30.0
-MODEL_BYTES = 256 << 20
-"""Of a column that is made up."""
+MAX_BYTES = 1 << 30
+MAX_SECONDS = 30.0
+MAX_COLUMN_BYTES = 256 << 20
+"""Of a column that is repeated from a few batches."""
 SEARCHED = 4096
-"""Places at which the first sample is looked for."""
+"""Rows at which the first sample is searched."""
 CHUNK = 256
 MOST_PARTS = 32
 Collate = Callable[[list[Any]], Any]
 Make = Callable[[Sequence[int]], tuple[list[Any], TreeSpec]]
-"""Numbers of samples to the tensors of their batch, and the form around them."""
+"""Indices of samples -> the tensors of their batch, and the structure around them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +53,13 @@ class Column:
         return self.values[places].to(self.dtype)
 
     def reaches(self, count: int) -> bool:
-        """Whether there are so many samples in it."""
+        """Whether it holds `count` samples."""
         return self.offset + self.stride * (count - 1) + (self.length or 1) <= len(self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """All tensors of a batch, and the form around them."""
+    """All tensors of a batch, and the structure around them."""
 
     columns: list[Column]
     form: TreeSpec
@@ -71,9 +71,9 @@ class Columns:
 
 
 def columns_like(batches: Sequence[Any], rows: int) -> Columns | None:
-    """Columns of so many rows that give batches like these; None where a batch has other things than tensors with a row a sample.
+    """Columns of `rows` rows that give batches like these; None where a batch is not made of tensors with one row per sample.
 
-    What they hold is made up of the batches, again and again: gathering costs what it would cost, in memory of the same size.
+    They repeat the batches, so that gathering costs what it would cost, in memory of the same size.
     """
     flat = [tree_flatten(batch) for batch in batches]
     leaves, form = flat[0]
@@ -85,7 +85,7 @@ def columns_like(batches: Sequence[Any], rows: int) -> Columns | None:
         if len(tensors) < len(parts) or len({part.shape[1:] for part in tensors}) > 1:
             return None
         whole = torch.cat(tensors)
-        times = max(1, min(rows, MODEL_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
+        times = max(1, min(rows, MAX_COLUMN_BYTES // max(1, whole[:1].nbytes)) // max(1, len(whole)))
         columns.append(Column(values=whole.repeat(times, *[1] * (whole.ndim - 1)), dtype=whole.dtype))
     return Columns(columns=columns, form=form)
 
@@ -101,7 +101,7 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
 
     leaves, form = made(numbers)
     if not all(isinstance(leaf, torch.Tensor) and leaf.ndim and len(leaf) == len(numbers) for leaf in leaves):
-        return f"batches of {name} are not made of tensors with a row a sample"
+        return f"batches of {name} are not made of tensors with one row per sample"
     again, same_form = made(numbers)
     if form != same_form or not _equal(leaves, again):
         return f"samples of {name} differ from one call to the next"
@@ -118,10 +118,10 @@ def columns_of(dataset: Any, collate: Collate) -> Columns | str:
 
 
 def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: str, *, chunk: int) -> Columns | str:
-    """Make the columns, as packing would."""
+    """Read every sample once, as packing would."""
     size = sum(leaf[0].nbytes for leaf in probe) * count
-    if size > LARGEST_BYTES:
-        return f"{name} has {count:,} samples, {size / 1e9:,.1f} GB: too much to read all of them for a try"
+    if size > MAX_BYTES:
+        return f"{name} has {count:,} samples, {size / 1e9:,.1f} GB: too much to read for a trial"
     begin = now_ns()
     whole = [torch.empty((count, *leaf.shape[1:]), dtype=leaf.dtype) for leaf in probe]
     for start in range(0, count, chunk):
@@ -131,8 +131,8 @@ def _read_all(made: Make, count: int, probe: list[Any], form: TreeSpec, name: st
             return f"samples of {name} differ in their shapes"
         for column, leaf in zip(whole, leaves, strict=True):
             column[start:stop] = leaf
-        if (now_ns() - begin) / 1e9 * count / stop > LONGEST_SECONDS:
-            return f"{name} has {count:,} samples: reading all of them would take too long for a try"
+        if (now_ns() - begin) / 1e9 * count / stop > MAX_SECONDS:
+            return f"{name} has {count:,} samples: reading them all would take too long for a trial"
     return Columns(columns=[Column(values=one, dtype=one.dtype) for one in whole], form=form)
 
 
@@ -177,14 +177,14 @@ def _candidates(leaf: torch.Tensor, numbers: list[int], count: int, values: torc
         yield Column(values=values, dtype=leaf.dtype)
     if len(numbers) < 3:
         return
-    offsets = _places_of(leaf[0], values, length, 0)
+    offsets = _rows_of(leaf[0], values, length, 0)
     for offset in offsets[:4]:
-        for second in _places_of(leaf[1], values, length, offset + 1)[:4]:
+        for second in _rows_of(leaf[1], values, length, offset + 1)[:4]:
             yield Column(values=values, dtype=leaf.dtype, stride=second - offset, offset=offset, length=length)
 
 
-def _places_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, start: int) -> list[int]:
-    """Where the first value of a sample stands."""
+def _rows_of(sample: torch.Tensor, values: torch.Tensor, length: int | None, start: int) -> list[int]:
+    """Rows at which the first value of a sample is found."""
     first = sample if length is None else sample[0]
     part = values[start : start + SEARCHED].to(sample.dtype)
     same = (part == first).reshape(len(part), math.prod(part.shape[1:]) if part.ndim > 1 else 1).all(1)
@@ -200,33 +200,8 @@ def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
     return x.dtype == y.dtype and x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
 
 
-# Feed: each batch gathered at once from columns, in place of sample by sample. The order stays that of the program's sampler.
-
-
-class Gathered(LoaderFix):
-    """Datasets whose samples are rows or windows of arrays, or are few enough to be read once before the training."""
-
-    nothing = "the program makes no DataLoader of samples that are found by number"
-
-    def change(self, options: dict[str, Any]) -> None:
-        """Put columns in place of the dataset."""
-        dataset = options["dataset"]
-        if isinstance(dataset, Columnar):
-            return
-        if not is_map_style(options) or not hasattr(dataset, "__len__"):
-            self.nothing = "the samples of the dataset are not found by number"
-        elif options.get("batch_size", 1) is None and options.get("batch_sampler") is None:
-            gathers = isinstance(options.get("sampler"), BatchSampler)
-            self.nothing = "the dataset makes whole batches " + ("already" if gathers else "itself")
-        else:
-            columnar = Columnar(dataset, options.get("collate_fn") or default_collate, self)
-            options.update(dataset=columnar, collate_fn=columnar.collate, num_workers=0)
-            for name in ("persistent_workers", "prefetch_factor", "worker_init_fn", "multiprocessing_context"):
-                options.pop(name, None)
-
-
 def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | None:
-    """Batches of so many samples like these, each gathered at once from columns of so many rows; None where there are none."""
+    """Endless batches of `size` samples like these, each gathered at once from columns of `rows` rows; None where there are none."""
     columns = columns_like(batches, rows) if batches else None
     count = min((len(column.values) for column in columns.columns), default=0) if columns is not None else 0
     if columns is None or count < size:
@@ -236,7 +211,7 @@ def gathering(batches: Sequence[Any], rows: int, size: int) -> Iterator[Any] | N
 
 
 class _Gathering(Dataset[Any]):
-    """A dataset of nothing but columns."""
+    """A dataset of columns."""
 
     def __init__(self, columns: Columns, count: int) -> None:
         self._columns, self._count = columns, count
@@ -250,41 +225,3 @@ class _Gathering(Dataset[Any]):
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-class Columnar(Dataset[Any]):
-    """A dataset that gives batches: from columns, or, where it has none, as before."""
-
-    def __init__(self, dataset: Any, collate: Collate, fix: Gathered) -> None:
-        self._dataset = dataset
-        self._collate = collate
-        self._fix = fix
-        self._columns: Any = None
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __getitem__(self, number: int) -> Any:
-        return self._dataset[number]
-
-    def __getitems__(self, numbers: list[int]) -> Any:
-        """The batch of these samples; columns are made when the first is asked for."""
-        if self._columns is None:
-            with kept_seeds():
-                self._columns = columns_of(self._dataset, self._collate)
-            if isinstance(self._columns, str):
-                self._fix.nothing = self._columns
-            else:
-                self._fix.used = True
-        if isinstance(self._columns, str):
-            return self._collate([self._dataset[number] for number in numbers])
-        return self._columns.gather(numbers)
-
-    def collate(self, batch: Any) -> Any:
-        """Nothing is left to do."""
-        return batch

@@ -1,7 +1,7 @@
-"""A fix: one change of a program, made from outside while it starts or after its first steps, and nothing else.
+"""Fixes: changes that `stoker diagnose` makes to a program from outside, one at a time. `FIXES` is the registry, by the names of advice.
 
-A trial runs a program with one from the start. Some can also be switched on and off in a program that runs (`inside`): a diagnosis
-measures some steps with each, and predicts what it gives.
+A trial (trials.py) runs a program in a fresh process with one fix from the start; compare.py compares it with the baseline. Some fixes
+can also be switched on and off in a program that runs: a diagnosis measures some steps with each, and predicts its speed-up.
 """
 
 from __future__ import annotations
@@ -19,64 +19,63 @@ import numpy as np
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from stoker.diagnose.feed_fix import Collate, columns_of
 from stoker.diagnose.hardware import keep_memory
 from stoker.diagnose.hooks import leaves
+from stoker.diagnose.thresholds import RULE
 from stoker.errors import OptionError, TrainError
 from stoker.train.numerics import FUSED, set_fused
 
-FULL, REDUCED = 1e-3, 5e-2
-"""By how much a loss may differ, of its size: where products are in float32, and where they are in a shorter type."""
-
 
 class Fix:
-    """What all fixes have; each one changes what it needs to."""
+    """Base class: a fix overrides `install`, `begin` or `batch`, whichever it needs."""
 
-    tolerance: float | None = FULL
-    """None where losses cannot be compared: the program then sees other batches."""
+    tolerance: float | None = RULE.loss_tolerance
+    """Allowed relative difference of losses; None where they cannot be compared because the program sees other batches."""
     cuda_only = False
-    samples_a_step = 1.0
-    """Times those of the program."""
+    samples_per_step = 1.0
+    """Factor on the samples of a step."""
     caches = False
     """Whether the loop gets copies of earlier batches."""
-    nothing = "it found nothing to change"
-    """Told where the program never came to what is changed."""
+    unused_reason = "it found nothing to change"
+    """Why `used` is False at the end: the program never came to what is changed."""
     may_fail = False
     """Whether a program may raise an error with it."""
     with_data = False
-    """Whether it changes what batches cost, too: then it is not measured on batches that cost nothing."""
+    """Whether it also changes what batches cost: then it is not measured on cached batches."""
 
     def __init__(self, value: int | None = None) -> None:
         self.value = value
-        """How many, where a fix has a number."""
+        """The number of threads or workers, where a fix has one."""
         self.used = False
         self._undo: list[Callable[[], Any]] = []
 
     def install(self) -> None:
-        """Change what is there before the program begins."""
+        """Change what exists before the program begins."""
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
-        """Change what is there after the first steps: the modules that the program calls, and its optimizer."""
+        """Change what exists after the first steps: the modules that the program calls (`roots`), and its optimizer."""
 
     def batch(self, value: Any) -> Any:
-        """What the loop gets in place of a batch."""
+        """What the loop gets instead of a batch."""
         return value
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
-        """Switch it on in a program that runs; gives the batches that it is to get."""
+        """Switch it on in a program that runs; returns the batches that the program gets."""
         self.install()
         self.begin(roots, optimizer)
         return batches
 
     def remove(self) -> None:
-        """All is as before."""
+        """Undo every change."""
         while self._undo:
             self._undo.pop()()
 
     def replace(self, owner: Any, name: str, by: Any) -> None:
-        """Put something in place of an attribute, until `remove`."""
+        """Replace an attribute until `remove`."""
         inherited, original = name not in vars(owner), getattr(owner, name)
         setattr(owner, name, by)
         # What an object had from its class is not left behind on the object itself; flags of torch are kept elsewhere.
@@ -85,9 +84,9 @@ class Fix:
 
 
 class ModuleFix(Fix):
-    """A fix of the modules whose call is the forward pass."""
+    """Base class: changes each module whose call is the forward pass."""
 
-    nothing = "no module with weights is called by the program's own loop"
+    unused_reason = "no module with weights is called by the program's own loop"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         """Change each module that has weights."""
@@ -101,9 +100,8 @@ class ModuleFix(Fix):
         raise NotImplementedError
 
 
-# Seeds: all that a program may draw from begins the same, in each process anew; what the program sets itself stays its own.
-
 SEED = 20_261
+"""Of every trial: a program draws the same numbers in each process. What it seeds itself stays its own."""
 
 
 def set_seeds() -> None:
@@ -123,7 +121,7 @@ def set_seeds() -> None:
 
 @contextmanager
 def kept_seeds() -> Iterator[None]:
-    """What is drawn meanwhile does not count."""
+    """Restore the states of the random number generators at the end."""
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
@@ -133,13 +131,10 @@ def kept_seeds() -> Iterator[None]:
         torch.set_rng_state(cpu)
 
 
-# Fixes of loaders: what a program gives to `DataLoader` is changed on its way there.
-
-
 class LoaderFix(Fix):
-    """A fix of every DataLoader of the program."""
+    """Base class: changes the arguments of every DataLoader that the program makes."""
 
-    nothing = "the program makes no DataLoader"
+    unused_reason = "the program makes no DataLoader"
 
     def install(self) -> None:
         """Change the options of loaders that are made from here on."""
@@ -157,25 +152,22 @@ class LoaderFix(Fix):
         self.replace(DataLoader, "__init__", changed)
 
     def change(self, options: dict[str, Any]) -> None:
-        """Change the options of one loader in place; sets `used`, or leaves them as they are and says why in `nothing`."""
+        """Change the arguments of one loader in place and set `used`, or leave them and set `unused_reason`."""
         raise NotImplementedError
 
     def made(self, loader: DataLoader[Any]) -> None:
-        """A loader was made."""
+        """Called after a loader was made."""
 
 
 def is_map_style(options: dict[str, Any]) -> bool:
-    """Whether samples are found by their numbers."""
+    """Whether samples are found by index."""
     return not isinstance(options["dataset"], IterableDataset)
 
 
-# Autocast: products of the model in bfloat16; what it gives to the loss is float32 again.
-
-
 class Autocast(ModuleFix):
-    """The forward pass under `torch.autocast`."""
+    """The forward pass under `torch.autocast` in bfloat16; its outputs are float32 again."""
 
-    tolerance = REDUCED
+    tolerance = RULE.loss_tolerance_reduced
     may_fail = True
 
     def change(self, module: torch.nn.Module) -> None:
@@ -196,20 +188,17 @@ def _widened(value: Any) -> Any:
     return value.float() if isinstance(value, torch.Tensor) and value.dtype is torch.bfloat16 else value
 
 
-# Batch: twice as many samples a step. What is compared is samples a second; the training itself is another one.
-
-
 class Batch(LoaderFix):
-    """`batch_size` doubled, also within a sampler of batches."""
+    """`batch_size` doubled, also within a batch sampler. Samples per second are compared; losses differ."""
 
     tolerance = None
-    samples_a_step = 2.0
+    samples_per_step = 2.0
     may_fail = True
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
         self._doubled: list[Any] = []
-        """Samplers of batches that are twice as large already: other libraries make loaders of the parts of loaders."""
+        """Batch samplers that are doubled already: other libraries make loaders of the parts of loaders."""
 
     def change(self, options: dict[str, Any]) -> None:
         """Double the batch."""
@@ -223,7 +212,7 @@ class Batch(LoaderFix):
             options["batch_size"] = 2 * options.get("batch_size", 1)
             self.used = True
         else:
-            self.nothing = "the program makes its batches itself"
+            self.unused_reason = "the program makes its batches itself"
 
     def on(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None, batches: list[Any]) -> list[Any]:
         """Each batch with the one after it."""
@@ -239,7 +228,7 @@ class Batch(LoaderFix):
 
 
 def doubled(one: Any, other: Any) -> Any:
-    """The rows of two batches in one; None where they do not have a row a sample."""
+    """The rows of two batches in one; None where they do not have one row per sample."""
     (mine, form), (theirs, same) = tree_flatten(one), tree_flatten(other)
     tensors = [*mine, *theirs]
     if form != same or not tensors or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in tensors):
@@ -250,24 +239,16 @@ def doubled(one: Any, other: Any) -> Any:
     return tree_unflatten([torch.cat(pair) for pair in zip(mine, theirs, strict=True)], form)
 
 
-# Cached: batches cost nothing. A bound of what any fix of the data can give, not a fix.
-
-
 class Cached(Fix):
-    """The loop gets copies of its first batches, again and again; the trial hands them out."""
+    """The loop gets copies of its first batches again and again: a bound for every fix of the data. The trial hands them out."""
 
     tolerance = None
     caches = True
-    nothing = "the batches do not come from an iterable, so they cannot be kept"
-
-
-# Compile: the forward pass of the model through `torch.compile`, and its backward pass with it.
-#
-# With a number it is compiled for few launches (`mode="reduce-overhead"`): where it can, torch then runs it as CUDA graphs.
+    unused_reason = "the batches do not come from an iterable, so they cannot be kept"
 
 
 class Compile(ModuleFix):
-    """The forward pass compiled; hooks of the module stay outside, where they cost the compiler nothing."""
+    """The forward pass through `torch.compile`; with a value in `mode="reduce-overhead"`. Hooks of the module stay outside."""
 
     def change(self, module: torch.nn.Module) -> None:
         """Compile the forward pass at its next call."""
@@ -275,14 +256,11 @@ class Compile(ModuleFix):
         self.replace(module, "forward", compiled)
 
 
-# cuDNN: let it measure which of its convolutions is the fastest.
-
-
 class Cudnn(Fix):
-    """`torch.backends.cudnn.benchmark = True`."""
+    """`torch.backends.cudnn.benchmark = True`: cuDNN measures which of its convolutions is the fastest."""
 
     cuda_only = True
-    nothing = "the model has no convolution, or cuDNN measures already"
+    unused_reason = "the model has no convolution, or cuDNN measures already"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         """After the program has set its own."""
@@ -293,13 +271,10 @@ class Cudnn(Fix):
             self.replace(torch.backends.cudnn, "benchmark", True)
 
 
-# Fused: one kernel for the update of all weights.
-
-
 class Fused(Fix):
-    """The fused implementation of each optimizer that has one, from its next step on."""
+    """One kernel for the update of all weights: the fused implementation of each optimizer that has one, from its next step on."""
 
-    nothing = "the optimizer has no fused implementation, or uses it already"
+    unused_reason = "the optimizer has no fused implementation, or uses it already"
 
     def install(self) -> None:
         """Change optimizers when they are about to step for the first time."""
@@ -336,15 +311,11 @@ class Fused(Fix):
         self._undo.append(back)
 
 
-# Graph: forward and backward of the model as CUDA graphs, and the optimizer's update as one kernel.
-#
-# A whole step of a program that nobody may change cannot be captured: its loop runs each step anew, reads batches, and may look
-# at
-# the loss. What is replayed is what torch can put in place of the model's call; the loss and the loop stay as they are.
-
-
 class Graph(ModuleFix):
-    """The model through `torch.cuda.make_graphed_callables`, captured at its next call; and a fused optimizer."""
+    """The model through `torch.cuda.make_graphed_callables`, captured at its next call; and a fused optimizer.
+
+    A whole step cannot be captured from outside: the loop reads batches and may read the loss. These stay as they are.
+    """
 
     cuda_only = True
     may_fail = True
@@ -390,23 +361,18 @@ def _capture(module: torch.nn.Module, forward: Any, args: tuple[torch.Tensor, ..
         module._forward_pre_hooks = hooks
 
 
-# Malloc: memory that is free stays with the process, in place of being given back to the system and asked for at each step.
-
-
 class Malloc(Fix):
-    """Two settings of glibc, which cannot be undone: it is tried, and never switched on in a program that is measured."""
+    """Freed memory stays with the process: two settings of glibc. They cannot be undone, so they are tried in a trial only."""
 
-    nothing = "the allocator of this process has no such setting"
+    unused_reason = "the allocator of this process has no such setting"
 
     def install(self) -> None:
         """Before the program begins."""
         self.used = keep_memory()
 
 
-# Pinned: batches in memory that the GPU reads by itself, and copies that the host does not wait for.
-
-LARGEST_BYTES = 2 << 30
-"""Of batches that come again and again, and are pinned once."""
+MAX_PINNED_BYTES = 2 << 30
+"""Of batches that are pinned once and kept."""
 
 
 class Pinned(LoaderFix):
@@ -416,7 +382,7 @@ class Pinned(LoaderFix):
     """
 
     cuda_only = True
-    nothing = "no batch lies in plain memory of the host"
+    unused_reason = "no batch lies in plain memory of the host"
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
@@ -449,7 +415,7 @@ class Pinned(LoaderFix):
         self.used = True
         pinned = tree_map(_pin, value)
         self._bytes += sum(one.nbytes for one in plain)
-        if self._bytes <= LARGEST_BYTES:
+        if self._bytes <= MAX_PINNED_BYTES:
             self._pinned[id(value)] = (value, pinned)
         return pinned
 
@@ -473,13 +439,10 @@ def _unblocked(original: Any) -> Any:
     return copied
 
 
-# SDPA: attention that does not give its weights away, and so need not store them.
-
-
 class Attention(Fix):
-    """`nn.MultiheadAttention` with `need_weights=False`: scaled_dot_product_attention takes its place."""
+    """`nn.MultiheadAttention` with `need_weights=False`, which uses scaled_dot_product_attention."""
 
-    nothing = "no nn.MultiheadAttention of the program asks for its weights"
+    unused_reason = "no nn.MultiheadAttention of the program asks for its weights"
 
     def install(self) -> None:
         """Change every call of the module."""
@@ -497,15 +460,12 @@ class Attention(Fix):
         self.replace(torch.nn.MultiheadAttention, "forward", without_weights)
 
 
-# TF32: products of float32 with the shorter mantissa that GPUs have for them.
-
-
 class Tf32(Fix):
     """`torch.set_float32_matmul_precision("high")`, also for convolutions."""
 
-    tolerance = REDUCED
+    tolerance = RULE.loss_tolerance_reduced
     cuda_only = True
-    nothing = "products of float32 may use TF32 already"
+    unused_reason = "float32 matmuls may use TF32 already"
 
     def begin(self, roots: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer | None) -> None:
         """After the program has set its own."""
@@ -515,9 +475,6 @@ class Tf32(Fix):
             torch.set_float32_matmul_precision("high")
             self._undo.append(lambda: torch.set_float32_matmul_precision(given))
             self.replace(torch.backends.cudnn, "allow_tf32", True)
-
-
-# Threads: another number of them within an operation.
 
 
 class Threads(Fix):
@@ -533,11 +490,8 @@ class Threads(Fix):
         self.used = True
 
 
-# Workers: processes that make batches ahead.
-
-
 class Workers(LoaderFix):
-    """`num_workers`, kept between epochs; for datasets whose samples are found by number, since others would come several times."""
+    """`num_workers` with persistent workers, for map-style datasets: each worker would give all samples of an iterable one."""
 
     def __init__(self, value: int | None = None) -> None:
         super().__init__(value)
@@ -564,7 +518,7 @@ class Workers(LoaderFix):
     def change(self, options: dict[str, Any]) -> None:
         """Set the number of workers."""
         if not is_map_style(options):
-            self.nothing = "the dataset is an IterableDataset: each worker would give all of its samples"
+            self.unused_reason = "the dataset is an IterableDataset: each worker would give all of its samples"
             return
         self._kept_before = bool(options.get("persistent_workers"))
         options["num_workers"] = self.value or 2
@@ -577,13 +531,76 @@ class Workers(LoaderFix):
             self._drawing.append(loader)
 
 
-FIXES: dict[str, type[Fix] | None] = {
+class Gathered(LoaderFix):
+    """Each batch gathered at once from columns, as stoker.Feed does, in the order of the program's sampler.
+
+    For datasets whose samples are rows or windows of arrays, or are few enough to be read once before the training.
+    """
+
+    unused_reason = "the program makes no DataLoader of a map-style dataset"
+
+    def change(self, options: dict[str, Any]) -> None:
+        """Replace the dataset by its columns."""
+        dataset = options["dataset"]
+        if isinstance(dataset, Columnar):
+            return
+        if not is_map_style(options) or not hasattr(dataset, "__len__"):
+            self.unused_reason = "the samples of the dataset are not found by index"
+        elif options.get("batch_size", 1) is None and options.get("batch_sampler") is None:
+            gathers = isinstance(options.get("sampler"), BatchSampler)
+            self.unused_reason = "the dataset makes whole batches " + ("already" if gathers else "itself")
+        else:
+            columnar = Columnar(dataset, options.get("collate_fn") or default_collate, self)
+            options.update(dataset=columnar, collate_fn=columnar.collate, num_workers=0)
+            for name in ("persistent_workers", "prefetch_factor", "worker_init_fn", "multiprocessing_context"):
+                options.pop(name, None)
+
+
+class Columnar(Dataset[Any]):
+    """A dataset that returns batches: from columns, or, where it has none, as before."""
+
+    def __init__(self, dataset: Any, collate: Collate, fix: Gathered) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._fix = fix
+        self._columns: Any = None
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._dataset[number]
+
+    def __getitems__(self, numbers: list[int]) -> Any:
+        """The batch of these samples; columns are made at the first call."""
+        if self._columns is None:
+            with kept_seeds():
+                self._columns = columns_of(self._dataset, self._collate)
+            if isinstance(self._columns, str):
+                self._fix.unused_reason = self._columns
+            else:
+                self._fix.used = True
+        if isinstance(self._columns, str):
+            return self._collate([self._dataset[number] for number in numbers])
+        return self._columns.gather(numbers)
+
+    def collate(self, batch: Any) -> Any:
+        """Nothing is left to do."""
+        return batch
+
+
+FIXES: dict[str, type[Fix]] = {
     "autocast": Autocast,
     "batch": Batch,
     "cached": Cached,
     "compile": Compile,
     "cudnn": Cudnn,
-    "feed": None,  # in stoker.diagnose.feed_fix, which stands on this module and imports more
+    "feed": Gathered,
     "fused": Fused,
     "graph": Graph,
     "malloc": Malloc,
@@ -593,16 +610,11 @@ FIXES: dict[str, type[Fix] | None] = {
     "threads": Threads,
     "workers": Workers,
 }
-"""Fixes by the names that advice gives them."""
+"""All fixes, by the names that advice gives them."""
 
 
 def fix_named(name: str) -> type[Fix]:
     """The fix of this name."""
     if name not in FIXES:
         raise OptionError(f"there is no fix {name!r}; expected one of {', '.join(FIXES)}.")
-    found = FIXES[name]
-    if found is None:
-        from stoker.diagnose.feed_fix import Gathered
-
-        return Gathered
-    return found
+    return FIXES[name]

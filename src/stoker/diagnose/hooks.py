@@ -25,7 +25,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 import stoker
 from stoker._clock import now_ns
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 
 # ---- lines of the user's own code ----
 
@@ -52,9 +52,9 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def place_of(frame: FrameType) -> Place:
+def place_of(frame: FrameType) -> SourceLine:
     """File, line and function of a frame."""
-    return Place(
+    return SourceLine(
         file=shown(frame.f_code.co_filename), line=frame.f_lineno or frame.f_code.co_firstlineno, function=frame.f_code.co_qualname
     )
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import NEXT, StepHooks, leaves
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 
 PATIENCE_SECONDS = 3.0
 MIN_STEPS = 3
@@ -56,7 +56,7 @@ def wait_for_workers(iterator: Any) -> None:
 class Source:
     """What the batches of one loop come from."""
 
-    def __init__(self, iterable: Any, place: Place | None) -> None:
+    def __init__(self, iterable: Any, place: SourceLine | None) -> None:
         self.iterable = iterable
         """None for a `while` loop."""
         self.place = place
@@ -215,17 +215,17 @@ class Sources:
         """Loaders iterated by other loops since the training loop is known."""
         self.trained: weakref.WeakSet[DataLoader[Any]] = weakref.WeakSet()
         """Loaders with optimizer steps between their batches."""
-        self._loops: dict[Place, Source] = {}
+        self._loops: dict[SourceLine, Source] = {}
         self._loaders: dict[int, Source] = {}
         self._there: weakref.WeakSet[DataLoader[Any]] | None = None
         """Loaders that existed when the first step had ended."""
-        self._passes: dict[Place, int] = {}
-        self._plain: set[Place] = set()
+        self._passes: dict[SourceLine, int] = {}
+        self._plain: set[SourceLine] = set()
         self._undo: list[Callable[[], Any]] = []
 
     # ---- called by loops ----
 
-    def watched(self, iterable: Iterable[Any], place: Place) -> Iterable[Any]:
+    def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
         """The iterable that a `for` statement gets in place of its own."""
         if place in self._plain or (self.settled and (self.found is None or self.found.place != place)):
             return iterable
@@ -238,7 +238,7 @@ class Sources:
         source = self._loops.setdefault(place, Source(iterable, place))
         return WatchedIterable(self, source, iterable)
 
-    def iteration(self, place: Place) -> None:
+    def iteration(self, place: SourceLine) -> None:
         """An iteration of a `while` statement begins."""
         if self.settled:
             if self.found is not None and self.found.place == place:
@@ -285,7 +285,7 @@ class Sources:
 
     # ---- loaders that are created for each epoch ----
 
-    def _of_loader(self, loader: DataLoader[Any], place: Place | None) -> Source:
+    def _of_loader(self, loader: DataLoader[Any], place: SourceLine | None) -> Source:
         """The source of a loader: its own, or that of the loader it replaces."""
         found = self._loaders.get(id(loader))
         if found is None:

@@ -1,7 +1,8 @@
-"""Measurements: what was measured of a training, each number from its own clean stretch of steps. A verdict is a function of them.
+"""Records of a diagnosis: `Measurements`, what was measured of a training run, and `Finding`, the verdict with its evidence and advice.
 
-Times are seconds a step. The letters are those of the method: T the loop as it is, D the loader alone, X copies alone, C cached
-batches, H the host's issue time, G the device alone.
+Each number of `Measurements` comes from its own window of steps, in which one thing is different. Times are seconds per step. The
+letters are those of the method: T the unchanged loop, D the loader alone, X copies alone, C cached batches, H the host's issue time,
+G the device alone. Field names are the JSON form (schema 1), which docs/diagnosing.md describes.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ import msgspec
 
 Device = Literal["cpu", "cuda"]
 SE_OF_MEDIAN = 1.2533 / 0.6745
-"""The standard error of a median, in half distances of quartiles over the root of the number of steps, were they normal."""
+"""Standard error of a median for normal times, in half interquartile ranges over the root of the number of steps."""
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """Times of the steps of one stretch, or of several of its kind."""
+    """Times of the steps of one measurement window, or of several of its kind."""
 
     seconds: list[float]
     pieces: list[int] = []
-    """How many of them were measured in a row; between pieces the machine may have changed its speed. Empty: all."""
+    """Numbers of steps measured in a row; between pieces the machine may have changed its speed. Empty: all in a row."""
 
     @property
     def median(self) -> float:
-        """The time of a step, whatever a few slow ones took."""
+        """The time of a usual step."""
         return statistics.median(self.seconds) if self.seconds else float("nan")
 
     @property
     def spread(self) -> float:
-        """Half the distance of the quartiles, as a share of the median; each step against those measured in a row with it."""
+        """Half the interquartile range as a share of the median; each step relative to those measured in a row with it."""
         if len(self.seconds) < 4 or not self.median:
             return float("inf")
         relative = [seconds / middle for piece, middle in self._by_piece() for seconds in piece if middle]
@@ -46,7 +47,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tail(self) -> float:
-        """How far the mean is from the median, as a share of it; each piece for itself."""
+        """Distance of the mean from the median, as a share of it; each piece for itself."""
         found = [sum(piece) / middle for piece, middle in self._by_piece() if middle]
         return sum(found) / len(self.seconds) - 1 if found else 0.0
 
@@ -61,11 +62,11 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """The standard error of the median, as a share of it, were times normal."""
+        """The standard error of the median, as a share of it, for normal times."""
         return SE_OF_MEDIAN * min(1.0, self.spread) / math.sqrt(max(1, len(self.seconds)))
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class SourceLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the user's code."""
 
     file: str
@@ -77,25 +78,25 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blame(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the user's code, and the share of a phase that was spent in it (also in what it calls)."""
+    """A line of the user's code, and the share of a phase spent in it and in what it calls."""
 
-    place: Place
+    place: SourceLine
     share: float
 
 
 class Sync(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where the host waits for the device."""
+    """A line where the host waits for the device."""
 
-    place: Place | None
+    place: SourceLine | None
     count: float
-    """Times a step."""
+    """Times per step."""
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
-    """How the host's time of a step, in the loop as it is, divides. On a CPU this is all of it."""
+    """The host's time of a step of T by phase. On a CPU this is the whole step."""
 
     next: float
-    """RunQueueDelay for the iterable to give a batch."""
+    """Waiting for a batch."""
     prepare: float
     """From the batch to the first forward of a module: slicing, stacking, copies to a device."""
     forward: float
@@ -103,71 +104,71 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     backward: float
     optimizer: float
     rest: float
-    """After the optimizer's step: logging, metrics, what the loop does besides."""
+    """After the optimizer's step: logging, metrics, the rest of the loop."""
 
 
 class Reads(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker reads, counted while it made some batches."""
+    """What one worker reads, counted over some batches."""
 
     batches: int
-    """That were looked at."""
+    """Batches that were counted."""
     samples: int
-    """That were asked for; batches, where a data set gives whole ones."""
+    """Samples that were requested; batches, if the dataset returns whole batches."""
     cache_hits: float | None = None
-    """Share of samples that took no read of a file, because the program had kept what it needed; None where none ever does."""
+    """Share of samples that needed no read of a file, because the program had cached it; None if no sample ever does."""
     files: int = 0
-    """Different ones, as far as their names are known."""
+    """Distinct files, as far as their names are known."""
     reads: float = 0.0
-    """Of files, a batch; a file counts once for a sample."""
+    """Reads of files per batch; a file counts once per sample."""
     reads_a_file: float | None = None
-    """How often the worker read each file for these batches; None where no file is known."""
+    """Reads per file for these batches; None if no file is known."""
     bytes_read: float | None = None
-    """A batch, by calls; files that are mapped into memory do not count. None where the system does not tell."""
+    """Per batch, by system calls, without memory-mapped files; None if the system does not report it."""
     bytes_from_disk: float | None = None
-    """A batch: what the system did not have in its own cache, mapped files and what it reads ahead included."""
+    """Per batch: what was not in the page cache, including mapped files and read-ahead."""
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of where batches come from."""
+    """Where batches come from."""
 
     kind: str
-    """`DataLoader`, the class of an iterable, or `loop` where batches are made in the loop itself."""
+    """`DataLoader`, the class of another iterable, or `loop` if batches are made in the loop itself."""
     workers: int = 0
     pinned: bool | None = None
     batch_size: int | None = None
     dataset: str | None = None
-    place: Place | None = None
-    """Where the loop over it stands."""
+    place: SourceLine | None = None
+    """The line of the loop over it."""
     stages: dict[str, float] = {}
     """Share of the loader's time by stage: read, decode, transform, collate, other."""
     functions: list[Blame] = []
     bytes_read: float | None = None
-    """From files, a step; None where it cannot be told."""
+    """From files, per step; None if unknown."""
     bytes_used: float | None = None
-    """Of tensors that reach the model, a step."""
+    """Of tensors that reach the model, per step."""
     startup_seconds: float | None = None
     """Until the first batch."""
     reads: Reads | None = None
-    """What one worker reads; None where batches could not be made for that."""
+    """What one worker reads; None if batches could not be made for that."""
     persistent: bool | None = None
-    """Whether its worker processes stay from epoch to epoch; None without any."""
+    """Whether worker processes persist between epochs; None without workers."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates of THIS machine, measured before the training; None where there is no such thing."""
+    """Rates of this machine, measured before the training; None if not applicable."""
 
     cores: int
     threads: int
-    """That torch uses within an operation."""
+    """torch.get_num_threads()."""
     gpu: str | None = None
     memcpy_bytes: float
-    """A second, read and written."""
+    """Per second, read and written."""
     matmul_flops: dict[str, float]
-    """A second, by type: fp32, and where there are such tf32, bf16, fp16."""
+    """Per second by type: fp32, and tf32, bf16, fp16 if the device has them."""
     dispatch_seconds: float
     """The host's cost of one small operation."""
     page_seconds: float | None = None
-    """What it takes to get a page of memory from the system, until it has been written to; None where nobody measured it."""
+    """To get a page of memory from the system and write to it; None if not measured."""
     launch_seconds: float | None = None
     h2d_pageable_bytes: float | None = None
     h2d_pinned_bytes: float | None = None
@@ -175,7 +176,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step does, counted once on a cached batch."""
+    """What a step does, counted on a cached batch."""
 
     ops: float
     """Operations that torch dispatches (aten)."""
@@ -185,78 +186,83 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     h2d_bytes: float = 0.0
     h2d_copies: float = 0.0
     moved_bytes: float | None = None
-    """Of tensors that elementwise operations, reductions and copies read and wrote, those of the optimizer left out."""
+    """Read and written by element-wise operations, reductions and copies, without the optimizer."""
     peak_bytes: int | None = None
     """Of device memory."""
     shares: dict[str, float] = {}
-    """Of the time of operations (CPU) or kernels (GPU): gemm, elementwise, reduce, copy, optimizer, python, other."""
+    """Of the time of a step (CPU) or its kernels (GPU) by class: gemm, elementwise, reduce, search, copy, optimizer, other; on a CPU
+    also other_ops and python."""
     device_seconds: float | None = None
-    """The GPU was busy for so long, uploads left out: G where a step cannot be issued while the GPU sleeps."""
+    """How long the GPU was busy, without uploads: G if a step cannot be issued while the GPU sleeps."""
 
 
 class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps with a fix switched on, in turn with steps without it; batches cost nothing in both, where they can be replaced.
+    """Steps with a fix switched on, in turn with baseline steps, both on cached batches where possible.
 
-    With another number of threads they cost what they cost; and `feed` has batches gathered at once against such that cost nothing.
+    `threads` uses the program's own batches; `feed` compares batches gathered at once with cached ones.
     """
 
     as_it_is: Stretch
     with_fix: Stretch
     at_best: float | None = None
-    """Seconds of a step with the fix, were the host as fast as before its kernels were profiled; None where it was, or is not what
-    a step waits for."""
+    """Seconds of a step with the fix at the host's speed before kernels were profiled; None if it was as fast, or does not limit."""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One process of several that train together: seconds of its steps."""
+    """One process of a distributed run: seconds of its steps."""
 
     rank: int
     step_seconds: float
     apart_seconds: float
-    """Without the exchange with the others: what it takes by itself."""
+    """Without the all-reduce: what it takes by itself."""
     exchange_seconds: float | None = None
-    """What the exchange adds where all begin it at the same time; None where they could not be made to."""
+    """What the all-reduce adds if all processes begin it together; None if they could not be made to."""
     waited_for_cores: float | None = None
-    """Of the time of these steps without the exchange: ready to run, and others had its core. None where it cannot be told."""
+    """Share of the time of the steps without all-reduce in which it was ready to run and others had its core; None if unknown."""
 
 
-class Rare(msgspec.Struct, frozen=True, kw_only=True):
-    """What comes now and then and takes far longer than a step: a checkpoint, a validation, an upload."""
+class RareSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """Steps that are rare and take far longer than the others: a checkpoint, a validation, an upload."""
 
     share: float
-    """Of all time: what it takes longer than other steps."""
+    """Share of all time: what they take longer than other steps."""
     every: float | None = None
-    """Steps from one to the next; None where it was seen once."""
+    """Steps from one to the next; None if only one was seen."""
     seconds: float
-    """Of one such step, or of what passes between two epochs."""
+    """Of one such step, or of the time between two epochs."""
     others: float
     """Of the other steps."""
     between_epochs: bool = False
-    """Whether it is not in a step, but between two epochs."""
+    """Whether it is the time between two epochs, not a step."""
     phase: str | None = None
-    """Of the step, in which most of this time is; None where it was not looked into."""
+    """The phase with most of this time; None if not measured."""
     alone: bool = False
-    """Whether other steps spend next to nothing at that line."""
-    place: Place | None = None
-    """The line that has most of this time; of a library, where it does what other steps do not."""
-    called: Place | None = None
-    """The line of the user's that called the function of this one."""
+    """Whether other steps spend almost no time at that line."""
+    place: SourceLine | None = None
+    """The line with most of this time; a line of a library if only rare steps reach it."""
+    called: SourceLine | None = None
+    """The user's line that called it."""
 
 
 class Measurements(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the verdict is made of."""
+    """Everything that the verdict is made of. `stoker.diagnose.measure_script` and `measure_step` return it.
+
+    Example:
+        >>> Stretch(seconds=[0.010, 0.011, 0.012]).median
+        0.011
+    """
 
     device: Device
     steps_seen: int
     loop: Stretch
     """T."""
     wall_seconds: float | None = None
-    """Of a step by the wall clock: the mean of T over whole periods of rare steps, and with what passes between epochs."""
-    rare: Rare | None = None
-    """The rare steps that hold most of the time; None where there are none."""
+    """The mean step by the wall clock: over whole periods of rare steps, including the time between epochs."""
+    rare: RareSteps | None = None
+    """The rare steps with most of the time; None if there are none."""
     phases: Phases
     cached: Stretch | None = None
-    """C, within the user's loop; None where its iterable cannot be replaced."""
+    """C, within the user's loop; None if its iterable cannot be replaced."""
     loader_alone: Stretch | None = None
     """D."""
     copies_alone: Stretch | None = None
@@ -266,14 +272,14 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     device_alone: Stretch | None = None
     """G."""
     device_phases: dict[str, float] = {}
-    """G divided: forward, backward, optimizer."""
+    """G by phase: forward, backward, optimizer."""
     blocked_under_sleep: bool | None = None
-    """Whether issuing a step took as long as the work that was queued before it: the step waits for the device."""
+    """Whether issuing a step took as long as the work queued before it: the step waits for the device."""
     cores_used: float | None = None
-    """By steps of C (T where there is no C) on average, with threads that wait for others without sleeping."""
+    """By steps of C (T without C) on average, including threads that spin."""
     pages: dict[str, list[float]] = {}
-    """Of memory, that a step got from the system: by kind of stretch (`loop`, `cached`), for each one. A process that gives memory
-    back gets it again at the next step, and how much it gives back differs from process to process."""
+    """Pages of memory that a step got from the system, for each window, by its kind (`loop`, `cached`). A process that frees memory
+    to the system gets it again at the next step, and how much it frees differs from process to process."""
     fewer_threads: dict[str, float] = {}
     """Seconds of a cached step by the number of torch's threads."""
     syncs: list[Sync] = []
@@ -283,32 +289,30 @@ class Measurements(msgspec.Struct, frozen=True, kw_only=True):
     work: Work | None = None
     machine: Machine
     precision: str = "fp32"
-    """In which most products were computed: fp32, tf32, bf16, fp16."""
+    """Of most matmuls: fp32, tf32, bf16, fp16."""
     optimizer: str | None = None
     optimizer_fused: bool | None = None
     what_ifs: dict[str, WhatIf] = {}
-    """By the name of a fix that can be switched on and off while the program runs."""
+    """By the name of the fix."""
     measuring_seconds: float = 0.0
-    """From the end of the first step until all this was known."""
+    """From the end of the first step to the end of measuring."""
     ranks: list[Rank] = []
-    """The processes of a training of several, the one that all else was measured of being the first; empty where it is one."""
+    """The processes of a distributed run; all else is of the first. Empty if there is only one process."""
     waited_for_cores: float | None = None
-    """Of the time of T: some thread was ready to run, and others had its core; None where the system does not tell."""
+    """Share of T in which a thread was ready to run and others had its core; None if the system does not report it."""
     compiled: bool = False
     between_epochs: dict[str, float] = {}
-    """Share of all time, between one epoch and the next: `loader`, until it gives again (in T, too), and `other` (in no step)."""
+    """Share of all time between epochs: `loader`, until it gives batches again (also in T), and `other` (in no step)."""
     slow_steps: int = 0
-    """Steps that took more than three times the median (collections of garbage, logging, checkpoints)."""
+    """Steps of more than three times the median (garbage collection, logging, checkpoints)."""
     notes: list[str] = []
     losses: list[float] = []
 
     def for_pages(self, *kinds: str) -> list[float]:
-        """Seconds of a step that go into memory from the system, in each stretch of these kinds."""
+        """Seconds per step spent on memory from the system, in each window of these kinds."""
         cost = self.machine.page_seconds or 0.0
         return [cost * number for kind in kinds for number in self.pages.get(kind, [])]
 
-
-# The finding: verdict, why and next, as one object for people and programs; its JSON form is told in docs/diagnosing.md.
 
 SCHEMA: Literal[1] = 1
 Verdict = Literal[
@@ -333,16 +337,16 @@ Losses = Literal["equal", "within tolerance", "changed", "not compared"]
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that holds a training back."""
+    """One cause of the time of a step."""
 
     verdict: Verdict
     share: float
-    """Of a step's time that would be gone without it."""
+    """Of a step's time that would be saved without it."""
     sentence: str
 
 
-class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a fix in a fresh process with the same seed."""
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a fix in a fresh process with the same seed."""
 
     speedup: float
     low: float
@@ -351,42 +355,50 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     largest_difference: float | None = None
     peak_bytes: int | None = None
     step_seconds: float | None = None
-    """Of the program as it is, next to it: a machine that changed its speed since the diagnosis makes another speed-up."""
+    """Of the baseline next to it: a machine that changed its speed since the diagnosis gives another speed-up."""
     error: str | None = None
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do next."""
 
     name: str
     """Short, fixed: feed, workers, pinned, fused, autocast, tf32, compile, graph, threads, batch, cached, …"""
     sentence: str
     predicted: float | None
-    """How many times faster; None where that cannot be said to about ten per cent."""
+    """The speed-up; None if it is not known to about ten per cent."""
     predicted_low: float | None = None
-    """The lower end of what is predicted; None where only the upper one is known."""
+    """The lower end; None if only the upper one is known."""
     predicted_high: float | None = None
-    tried: Tried | None = None
+    tried: TrialResult | None = None
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds a training back."""
+    """The result of a diagnosis: the bottleneck of a training run, its evidence, and what to do next.
+
+    `print(finding)` shows it; `as_dict()` is its JSON form.
+
+    Example:
+        >>> finding = Finding(verdict="none", confidence="low", spread=0.3, why="only 5 steps were measured")
+        >>> print(str(finding).splitlines()[0])
+        VERDICT  NO VERDICT: only 5 steps were measured
+    """
 
     schema: Literal[1] = SCHEMA
     verdict: Verdict
-    """"none" where nothing can be said; `why` then has the reason."""
+    """"none" if there is no verdict; `why` then has the reason."""
     confidence: Confidence
     spread: float
-    causes: list[Cause]
-    """The first is the verdict, the second the next one; empty where there is no verdict."""
+    causes: list[Cause] = []
+    """The first is the verdict; empty if there is none."""
     why: str
-    place: Place | None
-    ladder: dict[str, float]
-    """Steps a second: now, data_free, sync_free, launch_free, roofline; each at least the one before."""
-    next: list[Step]
-    correctness: list[str]
-    """What is wrong with the batches, beside speed."""
-    measurements: Measurements | None
+    place: SourceLine | None = None
+    ladder: dict[str, float] = {}
+    """Steps per second: now, data_free, sync_free, launch_free, roofline; each at least the one before."""
+    next: list[Advice] = []
+    correctness: list[str] = []
+    """What is wrong with the batches, besides speed."""
+    measurements: Measurements | None = None
 
     @property
     def second(self) -> Cause | None:

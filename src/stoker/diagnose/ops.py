@@ -1,4 +1,9 @@
-"""Operations of torch by class: products, reductions, copies; what is in no list, and no view, is elementwise. Names alone."""
+"""What one step does: operations by class, floating-point work, bytes moved, uploads. Runs in the user's process, on steps of its own.
+
+`class_of` names the class of an operation. `Counting` counts what torch dispatches: counts do not depend on the machine's load, so
+`stoker gate` rests on them. `Profiling` divides the time of some steps by class. Both are entered when a batch is handed out and left
+at the next one; nothing may be timed meanwhile, because both slow a step down.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -18,92 +24,164 @@ from torch.utils.flop_counter import flop_registry
 
 from stoker.diagnose.hooks import CLOSURE_RANGE, FORWARD
 from stoker.diagnose.measurements import Work
+from stoker.diagnose.thresholds import RULE
+
+# Classes of operations. torch says most itself: its FLOP registry has matmuls and convolutions, its tags mark pointwise operations
+# and reductions, schemas mark views, and dispatch keys mark operations that only call others. The lists below are what it leaves out.
 
 GEMM = frozenset(
-    "mm addmm bmm baddbmm addbmm mv addmv dot vdot _scaled_mm convolution _convolution convolution_backward cudnn_convolution "
-    "mkldnn_convolution thnn_conv2d _slow_conv2d_forward _slow_conv2d_backward convolution_overrideable mkldnn_linear "
-    "mkldnn_linear_backward mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward "
-    "_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward _scaled_dot_product_flash_attention "
-    "_scaled_dot_product_flash_attention_backward _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward "
-    "_flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward "
-    "_trilinear grouped_mm _grouped_mm cdist _cdist_forward _cdist_backward linalg_solve linalg_inv".split()
+    "addbmm mv addmv dot vdot _grouped_mm grouped_mm _scaled_grouped_mm _scaled_mm_v2 _int_mm _weight_int8pack_mm "
+    "_addmm_activation _trilinear _cdist_forward _cdist_backward mkldnn_linear mkldnn_linear_backward "
+    "mkldnn_linear_backward_input mkldnn_linear_backward_weights _linear_pointwise _mkl_linear mkldnn_convolution "
+    "cudnn_convolution_transpose cudnn_convolution_relu cudnn_convolution_add_relu _convolution_pointwise _slow_conv2d_forward "
+    "_slow_conv2d_backward slow_conv3d_forward slow_conv_dilated2d slow_conv_dilated3d slow_conv_transpose2d "
+    "slow_conv_transpose3d _conv_depthwise2d conv_depthwise3d conv_tbc convolution_overrideable "
+    "convolution_backward_overrideable mkldnn_rnn_layer mkldnn_rnn_layer_backward _cudnn_rnn _cudnn_rnn_backward miopen_rnn "
+    "miopen_rnn_backward miopen_convolution _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward".split()
 )
+"""Matmuls, convolutions and recurrent layers that torch's FLOP registry leaves out."""
 REDUCE = frozenset(
-    "sum mean var std var_mean std_mean norm linalg_vector_norm _foreach_norm amax amin aminmax max min argmax argmin prod all "
-    "any cumsum cumprod logcumsumexp logsumexp _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data "
-    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward native_batch_norm "
-    "native_batch_norm_backward _native_batch_norm_legit cudnn_batch_norm cudnn_batch_norm_backward _fused_rms_norm "
-    "_fused_rms_norm_backward rms_norm nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
-    "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward mse_loss smooth_l1_loss "
-    "binary_cross_entropy binary_cross_entropy_with_logits _fft_r2c _fft_c2r _fft_c2c count_nonzero".split()
+    "sum nansum mean prod var std var_mean std_mean amax amin aminmax max min argmax argmin all any logsumexp count_nonzero "
+    "linalg_vector_norm norm logcumsumexp cumsum cumprod _softmax _log_softmax _softmax_backward_data "
+    "_log_softmax_backward_data _masked_softmax _safe_softmax native_layer_norm native_group_norm native_batch_norm "
+    "_native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training _batch_norm_with_update "
+    "_batch_norm_no_update batch_norm_backward cudnn_batch_norm miopen_batch_norm batch_norm_stats batch_norm_elemt "
+    "batch_norm_gather_stats batch_norm_gather_stats_with_counts batch_norm_backward_reduce batch_norm_backward_elemt "
+    "_fused_rms_norm _weight_norm_interface renorm nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward "
+    "max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d _adaptive_avg_pool2d _adaptive_avg_pool3d "
+    "adaptive_avg_pool3d_backward fractional_max_pool2d fractional_max_pool3d adaptive_max_pool2d adaptive_max_pool3d "
+    "mkldnn_max_pool2d mse_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits "
+    "multi_margin_loss soft_margin_loss _aminmax cummax cummin _cummax_helper _cummin_helper _logcumsumexp trace dist _fft_r2c "
+    "_fft_c2r _fft_c2c segment_reduce".split()
 )
-SEARCH = frozenset("median nanmedian quantile sort topk unique _unique2 searchsorted bincount histc kthvalue mode nonzero".split())
-"""Of values by their order: they go through memory many times, and on a GPU far from its speed."""
+"""Reductions, normalizations, pools and losses. Only newer releases of torch have a tag for some of them."""
+SEARCH = frozenset(
+    "median nanmedian quantile sort topk unique _unique _unique2 unique_dim unique_consecutive searchsorted bucketize isin "
+    "bincount histc histogram kthvalue mode nonzero nonzero_static".split()
+)
+"""By the order of values: they go through memory many times, and on a GPU far from its speed."""
 COPY = frozenset(
-    "copy_ _to_copy clone cat stack index index_put_ _index_put_impl_ index_select index_add_ index_copy_ gather scatter scatter_ "
-    "scatter_add scatter_add_ embedding embedding_dense_backward _embedding_bag _embedding_bag_backward masked_select "
-    "masked_scatter masked_fill masked_fill_ fill_ zero_ slice_backward select_backward constant_pad_nd roll flip repeat "
-    "repeat_interleave tril triu take put_ narrow_copy im2col col2im pixel_shuffle pin_memory _pin_memory "
-    "arange eye one_hot unfold_backward _foreach_zero_ _foreach_copy_".split()
+    "copy _to_copy _copy_from _reshape_copy _lazy_clone clone cat _chunk_cat stack _stack index _unsafe_index "
+    "_unsafe_masked_index index_put _unsafe_index_put _index_put_impl index_select index_add index_copy index_fill index_reduce "
+    "gather scatter scatter_add scatter_reduce embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only "
+    "_embedding_bag_backward _embedding_bag_dense_backward masked_select masked_scatter masked_fill fill zero slice_backward "
+    "select_backward slice_scatter select_scatter diagonal_scatter as_strided_scatter constant_pad_nd roll flip rot90 repeat "
+    "repeat_interleave tril triu take put narrow_copy im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle _pin_memory "
+    "arange range linspace eye diag_embed diagonal_backward unfold_backward max_unpool2d max_unpool3d _pack_padded_sequence "
+    "reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d".split()
 )
 LOOKUPS = frozenset("index index_select gather embedding take masked_select slice_backward select_backward".split())
 """Copies of, or into, a small part of their largest tensor: only the other one is moved."""
-VIEWS = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided new_zeros view _unsafe_view reshape _reshape_alias as_strided t "
-    "transpose permute expand expand_as squeeze unsqueeze select slice narrow split split_with_sizes chunk unbind detach detach_ "
-    "alias resolve_conj resolve_neg contiguous to item _local_scalar_dense linear matmul zeros zeros_like ones ones_like full "
-    "full_like is_nonzero result_type set_ resize_ unflatten flatten movedim swapaxes diagonal real imag lift_fresh conv1d conv2d "
-    "conv3d layer_norm batch_norm group_norm softmax log_softmax cross_entropy_loss nll_loss nll_loss_nd dropout "
-    "scaled_dot_product_attention lstm gru rnn_tanh rnn_relu einsum unfold type_as broadcast_tensors cudnn_is_acceptable "
-    "can_cast scalar_tensor multi_head_attention_forward record_stream "
-    "max_pool2d avg_pool1d adaptive_avg_pool2d index_fill _conj conj mT mH ravel lift pad".split()
+ELEMENTWISE = frozenset(
+    "native_dropout _fused_dropout bernoulli normal uniform random exponential geometric cauchy log_normal poisson glu "
+    "_prelu_kernel hardswish log_sigmoid_forward log_sigmoid_backward _transform_bias_rescale_qkv rrelu_with_noise floor_divide "
+    "addr complex _add_relu _fused_adam _fused_adamw _fused_sgd _fused_adagrad _amp_foreach_non_finite_check_and_unscale "
+    "_amp_update_scale _masked_scale _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
+    "grid_sampler_2d grid_sampler_3d upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
+    "upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa gelu elu leaky_relu hardtanh hardshrink "
+    "softshrink hardsigmoid softplus mse_loss_backward smooth_l1_loss_backward huber_loss_backward soft_margin_loss_backward "
+    "binary_cross_entropy_backward".split()
 )
-"""Of no work of their own: they look at memory another way, allocate it, or call another operation that works."""
+"""Element by element, or from a few elements, and without the tag."""
+NO_WORK = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided zeros zeros_like new_zeros ones ones_like "
+    "new_ones full full_like new_full rand rand_like randn randn_like randint randint_like scalar_tensor _unsafe_view detach_ "
+    "lift lift_fresh resize_ resize_as_ set_ squeeze_ unsqueeze_ t_ transpose_ as_strided_ unsafe_split unsafe_split_with_sizes "
+    "_local_scalar_dense record_stream is_pinned is_same_size is_set_to _assert_async _assert_tensor_metadata _fused_sdp_choice "
+    "_cudnn_init_dropout_state".split()
+)
+"""They allocate, look at memory another way, or read one value. What fills new memory is an operation of its own."""
+NO_OPERATIONS = ("profiler", "prim", "c10d", "_c10d_functional")
+"""Namespaces of markers, and of communication, which is measured apart."""
 
 
+@cache
 def class_of(name: str) -> str | None:
-    """gemm, reduce, search, copy or elementwise; None for what does no work itself, and for what is no operation of torch's."""
-    space, _, operation = name.rpartition("::")
-    if space != "aten":
+    """The class of an operation: gemm, reduce, search, copy, elementwise or other.
+
+    None where it does no work itself (a view, an allocation, an operation that only calls others), and for names of ranges that are
+    not operations. An operation of which nothing is known, such as a custom one, is "other".
+    """
+    namespace, _, operation = name.rpartition("::")
+    if not namespace or namespace in NO_OPERATIONS or not torch._C._jit_get_schemas_for_operator(name):
         return None
-    if operation in VIEWS:
+    return _class_of(namespace, operation)
+
+
+def _class_of(namespace: str, operation: str) -> str | None:
+    packet = getattr(getattr(torch.ops, namespace), operation, None)
+    if packet in flop_registry or operation in GEMM:
+        return "gemm"
+    if operation in NO_WORK:
         return None
-    for kind, names in (("gemm", GEMM), ("reduce", REDUCE), ("search", SEARCH), ("copy", COPY)):
-        if operation in names:
+    base = operation.removeprefix("_foreach_")
+    base = base if base.endswith("__") else base.removesuffix("_")
+    for kind, names in (("reduce", REDUCE), ("search", SEARCH), ("copy", COPY), ("elementwise", ELEMENTWISE)):
+        if operation in names or base in names:
             return kind
-    return "elementwise"
+    overloads = _overloads(packet)
+    if not overloads or _only_views(overloads) or _only_calls(overloads):
+        return None
+    tags = {tag.name for overload in overloads for tag in overload.tags}
+    for tag, kind in (("view_copy", "copy"), ("reduction", "reduce"), ("pointwise", "elementwise")):
+        if tag in tags:
+            return kind
+    # Variants without a tag: in place, over a list, the backward pass.
+    for variant in (base, base.removesuffix("_backward")):
+        if variant != operation and torch._C._jit_get_schemas_for_operator(f"{namespace}::{variant}"):
+            return _class_of(namespace, variant) or "other"
+    return "other"
 
 
-# Work: what one step does, counted and classed, apart from how long it takes. Runs inside the user's process, on steps of its
-# own.
-#
-# `Counting` and `Profiling` are entered when a batch is handed out and left at the next one; nothing may be timed meanwhile,
-# because
-# both slow a step down. A count does not depend on the machine's load, which is what gates rest on.
+def _overloads(packet: Any) -> list[Any]:
+    """The overloads of an operation that torch dispatches; not those that write to `out`, nor those of TorchScript alone."""
+    found = []
+    for name in packet.overloads() if packet is not None else []:
+        overload = getattr(packet, name)
+        if not name.endswith("out") and torch._C._dispatch_has_kernel(overload.name()):
+            found.append(overload)
+    return found
+
+
+def _only_views(overloads: Sequence[Any]) -> bool:
+    """Whether what it returns is memory that it was given, unchanged."""
+    returned = [one.alias_info for overload in overloads for one in overload._schema.returns]
+    return any(alias is not None and not alias.is_write for alias in returned)
+
+
+def _only_calls(overloads: Sequence[Any]) -> bool:
+    """Whether it is made of other operations on every device."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return all(
+        has(one.name(), "CompositeImplicitAutograd") and not has(one.name(), "CPU") and not has(one.name(), "CUDA")
+        for one in overloads
+    )
+
+
+# What one step does, counted and divided.
 
 DTYPES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 OPTIMIZER_RANGE = "Optimizer.step#"
-"""How torch names what it records around the step of an optimizer."""
+"""How torch names the range around the step of an optimizer."""
 STEP_RANGE, FORWARD_RANGE = "stoker.step", "stoker.forward"
-SHORT_PAUSE = 100.0
-"""Microseconds between operations that torch's modules need for themselves at most."""
 GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset", "concurrent_kernel")
-"""Activities during which a GPU is busy; the rest are ranges that merely annotate, and would count work twice."""
+"""Activities during which a GPU is busy; the others are annotations, which would count work twice."""
 RUNTIME = ("cuda", "cuLaunch", "cuMem")
-"""Calls of the CUDA runtime: torch numbers them apart from operations, and gives them kernels of whatever has the same number."""
+"""Calls of the CUDA runtime: torch numbers them apart from operations, so they get kernels of unrelated operations."""
 MOVING = ("elementwise", "reduce", "copy")
 OF_OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad")
 UPLOAD = "HtoD"
-"""In the name of a copy from the host: batches on their way are no work of a step."""
+"""In the name of a copy from the host: batches on their way are not work of a step."""
 aten: Any = torch.ops.aten
 _formulas: Any = flop_counter
-# The profiler of torch tells on stderr, which is the user's, when it starts and stops, unless its log is off when it is first used.
+# The profiler of torch logs to the user's stderr when it starts and stops, unless its log is off when it is first used.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that torch dispatches, their floating-point work by type, and uploads to a device."""
+    """A context that counts dispatched operations, their floating-point work by type, bytes moved, and uploads to a device."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -123,7 +201,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        if func.namespace == "profiler":  # names for profiles, no work
+        if func.namespace == "profiler":  # names for profiles are not work
             return out
         self.ops += 1
         packet = getattr(func, "_overloadpacket", None)
@@ -137,7 +215,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count_upload(self, packet: Any, args: tuple[Any, ...], out: Any) -> None:
         source = args[1] if packet is aten.copy_ else args[0]
         if not isinstance(source, torch.Tensor) or source.device.type != "cpu" or out.device.type == "cpu" or source.dim() == 0:
-            return  # a number that comes along as a tensor is an argument of a kernel, no batch
+            return  # a scalar tensor is an argument of a kernel, not a batch
         self.h2d_copies += 1
         self.h2d_bytes += source.nbytes
         if out.device.type == "cuda" and source.is_pinned():
@@ -145,7 +223,7 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _moved_bytes(name: str, args: tuple[Any, ...], out: Any) -> int:
-    """That an operation reads and writes if moving memory is all it does; an optimizer's, which take lists, are counted apart."""
+    """Bytes that an operation reads and writes if it only moves memory; those of optimizers, which take lists, are left out."""
     operation = name.rpartition("::")[2].partition(".")[0]
     if class_of(f"aten::{operation}") not in MOVING or operation.startswith(OF_OPTIMIZERS):
         return 0
@@ -160,11 +238,11 @@ def _bytes_of(value: Any) -> int:
         return sum(map(_bytes_of, value))
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return 0
-    return min(value.nbytes, value.untyped_storage().nbytes())  # what is expanded lies there once
+    return min(value.nbytes, value.untyped_storage().nbytes())  # an expanded tensor is stored once
 
 
 def _type_of(args: Iterable[Any]) -> str:
-    """In which type a product is computed: that of its first tensor of floats."""
+    """The type in which a matmul is computed: that of its first floating-point tensor."""
     for arg in args:
         if isinstance(arg, torch.Tensor) and arg.is_floating_point():
             if arg.dtype == torch.float32 and arg.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
@@ -182,11 +260,11 @@ def _attention_backward_flops(grad: Any, query: Any, key: Any, value: Any, *args
 
 
 def _recurrent_flops(values: Any, of_input: Any, of_state: Any, *args: Any, **kwargs: Any) -> float:
-    """Two products a time step: with the input and with the state."""
+    """Two matmuls per time step: with the input and with the state."""
     return float(2 * values.shape[0] * values.shape[1] * (of_input.numel() + of_state.numel()))
 
 
-# Operations of CPUs that torch's own table of formulas leaves out.
+# Operations of CPUs that torch's FLOP registry leaves out.
 _FORMULAS: dict[Any, Callable[..., float]] = {
     aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
@@ -196,21 +274,21 @@ _FORMULAS: dict[Any, Callable[..., float]] = {
 
 
 class Profiling:
-    """Divides a step by classes of operations: on a CPU its whole time, on a GPU that of its kernels."""
+    """Divides the time of steps by class of operation: on a CPU the whole step, on a GPU that of its kernels."""
 
     def __init__(self, device: str = "cpu") -> None:
         self._device = device
         self._steps = 0
-        """That were told by `begin`."""
+        """Steps that `begin` announced."""
         self._ranges: list[Any] = []
         self._profile: Any = torch.autograd.profiler.profile(
             use_device="cuda" if device == "cuda" else None,
-            use_kineto=True,  # otherwise operations are timed by events around each, and those within others count again
+            use_kineto=True,  # otherwise nested operations count twice
         )
         self.shares: dict[str, float] = {}
         self.kernels: float | None = None
         self.device_seconds: float | None = None
-        """The GPU was busy for so long: what a step takes there at least, also where it waits for the host in between."""
+        """How long the GPU was busy: the least that a step takes there, even if it waits for the host in between."""
 
     def __enter__(self) -> Profiling:
         self._profile.__enter__()
@@ -228,7 +306,7 @@ class Profiling:
             self.shares = step_shares(events)
 
     def begin(self) -> None:
-        """A step begins: its batch is there. The first one starts the profile."""
+        """A step begins: it has its batch. The first one starts the profile."""
         if self._steps == 0:
             self.__enter__()
         self._steps += 1
@@ -242,7 +320,7 @@ class Profiling:
             self._close()
 
     def end(self) -> None:
-        """It has ended; what comes until the next one is of no step."""
+        """The step has ended; what follows until the next one belongs to no step."""
         while self._ranges:
             self._close()
 
@@ -260,10 +338,11 @@ class Profiling:
 
 
 def step_shares(events: Iterable[Any]) -> dict[str, float]:
-    """Of a step's time on a CPU by class; `python` is what the forward pass does for long without any operation, and `other` is
-    all else that no operation took: torch's own Python, autograd, views.
+    """Shares of a step's time on a CPU by class of operation.
 
-    Each class has its median over the steps: one that was interrupted names nobody.
+    `other_ops` are operations of class "other", `python` is what the forward pass does for long without any operation, and `other`
+    is all else that no operation took: torch's own Python, autograd, views. Each class has its median over the steps, so that a
+    step that was interrupted does not count.
     """
     events = [event for event in events if event.device_type.name == "CPU"]
     if not events:
@@ -281,7 +360,7 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
         elif event.name == CLOSURE_RANGE:
             times[number]["optimizer"] -= event.cpu_time_total if inner else 0.0
         elif (kind := class_of(event.name)) is not None and not inner:
-            times[number][kind] += event.self_cpu_time_total
+            times[number]["other_ops" if kind == "other" else kind] += event.self_cpu_time_total
     for begin, pauses in _pauses(events):
         number = bisect_right(begins, begin) - 1
         if number >= 0:
@@ -297,14 +376,14 @@ def step_shares(events: Iterable[Any]) -> dict[str, float]:
 
 
 def _steps_of(events: Sequence[Any]) -> list[tuple[float, float]]:
-    """When each step began and ended; all is one where none were told apart."""
+    """When each step began and ended; one step if they were not marked."""
     steps = sorted((event.time_range.start, event.time_range.end) for event in events if event.name == STEP_RANGE)
     whole = min(event.time_range.start for event in events), max(event.time_range.end for event in events)
     return steps or [whole]
 
 
 def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
-    """The begin of each forward pass, and the time that it spends in long pauses between operations."""
+    """The start of each forward pass, and its time in long pauses between operations."""
     works = sorted(
         (event.time_range.start, event.time_range.end) for event in events if event.name.startswith(("aten::", "autograd::"))
     )
@@ -322,12 +401,12 @@ def _pauses(events: Sequence[Any]) -> Iterator[tuple[float, float]]:
 
 
 def _if_long(pause: float) -> float:
-    """All of a long one: an interpreter that computes does not dispatch meanwhile."""
-    return pause if pause > SHORT_PAUSE else 0.0
+    """A long pause counts whole: an interpreter that computes does not dispatch meanwhile."""
+    return pause if pause > RULE.short_pause_us else 0.0
 
 
 def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
-    """How many kernels there are, and the share of their time by the class of the operation that launched them."""
+    """The number of kernels, and shares of their time by the class of the operation that launched them."""
     times: dict[str, float] = defaultdict(float)
     count = 0
     for event in events:
@@ -342,7 +421,7 @@ def kernel_shares(events: Iterable[Any]) -> tuple[float, dict[str, float]]:
 
 
 def busy_seconds(events: Iterable[Any]) -> float | None:
-    """The union of what ran on the device, but for uploads; None where nothing did."""
+    """Length of the union of all device work except uploads; None if there was none."""
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events
@@ -356,15 +435,15 @@ def busy_seconds(events: Iterable[Any]) -> float | None:
 
 
 def _is_work(event: Any) -> bool:
-    """Whether it runs, and does not merely annotate what runs."""
-    activity = getattr(event, "activity_type", None)  # not told by older torches
+    """Whether it is device work, not an annotation."""
+    activity = getattr(event, "activity_type", None)  # older releases of torch do not have it
     if activity is not None:
         return activity in GPU_WORK
     return not event.is_user_annotation and not event.name.startswith((OPTIMIZER_RANGE, CLOSURE_RANGE))
 
 
 def _in_optimizer(event: Any) -> bool:
-    """Whether it is the optimizer's own; what a closure runs within the step of an optimizer is not."""
+    """Whether it belongs to the optimizer; what a closure runs within the optimizer's step does not."""
     for parent in _parents(event):
         if parent.name == CLOSURE_RANGE:
             return False
@@ -374,7 +453,7 @@ def _in_optimizer(event: Any) -> bool:
 
 
 def _in_search(event: Any) -> bool:
-    """Whether it is a copy, say, that a sort makes for itself."""
+    """Whether it is part of a sort or the like, such as its copies."""
     return any(class_of(parent.name) == "search" for parent in _parents(event))
 
 
@@ -386,7 +465,7 @@ def _parents(event: Any) -> Iterator[Any]:
 
 
 def work_of(counted: Counting) -> Work:
-    """What one step does, as far as counting tells."""
+    """What one step does, from the counts."""
     return Work(
         ops=float(counted.ops),
         flops=counted.flops,
@@ -398,10 +477,10 @@ def work_of(counted: Counting) -> Work:
 
 
 def with_times(work: Work, profiled: Profiling) -> Work:
-    """The same, with what its operations take."""
+    """The same with the times of a profile."""
     return msgspec.structs.replace(work, kernels=profiled.kernels, shares=profiled.shares, device_seconds=profiled.device_seconds)
 
 
 def main_precision(counted: Counting) -> str:
-    """In which type most of the floating-point work was done."""
+    """The type of most of the floating-point work."""
     return max(counted.flops_by_dtype, key=lambda kind: counted.flops_by_dtype[kind]) if counted.flops else "fp32"

@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from stoker._clock import now_ns
 from stoker.diagnose.hooks import INSTALLED, NAMES, StepHooks, StepTimes, is_own, listen, own_frame, place_of, shown, unlisten
-from stoker.diagnose.measurements import Blame, Place, Reads
+from stoker.diagnose.measurements import Blame, Reads, SourceLine
 
 INTERVAL_SECONDS = 0.001
 MAX_PLACES = 8
@@ -55,9 +55,9 @@ class Line:
     """The phase with most of it."""
     in_phase: float
     """Share of the extra time in this phase."""
-    place: Place | None
+    place: SourceLine | None
     """The innermost line of the user's with most of it; of a library if other steps run that line, too."""
-    called: Place | None
+    called: SourceLine | None
     """The line of the user's that called the function of `place`."""
     alone: bool
     """Whether other steps spend next to no time there."""
@@ -85,7 +85,7 @@ class Sampler:
         """Nanoseconds of other steps and of slow ones, by stack."""
         self._phases = ([0] * len(NAMES), [0] * len(NAMES))
         self._steps = [0, 0]
-        self._spent: Counter[tuple[int, Place | None]] = Counter()
+        self._spent: Counter[tuple[int, SourceLine | None]] = Counter()
         self._target = threading.get_ident()
         self._last_ns = 0
         self._stop = threading.Event()
@@ -206,7 +206,7 @@ def _stack(frame: FrameType | None) -> Stack:
     return tuple(reversed(found))[:MAX_DEPTH]
 
 
-def _place(stack: Stack) -> Place | None:
+def _place(stack: Stack) -> SourceLine | None:
     """The innermost line of a stack."""
     if not stack:
         return None
@@ -214,7 +214,7 @@ def _place(stack: Stack) -> Place | None:
     file = shown(code.co_filename)
     for folder in INSTALLED:  # shown from the package on
         file = file.rpartition(f"/{folder}/")[2]
-    return Place(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
+    return SourceLine(file=file, line=line or code.co_firstlineno, function=code.co_qualname)
 
 
 def _timer_is_free() -> bool:

@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from stoker._clock import RunQueueDelay, now_ns
-from stoker.diagnose.attribution import HOLDS, SLOW, WORTH_SEEING, Slow, at_one_level, slow_of_windows, split
+from stoker.diagnose.attribution import Slow, at_one_level, slow_of_windows, split
 from stoker.diagnose.cuda import DeviceOnlyStep
 from stoker.diagnose.hardware import measure_machine
 from stoker.diagnose.hooks import NAMES, NEXT, PREPARE, REST, StepHooks, StepTimes, compiled
@@ -35,7 +35,7 @@ from stoker.diagnose.measurements import (
     Measurements,
     Phases,
     Rank,
-    Rare,
+    RareSteps,
     Stretch,
     Sync,
     WhatIf,
@@ -43,6 +43,7 @@ from stoker.diagnose.measurements import (
 )
 from stoker.diagnose.profilers import MOSTLY, Line, Profile
 from stoker.diagnose.render import percent
+from stoker.diagnose.thresholds import RULE
 from stoker.errors import TrainError
 
 MIN_EPOCHS = 12
@@ -122,7 +123,7 @@ class Series:
             if not start.ours:
                 between = start.times.between_ns / 1e9
                 own = start.times.without_data - between
-                found.append(between + (own - usual if own > SLOW * usual else 0.0))
+                found.append(between + (own - usual if own > RULE.slow_step * usual else 0.0))
         return found
 
     def epoch_lengths(self) -> list[int]:
@@ -307,7 +308,7 @@ class Recorder:
                 first = (loop.window_starts or [0])[start.window]
                 windows[start.window].insert(start.at - first, statistics.median(windows[start.window]))
         best = slow_of_windows([window for window in windows if window])
-        if best is None or best.share < WORTH_SEEING:
+        if best is None or best.share < RULE.rare_min_share:
             return None
         if not waits:
             return best
@@ -339,14 +340,14 @@ class Recorder:
             waited_for_cores=statistics.median(self.waited_apart) if self.waited_apart else None,
         )
 
-    def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> Rare | None:
+    def _rare(self, slow: Slow | None, wall: float, other: float, length: float | None) -> RareSteps | None:
         """The rare event that takes most of the time."""
         share = slow.share * (wall - other) / wall if slow is not None else 0.0
-        if length is not None and other / wall > max(share, WORTH_SEEING):
+        if length is not None and other / wall > max(share, RULE.rare_min_share):
             line, seconds, others = self.epoch_line, other * length, wall - other
-            rare = Rare(share=other / wall, every=length, seconds=seconds, others=others, between_epochs=True)
+            rare = RareSteps(share=other / wall, every=length, seconds=seconds, others=others, between_epochs=True)
         elif slow is not None:
-            line, rare = self.rare_line, Rare(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
+            line, rare = self.rare_line, RareSteps(share=share, every=slow.every, seconds=slow.seconds, others=slow.others)
         else:
             return None
         if line is None:
@@ -461,7 +462,7 @@ def _epoch_length(source: Source | None, batches: float) -> float | None:
 
 def _notes_between_epochs(share: float) -> list[str]:
     note = f"{percent(share)} of the time passes between epochs (validation, checkpoints): it is not in the verdict."
-    return [note] if WORTH_A_NOTE < share <= HOLDS else []  # with more it is the verdict
+    return [note] if WORTH_A_NOTE < share <= RULE.rare_verdict_share else []  # with more it is the verdict
 
 
 def _cores_used(by_kind: dict[str, list[float]]) -> float | None:

@@ -1,16 +1,21 @@
-"""The words of a finding: names and numbers as people read them, the same on a terminal and in a report."""
+"""Everything that people read in a finding: names, numbers, sentences, and the finding on a terminal.
+
+- Names and numbers: `TITLES`, `percent`, `times`, `duration`, …
+- Sentences: `cause`, `evidence`, `no_verdict`, `advice`. The wording is in the tables `CAUSES`, `NO_VERDICT`, `ADVICE` and `TRIAL`.
+- Terminal: `show` prints a finding, `text` returns it as a string. report.py makes the HTML page.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from stoker._text import printable, readable_bytes, readable_seconds
-from stoker.diagnose.measurements import Finding, Loader, Machine, Measurements, Place, Reads, Step, Stretch, Tried, WhatIf, Work
+from stoker.diagnose.attribution import Attribution, copies_seconds, flops_seconds, scaled_phases, seconds_of
+from stoker.diagnose.measurements import Advice, Finding, Measurements, RareSteps, SourceLine, TrialResult, Verdict
+from stoker.diagnose.thresholds import RULE
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,25 +39,27 @@ TITLES = {
     "none": "NO VERDICT",
 }
 """What each verdict is called."""
+KINDS = {"gemm": "matmuls", "elementwise": "element-wise", "search": "sorts", "other_ops": "other operations"}
+"""Classes of operations whose name is not what people say."""
 SAME = 1.005
-"""A rung less than this times the one below it is not told: nothing is to be won there."""
+"""A level of the ladder less than this times the one before it is not shown: nothing is gained there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rung:
-    """One rung of the ladder."""
+class LadderLevel:
+    """One level of the ladder."""
 
     name: str
     rate: float
     gain: float
-    """Times the rung before it; 1 for the first."""
+    """Times the level before it; 1 for the first."""
 
 
 def headline(finding: Finding) -> str:
     """The verdict in one sentence; why there is none where there is none."""
     title = TITLES.get(finding.verdict, finding.verdict)
-    told = finding.causes[0].sentence if finding.causes else finding.why
-    return f"{title}: {told}" if told else title
+    sentence = finding.causes[0].sentence if finding.causes else finding.why
+    return f"{title}: {sentence}" if sentence else title
 
 
 def certainty(finding: Finding) -> str:
@@ -61,37 +68,37 @@ def certainty(finding: Finding) -> str:
     return f"{sure}spread {percent(finding.spread)}"
 
 
-def place_beside(finding: Finding) -> Place | None:
+def place_beside(finding: Finding) -> SourceLine | None:
     """The line to look at, where `why` does not name it."""
     place = finding.place
     return None if place is None or f"{place.file}:{place.line}" in finding.why else place
 
 
-def rungs(finding: Finding) -> list[Rung]:
-    """The ladder from below, without the rungs at which nothing is won and those without a number."""
-    found: list[Rung] = []
+def ladder_levels(finding: Finding) -> list[LadderLevel]:
+    """The ladder from below, without the levels at which nothing is gained and those that are not finite."""
+    found: list[LadderLevel] = []
     for name, rate in finding.ladder.items():
         if not (math.isfinite(rate) and rate > 0):
             continue
         gain = rate / found[-1].rate if found else 1.0
         if not found or gain >= SAME:
-            found.append(Rung(name=name.replace("_", " "), rate=rate, gain=gain))
+            found.append(LadderLevel(name=name.replace("_", " "), rate=rate, gain=gain))
     return found
 
 
-def outcome(tried: Tried) -> str:
+def outcome(tried: TrialResult) -> str:
     """What a try came to, in a few words."""
     if tried.error is not None:
         return f"could not be tried: {tried.error}"
     return f"tried {interval(tried)}   {losses(tried)}"
 
 
-def interval(tried: Tried) -> str:
+def interval(tried: TrialResult) -> str:
     """The speed-up of a try with its interval: 2.11x (2.02-2.20)."""
     return f"{times(tried.speedup)} ({times(tried.low)}-{times(tried.high)})".replace("x-", "-").replace("x)", ")")
 
 
-def losses(tried: Tried) -> str:
+def losses(tried: TrialResult) -> str:
     """How the losses of a try compare."""
     difference = tried.largest_difference
     if difference is None or not math.isfinite(difference) or tried.losses in ("equal", "not compared"):
@@ -113,7 +120,7 @@ def times(ratio: float) -> str:
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
 
 
-def predicted(step: Step) -> str:
+def predicted(step: Advice) -> str:
     """What is predicted: a number, or a range where no number is sure enough; nothing where nothing is known."""
     if step.predicted is not None:
         return times(step.predicted)
@@ -131,7 +138,9 @@ def per_second(rate: float) -> str:
 
 def duration(seconds: float | None) -> str:
     """A time, or that it is unknown."""
-    return readable_seconds(seconds) if seconds is not None and math.isfinite(seconds) and seconds > 0 else _empty(seconds)
+    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+        return UNKNOWN
+    return readable_seconds(seconds) if seconds > 0 else "0"
 
 
 def size(num_bytes: float | None) -> str:
@@ -156,378 +165,289 @@ def flops(number: float | None, unit: str = "FLOP") -> str:
     return f"{number:.3g} {unit}"
 
 
-def _empty(seconds: float | None) -> str:
-    return "0" if seconds == 0 else UNKNOWN
+def time_of(seconds: float) -> str:
+    """A time within a sentence."""
+    return readable_seconds(seconds) if seconds > 0 else "0 s"
 
 
-# The pictures of a report as numbers: bars with a beginning and a length in percent of the width, and what each is called.
-#
-# Bars are drawn in percent, so a picture is as wide as the page and its letters keep their size.
+# Sentences of a finding: the causes, their evidence, why there is no verdict, and advice.
 
-HOST_PHASES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
-PHASE_TITLES = {
-    "next": "wait for a batch",
-    "prepare": "prepare the batch",
-    "forward": "forward and loss",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "rest": "rest of the loop",
+CAUSES: dict[Verdict, str] = {
+    "straggler": "{share} of each step the other processes wait for rank {slowest}",
+    "communication": "{share} of each step is the all-reduce of gradients between {ranks} processes",
+    "data": "{share} of each step waits for the loader",
+    "transfer": "{share} of each step copies batches to the GPU",
+    "sync": "{share} of each step the host waits for the GPU{waits}",
+    "host": "{share} of each step is Python of the loop itself",
+    "oversubscribed": "{share} of each step is lost because {threads} threads{workers} share {cores} cores",
+    "launch": "{share} of each step the GPU is idle: {kernels} kernels are issued more slowly than they run",
+    "dispatch": "{share} of each step dispatches {ops} operations that are too small",
+    "optimizer": "{share} of each step is the step of the optimizer",
+    "precision": "{share} of each step would be saved if matmuls were not in float32",
+    "compute": "{share} of each step computes matmuls",
+    "memory": "{share} of each step moves memory in element-wise operations, reductions and copies",
+    "kernel": "{share} of each step is kernels that are far from what the GPU can do",
 }
-COLOURS = {
-    **{name: f"c{number}" for number, name in enumerate(HOST_PHASES)},
-    **{name: f"c{number}" for number, name in enumerate(("read", "decode", "transform", "collate", "other"))},
+CAUSE_IN_LOOP = "{share} of each step builds its batch in the loop"
+CAUSE_KERNEL_ON_CPU = "{share} of each step is operations that are neither matmuls nor memory traffic"
+
+QUIET = "run it again while nothing else uses the machine; if batches differ in size, use batches of one size"
+NO_VERDICT = {
+    "few_steps": f"only {{steps}} measured, and {RULE.min_steps} are needed: let the program run longer",
+    "clock": "the clock of this machine gave times that are zero, negative or not finite",
+    "mean_off": f"a step takes {{mean}} by the wall clock, but most steps take {{median}}, and it is not known why: {QUIET}",
+    "residual": f"a step takes {{share}} {{side}} than its parts, measured one by one: {QUIET}",
+    "slow_rank_or_all_reduce": "a slow process cannot be distinguished from a slow all-reduce, because the processes did not begin it "
+    "together: measure one process alone, too",
+    "not_counted": "the program ended before its work could be counted: let it run longer",
+    "spread": f"steps vary too much ({{spread}}, from {{low}} to {{high}}): {QUIET}",
+    "drift": f"the machine changed its speed by {{drift}} meanwhile: {QUIET}",
+    "cached_spread": f"steps on cached batches vary too much ({{spread}}): {QUIET}",
+    "other_programs": "for {share} of the time other programs had the cores: run it again while nothing else uses them",
+    "rare_once": "one of {steps} steps took {seconds}{at} where others take {others}, and was not seen again, so it is not known how "
+    "often it comes: measure for longer (a larger `seconds`)",
+    "rare_unknown": "{share} of all time is in 1 of {every} steps, which take {seconds} where others take {others}, but no line of "
+    f"their own explains it{{phase}}{{at}}: {QUIET}",
 }
-"""The class of a bar's colour in the page's style, which has one for light and one for dark."""
-NUM_COLOURS = 6
-LARGEST_TRY = 1.05
-"""The scale of tries ends this much behind the largest of them."""
+
+ADVICE = {
+    "feed": "pack the data to a store and let stoker.Feed make the batches",
+    "cached": "make batches once and keep them, if they fit in memory and need not differ between epochs",
+    "persistent": "keep worker processes from epoch to epoch (persistent_workers=True, one DataLoader for all epochs)",
+    "workers": "{wanted} worker {processes} instead of {now} (num_workers={wanted})",
+    "pinned": "batches in pinned memory, copied while the GPU works (pin_memory=True, .to(device, non_blocking=True))",
+    "resident": "keep the columns on the GPU (stoker.Feed, device=...)",
+    "sync": "keep metrics on the GPU and read them every 50 steps{where}",
+    "host": "do less in the loop besides the step",
+    "host_at": "do it less often or outside of the loop: {place}",
+    "graph": "capture the step as a CUDA graph (stoker.Trainer does it)",
+    "graph_of_model": "CUDA graphs of the model's passes, with a fused optimizer; more by one of the whole step (stoker.Trainer)",
+    "compile": "compile the model (torch.compile)",
+    "compile_launch": "compile the model (torch.compile, mode='reduce-overhead')",
+    "compile_dispatch": "compile the model, which makes few operations of many (torch.compile)",
+    "compile_memory": "compile the model, which joins operations on the same memory (torch.compile)",
+    "batch": "a batch twice as large, in samples per second (this changes the training: check the losses)",
+    "fused": "one kernel for all weights: {optimizer}(..., fused=True)",
+    "malloc": "keep freed memory in the process ({environment}): {pages} pages per step come from the system again",
+    "threads": "torch.set_num_threads({best}) instead of {now}, or OMP_NUM_THREADS={best}",
+    "tf32": "torch.set_float32_matmul_precision('high')",
+    "autocast": "compute in bfloat16 (torch.autocast)",
+    "balance": "find what rank {slowest} does more than the others, or give it less: `stoker diagnose` of that process alone shows it",
+    "exchange": "all-reduce less: gradients of several batches at once (no_sync), in bfloat16 (a DDP communication hook), larger batches",
+    "rare_data": "read the data of the next batches before they are needed: worker processes, or stoker.Feed{where}",
+    "rare_between_epochs": "do less between epochs: validate and save less often, on fewer samples, or beside the training{where}",
+    "rare": "do it less often, or in a thread beside the training{where}",
+    "sdpa": "attention that does not return its weights (need_weights=False)",
+    "cudnn": "let cuDNN choose among its convolutions (torch.backends.cudnn.benchmark = True)",
+}
+CACHED_TRIAL = " (tried as a bound: batches that cost nothing)"
+TRIAL = {
+    "no_time": "there was no time left to try it",
+    "baseline_failed": "the baseline could not be measured: {error}",
+    "ended": "the program ended before it could be compared",
+    "varies": "times vary too much for a number: it is between {low:.2g} and {high:.2g} times faster",
+    "speed_changed": "a baseline step took {before:,.3g} ms when it was diagnosed, and {after:,.3g} ms when fixes were tried: the machine "
+    "has changed its speed, and predictions are of the speed before.",
+}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bar:
-    """One bar; `start` and `length` are percent of the picture's width."""
-
-    name: str
-    value: str
-    share: str
-    colour: str
-    start: float
-    length: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Left:
-    """What is left of a step at one rung of the ladder, and what has gone since the rung before."""
-
-    name: str
-    rate: str
-    time: str
-    gain: str
-    left: float
-    gone: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Try:
-    """One thing to do next, with a bar for what was predicted and one for what was measured."""
-
-    step: Step
-    predicted: float | None
-    foreseen: str
-    """What is predicted, in words: a range where there is no number."""
-    measured: float | None
-    low: float
-    high: float
-    told: str
-    losses: str
-    peak: str
-
-
-def ladder(finding: Finding) -> list[Left]:
-    """The rungs as times of a step: of the first, all is left."""
-    steps = rungs(finding)
-    longest = 1 / steps[0].rate if steps else 1.0
-    drawn: list[Left] = []
-    before = 100.0
-    for rung in steps:
-        left = percent_of(1 / rung.rate, longest)
-        drawn.append(
-            Left(
-                name=rung.name,
-                rate=per_second(rung.rate),
-                time=duration(1 / rung.rate),
-                gain=times(rung.gain) if drawn else "",
-                left=left,
-                gone=max(0.0, before - left),
-            )
-        )
-        before = left
-    return drawn
-
-
-def host(measured: Measurements) -> list[Bar]:
-    """The phases of a step as the host lives through them, one behind the other."""
-    return row(msgspec.structs.asdict(measured.phases), titles=PHASE_TITLES)
-
-
-def device(measured: Measurements) -> list[Bar]:
-    """The work of the device in the same step, each phase as early as the host can have issued it and ending within the step.
-
-    Only lengths are measured. Where the device has more to do than the step is long, there is no gap.
-    """
-    total = _total(measured)
-    lengths = {name: value for name, value in measured.device_phases.items() if _positive(value)}
-    begins = {bar.colour: bar.start for bar in host(measured)}
-    scale = max(total, sum(lengths.values()))
-    left = percent_of(sum(lengths.values()), scale)
-    bars, position = [], 0.0
-    for number, (name, value) in enumerate(lengths.items()):
-        length = percent_of(value, scale)
-        position = min(max(position, begins.get(COLOURS.get(name, ""), 0.0)), 100.0 - left)
-        bars.append(
-            Bar(
-                name=PHASE_TITLES.get(name, name),
-                value=duration(value),
-                share=percent(value / total) if total else UNKNOWN,
-                colour=_colour(name, number),
-                start=min(position, 100.0),  # sums of shares round above it
-                length=length,
-            )
-        )
-        position, left = position + length, left - length
-    return bars
-
-
-def row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | None = None, are_shares: bool = False) -> list[Bar]:
-    """Bars one behind the other that fill the width together."""
-    known = {name: value for name, value in lengths.items() if _positive(value)}
-    total = sum(known.values())
-    bars, position = [], 0.0
-    for number, (name, value) in enumerate(known.items()):
-        length = percent_of(value, total)
-        bars.append(
-            Bar(
-                name=(titles or {}).get(name, name),
-                value="" if are_shares else duration(value),
-                share=percent(value / total),
-                colour=_colour(name, number),
-                start=min(position, 100.0),
-                length=length,
-            )
-        )
-        position += length
-    return bars
-
-
-def tries(steps: Iterable[Step]) -> tuple[list[Try], float]:
-    """What is next with its bars, and where on their scale 1x lies."""
-    steps = list(steps)
-    numbers = [1.0]
-    for step in steps:
-        numbers += [step.predicted or 0.0, *((step.tried.speedup, step.tried.high) if step.tried else ())]
-    largest = LARGEST_TRY * max(number for number in numbers if math.isfinite(number))
-    return [_try(step, largest) for step in steps], percent_of(1.0, largest)
-
-
-def _try(step: Step, largest: float) -> Try:
-    tried = step.tried if step.tried is not None and step.tried.error is None else None
-    low, high = (percent_of(tried.low, largest), percent_of(tried.high, largest)) if tried else (0.0, 0.0)
-    return Try(
-        step=step,
-        predicted=percent_of(step.predicted, largest) if step.predicted is not None else None,
-        foreseen=predicted(step),
-        measured=percent_of(tried.speedup, largest) if tried else None,
-        low=low,
-        high=max(low, high),
-        told=interval(tried) if tried else "",
-        losses=losses(tried) if tried else "",
-        peak=size(tried.peak_bytes) if tried and tried.peak_bytes is not None else "",
+def cause(name: Verdict, share: float, measured: Measurements) -> str:
+    """A cause with its numbers."""
+    work, machine, ranks = measured.work, measured.machine, measured.ranks
+    sentence = CAUSES[name]
+    if name == "data" and measured.loader.kind == "loop":
+        sentence = CAUSE_IN_LOOP
+    if name == "kernel" and measured.device == "cpu":
+        sentence = CAUSE_KERNEL_ON_CPU
+    waits = sum(sync.count for sync in measured.syncs)
+    return sentence.format(
+        share=percent(share),
+        slowest=max(ranks, key=lambda one: one.apart_seconds).rank if ranks else 0,
+        ranks=len(ranks),
+        waits=f", {waits:,.0f} times per step" if waits else "",
+        threads=machine.threads,
+        workers=_and_workers(measured),
+        cores=machine.cores,
+        kernels=f"{work.kernels:,.0f}" if work is not None and work.kernels else "its",
+        ops=f"{work.ops:,.0f}" if work is not None else "its",
     )
 
 
-def percent_of(value: float, whole: float) -> float:
-    """A value as percent of a whole, between 0 and 100 whatever it is."""
-    share = value / whole if _positive(whole) and math.isfinite(value) else 0.0
-    return 100 * min(max(share, 0.0), 1.0)
+def cause_of_rare_steps(rare: RareSteps) -> str:
+    """Rare steps as the first cause."""
+    every = f"{rare.every:,.0f}" if rare.every is not None else "many"
+    at = f", {rare.place.file}:{rare.place.line} `{rare.place.function}`" if rare.place is not None else ""
+    where = f"passes between epochs, each of {every} steps" if rare.between_epochs else f"is in 1 of {every} steps"
+    return f"{percent(rare.share)} of all time {where}{at}"
 
 
-def _positive(value: float) -> bool:
-    return math.isfinite(value) and value > 0
+def no_verdict(reason: str, **numbers: str) -> str:
+    """Why there is no verdict."""
+    return NO_VERDICT[reason].format(**numbers)
 
 
-def _total(measured: Measurements) -> float:
-    phases: dict[str, float] = msgspec.structs.asdict(measured.phases)
-    return sum(value for value in phases.values() if _positive(value))
-
-
-def _colour(name: str, number: int) -> str:
-    return COLOURS.get(name, f"c{number % NUM_COLOURS}")
-
-
-# The numbers of a report as tables: all that was measured, as texts, so that whoever doubts a verdict can follow it.
-
-YES_NO = {True: "yes", False: "no", None: UNKNOWN}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """A title, the heads of columns (empty for facts: a name and a value), and rows."""
-
-    title: str
-    heads: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    texts: int = 1
-    """How many of the columns, from the left, are words; the others hold numbers."""
-
-    @property
-    def is_facts(self) -> bool:
-        """Whether each row is a name and a value."""
-        return not any(self.heads)
-
-
-def of_measurements(measured: Measurements) -> list[Table]:
-    """Every table that has rows."""
-    tables = [
-        Table(title="Stretches of steps", heads=("", "what ran", "a step", "spread", "steps"), rows=_stretches(measured), texts=2),
-        Table(title="The program", heads=("", ""), rows=list(_program(measured)), texts=2),
-        Table(title="The work of a step", heads=("", ""), rows=list(_work(measured.work)) if measured.work else [], texts=2),
-        Table(
-            title="Where the host waits for the device",
-            heads=("place", "times a step"),
-            rows=[(str(sync.place) if sync.place else UNKNOWN, count(sync.count)) for sync in measured.syncs],
-        ),
-        Table(
-            title="Lines of the program, with what they call",
-            heads=("phase", "line", "of the phase"),
-            rows=[
-                (PHASE_TITLES.get(phase, phase), str(blame.place), percent(blame.share))
-                for phase, blames in measured.blames.items()
-                for blame in blames
-            ],
-            texts=2,
-        ),
-        Table(
-            title="A cached step by the number of threads",
-            heads=("threads", "a step"),
-            rows=[(threads, duration(seconds)) for threads, seconds in measured.fewer_threads.items()],
-        ),
-        Table(
-            title="Steps with a fix switched on, in turn with steps as they are",
-            heads=("fix", "as it is", "with it", "times faster"),
-            rows=[(name, *_what_if(one)) for name, one in measured.what_ifs.items()],
-        ),
-        Table(
-            title="The processes that train together",
-            heads=("rank", "a step", "without the others"),
-            rows=[(f"{one.rank}", duration(one.step_seconds), duration(one.apart_seconds)) for one in measured.ranks],
-        ),
-    ]
-    return [table for table in tables if table.rows]
-
-
-def of_machine(machine: Machine) -> Table:
-    """Rates of the machine."""
-    rows: list[tuple[str, ...]] = [
-        ("graphics card", machine.gpu or "none"),
-        ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
-        ("copy in memory", f"{size(machine.memcpy_bytes)}/s"),
-        *((f"matrix product, {kind}", flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
-        ("one small operation", duration(machine.dispatch_seconds)),
-    ]
-    if machine.launch_seconds is not None:
-        rows.append(("one launch of a kernel", duration(machine.launch_seconds)))
-    rates = (
-        ("to the device, pageable", machine.h2d_pageable_bytes),
-        ("to the device, pinned", machine.h2d_pinned_bytes),
-        ("disk", machine.disk_bytes),
+def no_verdict_of_rare_steps(reason: str, rare: RareSteps, **numbers: str) -> str:
+    """Why rare steps are not the verdict though they have much of the time."""
+    return no_verdict(
+        reason,
+        seconds=time_of(rare.seconds),
+        others=time_of(rare.others),
+        share=percent(rare.share),
+        every=f"{rare.every:,.0f}" if rare.every is not None else "many",
+        at=f" at {rare.place}" if rare.place is not None else "",
+        phase=f" in the phase `{rare.phase}`" if rare.phase is not None else "",
+        **numbers,
     )
-    rows += [(name, f"{size(rate)}/s") for name, rate in rates if rate is not None]
-    return Table(title="The machine", heads=("", ""), rows=rows, texts=2)
 
 
-def of_loader(loader: Loader) -> Table:
-    """What is known of where batches come from."""
-    return Table(title="The loader", heads=("", ""), rows=list(_loader(loader)), texts=2)
+def advice(name: str, **numbers: object) -> str:
+    """What to do."""
+    return ADVICE[name].format(**numbers)
 
 
-def _loader(loader: Loader) -> Iterator[tuple[str, str]]:
-    yield "kind", loader.kind
-    if loader.dataset is not None:
-        yield "data set", loader.dataset
-    if loader.place is not None:
-        yield "read by", str(loader.place)
-    yield "worker processes", f"{loader.workers:,}"
-    if loader.batch_size is not None:
-        yield "batch size", f"{loader.batch_size:,}"
-    if loader.pinned is not None:
-        yield "pinned memory", YES_NO[loader.pinned]
-    if loader.bytes_read is not None:
-        yield "read from files a step", size(loader.bytes_read)
-    if loader.bytes_used is not None:
-        yield "used by the model a step", size(loader.bytes_used)
-    if loader.bytes_read is not None and loader.bytes_used and loader.bytes_read >= loader.bytes_used:
-        yield "read for each byte used", count(loader.bytes_read / loader.bytes_used)
-    if loader.reads is not None:
-        yield from _reads(loader.reads)
-    if loader.startup_seconds is not None:
-        yield "until the first batch", duration(loader.startup_seconds)
+def evidence(verdict: Verdict, place: SourceLine | None, measured: Measurements, attribution: Attribution) -> str:
+    """The numbers behind a verdict, and the user's line."""
+    numbers = _EVIDENCE.get(verdict, _evidence_of_work)(measured, attribution)
+    return f"{place}: {numbers}" if place is not None else numbers
 
 
-def _reads(reads: Reads) -> Iterator[tuple[str, str]]:
-    if reads.cache_hits is not None:
-        yield "samples that read no file", percent(reads.cache_hits)
-    if reads.reads_a_file is not None:
-        yield "files that a worker read", f"{reads.files:,} for {reads.batches:,} batches"
-        yield "reads of each of them", count(reads.reads_a_file)
-    if reads.bytes_read and reads.bytes_from_disk is not None:
-        yield "bytes in the system's cache", percent(max(0.0, 1 - reads.bytes_from_disk / reads.bytes_read))
-    elif reads.bytes_from_disk:
-        yield "from the disk a batch", size(reads.bytes_from_disk)
+def evidence_of_rare_steps(rare: RareSteps) -> str:
+    """What takes the time, where it is called, and what other steps take."""
+    at = f"{rare.place}" if rare.place is not None else ""
+    if rare.called is not None:
+        at += f", called in {rare.called.file}:{rare.called.line}"
+    every = f"{rare.every:,.0f} steps" if rare.every is not None else "some steps"
+    took = f"{time_of(rare.seconds)} pass after each epoch of {every}" if rare.between_epochs else None
+    took = took or f"1 of {every} takes {time_of(rare.seconds)}"
+    return f"{at + ': ' if at else ''}{took}, the others {time_of(rare.others)} each"
 
 
-def _stretches(measured: Measurements) -> list[tuple[str, ...]]:
-    told: tuple[tuple[str, str, Stretch | None], ...] = (
-        ("T", "the loop as it is", measured.loop),
-        ("C", "the loop with cached batches", measured.cached),
-        ("D", "the loader alone", measured.loader_alone),
-        ("X", "copies to the device alone", measured.copies_alone),
-        ("H", "the host issuing a step", measured.host_issue),
-        ("G", "the device alone", measured.device_alone),
-    )
-    return [
-        (letter, what, duration(stretch.median), percent(stretch.spread), f"{len(stretch.seconds):,}")
-        for letter, what, stretch in told
-        if stretch is not None and stretch.seconds
-    ]
+def _evidence_of_data(measured: Measurements, attribution: Attribution) -> str:
+    loader, parts = measured.loader, []
+    if loader.functions:
+        parts.append(f"{percent(loader.functions[0].share)} of the loader's time")
+    starting = measured.between_epochs.get("loader", 0.0)
+    if starting >= RULE.mention_between_epochs:
+        parts.append(f"{percent(starting)} of the time passes between epochs until it gives batches again")
+    if loader.stages:
+        stage = max(loader.stages, key=lambda name: loader.stages[name])
+        parts.append(f"{stage} is {percent(loader.stages[stage])} of making a batch")
+    if loader.bytes_read and loader.bytes_used and loader.bytes_read > RULE.mention_read_amplification * loader.bytes_used:
+        parts.append(f"{loader.bytes_read / loader.bytes_used:,.1f} bytes are read for each used")
+        reads = loader.reads
+        if reads is not None and reads.cache_hits is not None and (reads.reads_a_file or 0.0) >= RULE.mention_rereads:
+            files = f"each of {reads.files:,} files" if reads.files > 1 else "the same file"
+            times = f"{reads.reads_a_file:,.0f} times for {reads.batches:,} batches"
+            parts.append(f"a worker reads {files} {times}, and {percent(reads.cache_hits)} of samples need no read")
+    alone, cached = seconds_of(measured.loader_alone), seconds_of(measured.cached)
+    if alone is not None and cached is not None:
+        together = f"a batch takes {time_of(alone)} to make, a step without it {time_of(cached)}, "
+        parts.append(f"{together}both together {time_of(attribution.step)}")
+    else:
+        parts.append(f"a batch takes {time_of(attribution.parts.data)} of a step of {time_of(attribution.step)}")
+    return "; ".join(parts)
 
 
-def _what_if(found: WhatIf) -> tuple[str, str, str]:
-    before, after = found.as_it_is.median, found.with_fix.median
-    return duration(before), duration(after), times(before / after if after else math.nan)
+def _evidence_of_transfer(measured: Measurements, attribution: Attribution) -> str:
+    work, machine = measured.work, measured.machine
+    text = f"copies take {time_of(copies_seconds(measured))} alone and {time_of(attribution.parts.transfer)} in the loop"
+    if work is not None and work.h2d_bytes:
+        text += f", for {readable_bytes(work.h2d_bytes)} in {work.h2d_copies:,.0f} copies per step"
+    if not measured.loader.pinned and machine.h2d_pageable_bytes and machine.h2d_pinned_bytes:
+        pageable, pinned = readable_bytes(machine.h2d_pageable_bytes), readable_bytes(machine.h2d_pinned_bytes)
+        text += f"; memory is not pinned ({pageable}/s against {pinned}/s)"
+    return text
 
 
-def _program(measured: Measurements) -> Iterator[tuple[str, str]]:
-    yield "device", measured.device
-    yield "steps seen", f"{measured.steps_seen:,}"
-    yield "steps over three times the median", f"{measured.slow_steps:,}"
-    if measured.waited_for_cores is not None:
-        yield "time in which other programs had its cores", percent(measured.waited_for_cores)
-    yield "precision of most products", measured.precision
-    if measured.optimizer is not None:
-        yield "optimizer", measured.optimizer
-    if measured.optimizer_fused is not None:
-        yield "optimizer is fused", YES_NO[measured.optimizer_fused]
-    yield "compiled", YES_NO[measured.compiled]
-    if measured.blocked_under_sleep is not None:
-        yield "issuing waits for the device", YES_NO[measured.blocked_under_sleep]
-    if measured.losses:
-        yield "first losses", ", ".join(f"{loss:.4g}" for loss in measured.losses[:5])
+def _evidence_of_sync(measured: Measurements, attribution: Attribution) -> str:
+    number = sum(sync.count for sync in measured.syncs)
+    often = f"{number:,.0f} times per step" if number else "in each step"
+    step, kernels = time_of(attribution.step), time_of(_device_seconds(measured))
+    return f"the host waits for the GPU {often}; a step takes {step}, its kernels {kernels}"
 
 
-def _work(work: Work) -> Iterator[tuple[str, str]]:
-    yield "operations", count(work.ops)
-    if work.kernels is not None:
-        yield "kernels", count(work.kernels)
-    yield "arithmetic", flops(work.flops)
-    if work.flops_by_dtype:
-        yield "arithmetic by type", _listed({kind: flops(number) for kind, number in work.flops_by_dtype.items()})
-    if work.h2d_copies:
-        yield "copied to the device", f"{size(work.h2d_bytes)} in {count(work.h2d_copies)} copies"
-    if work.peak_bytes is not None:
-        yield "most memory of the device", size(work.peak_bytes)
+def _evidence_of_host(measured: Measurements, attribution: Attribution) -> str:
+    rest = scaled_phases(measured, attribution.step).rest
+    where = f", {time_of(rest)} of it after the step of the optimizer" if rest > 0 else ""
+    own, step = time_of(attribution.parts.host), time_of(attribution.step)
+    return f"{own} of a step of {step} is neither data nor operations of torch{where}"
+
+
+def _evidence_of_threads(measured: Measurements, attribution: Attribution) -> str:
+    machine, by_threads = measured.machine, measured.fewer_threads
+    text = f"{machine.threads} threads{_and_workers(measured)} on {machine.cores} cores"
+    if by_threads:
+        best = min(by_threads, key=lambda number: by_threads[number])
+        now = by_threads.get(str(machine.threads)) or seconds_of(measured.cached) or attribution.step
+        text += f"; with {best} a step without its data takes {time_of(by_threads[best])}, not {time_of(now)}"
+    return text
+
+
+def _evidence_of_launch(measured: Measurements, attribution: Attribution) -> str:
+    issue, work = seconds_of(measured.host_issue), measured.work
+    kernels = f"{work.kernels:,.0f} kernels" if work is not None and work.kernels else "the kernels"
+    text = f"the host takes {time_of(issue if issue is not None else attribution.step)} to issue {kernels} of a step"
+    return f"{text}, and the GPU {time_of(_device_seconds(measured))} to run them"
+
+
+def _evidence_of_ranks(measured: Measurements, attribution: Attribution) -> str:
+    slowest = sorted(measured.ranks, key=lambda one: -one.apart_seconds)[:4]
+    own = ", ".join(f"rank {one.rank} {time_of(one.apart_seconds)}" for one in slowest)
+    return f"a step takes {time_of(attribution.step)} in all processes, and without the all-reduce between them: {own}"
+
+
+def _evidence_of_dispatch(measured: Measurements, attribution: Attribution) -> str:
+    ops, each = measured.work.ops if measured.work is not None else 0.0, time_of(measured.machine.dispatch_seconds)
+    spent, step = time_of(attribution.parts.dispatch), time_of(attribution.step)
+    return f"{ops:,.0f} operations per step, each of which costs about {each} however small it is ({spent} of {step})"
+
+
+def _evidence_of_optimizer(measured: Measurements, attribution: Attribution) -> str:
+    name = measured.optimizer or "the optimizer"
+    kind = " (not fused)" if measured.optimizer_fused is False else ""
+    return f"{name}{kind} takes {time_of(attribution.parts.optimizer)} of a step of {time_of(attribution.step)}"
+
+
+def _evidence_of_work(measured: Measurements, attribution: Attribution) -> str:
+    work, busy = measured.work, _device_seconds(measured) if measured.device == "cuda" else attribution.step
+    if work is None:
+        return f"a step takes {time_of(attribution.step)}"
+    parts = []
     if work.shares:
-        yield "time by kind", _listed({kind: percent(share) for kind, share in work.shares.items()})
+        kinds = sorted(work.shares, key=lambda kind: -work.shares[kind])[:3]
+        listed = ", ".join(f"{KINDS.get(kind, kind)} {percent(work.shares[kind])}" for kind in kinds)
+        parts.append(f"{listed} of the time of operations")
+    if work.flops and busy > 0 and flops_seconds(measured) > 0:
+        reached = percent(min(1.0, flops_seconds(measured) / busy))
+        parts.append(f"{reached} of the {measured.precision} peak that this machine was measured to reach")
+    parts.append(f"{work.ops:,.0f} operations in {time_of(busy)}")
+    return "; ".join(parts)
 
 
-def _listed(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())
+_EVIDENCE: dict[Verdict, Callable[[Measurements, Attribution], str]] = {
+    "data": _evidence_of_data,
+    "transfer": _evidence_of_transfer,
+    "sync": _evidence_of_sync,
+    "host": _evidence_of_host,
+    "oversubscribed": _evidence_of_threads,
+    "launch": _evidence_of_launch,
+    "dispatch": _evidence_of_dispatch,
+    "straggler": _evidence_of_ranks,
+    "communication": _evidence_of_ranks,
+    "optimizer": _evidence_of_optimizer,
+}
 
 
-# A finding on a terminal: VERDICT, WHY, NEXT and what is wrong with the batches, each in a few lines.
-#
-# On a terminal, lines are folded at its width; in a pipe or a log each thing stays on its line. Names of the user's are shown,
-# never
-# obeyed.
+def _and_workers(measured: Measurements) -> str:
+    return f" and {measured.loader.workers} workers" if measured.loader.workers else ""
+
+
+def _device_seconds(measured: Measurements) -> float:
+    return seconds_of(measured.device_alone) or measured.loop.median
+
+
+# A finding on a terminal: VERDICT, WHY, NEXT, WRONG and NOTE, each in a few lines. Lines are folded at the width of a terminal, but not in
+# a pipe or a log. Names from the program are shown as text, never interpreted.
 
 LABEL_WIDTH = 9
 NARROWEST = 40
@@ -613,22 +533,21 @@ def _line(label: str, text: str, *, style: str = "", hang: int = 0) -> Line:
 
 
 def _ladder(finding: Finding, room: int | None) -> Iterator[Line]:
-    """The rungs in a line, cut between rungs where it is too long."""
-    told = [f"{rung.name} {per_second(rung.rate)}" for rung in rungs(finding)]
-    if not told:
+    """The levels in a line, cut between levels where it is too long."""
+    levels = [f"{level.name} {per_second(level.rate)}" for level in ladder_levels(finding)]
+    if not levels:
         return
-    told[0] += " it/s"
-    row = told[0]
-    for rung in told[1:]:
-        if room is not None and len(row) + len(rung) + 4 > room:
+    row = f"{levels[0]} it/s"
+    for level in levels[1:]:
+        if room is not None and len(row) + len(level) + 4 > room:
             yield _line("", row, style="cyan")
-            row = f"  -> {rung}"
+            row = f"  -> {level}"
         else:
-            row += f" -> {rung}"
+            row += f" -> {level}"
     yield _line("", row, style="cyan")
 
 
-def _next(steps: list[Step], room: int | None) -> Iterator[Line]:
+def _next(steps: list[Advice], room: int | None) -> Iterator[Line]:
     """What to do, with what was predicted and tried: beside it where all fit, else below it."""
     heads = [printable(f"{number}. {step.sentence}") for number, step in enumerate(steps, 1)]
     tails = [printable(_numbers(step)) for step in steps]
@@ -646,8 +565,8 @@ def _next(steps: list[Step], room: int | None) -> Iterator[Line]:
             yield Line(text=f"   {tail}", hang=3, style=style or "cyan")
 
 
-def _numbers(step: Step) -> str:
-    told = [f"predicted {predicted(step)}"] if predicted(step) else []
+def _numbers(step: Advice) -> str:
+    numbers = [f"predicted {predicted(step)}"] if predicted(step) else []
     if step.tried is not None:
-        told.append(outcome(step.tried))
-    return "   ".join(told)
+        numbers.append(outcome(step.tried))
+    return "   ".join(numbers)

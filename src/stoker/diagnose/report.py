@@ -1,44 +1,78 @@
-"""The report: a finding as one HTML file for people, which needs nothing beside it and holds no script.
+"""The report: a finding as one HTML file, which needs nothing beside it and holds no script.
 
-The law: whatever a program, a path or an error is called, it is shown as text. All markup is in the template, Jinja escapes every
-value, letters that steer or hide are written as escapes, and a policy in the page forbids scripts and requests.
+Whatever a program, a path or an error is called, it is shown as text: all markup is in the template, Jinja escapes every value,
+control characters are written as escapes, and a policy in the page forbids scripts and requests. `write_report` writes the page;
+below it are its bars and its tables.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 import stoker
 from stoker._disk import write_file
 from stoker._text import printable
-from stoker.diagnose import render as picture
-from stoker.diagnose import render as tables
-from stoker.diagnose import render as words
-from stoker.diagnose.measurements import Finding
+from stoker.diagnose.measurements import Advice, Finding, Loader, Machine, Measurements, WhatIf, Work
+from stoker.diagnose.render import (
+    KINDS,
+    TITLES,
+    UNKNOWN,
+    certainty,
+    count,
+    duration,
+    flops,
+    interval,
+    ladder_levels,
+    losses,
+    per_second,
+    percent,
+    place_beside,
+    predicted,
+    size,
+    times,
+)
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+T = TypeVar("T")
 TEMPLATE = "report.html.jinja"
 SUFFIX = ".html"
 MOST_CAUSES = 4
 
 
 def check_path(path: Path) -> Path:
-    """The path of a report, refused before anything is measured if it cannot be written."""
+    """Check the path of a report before anything is measured."""
     if path.suffix != SUFFIX:
-        raise OptionError(f"{path} has the ending {path.suffix!r}; a report is a file that ends in {SUFFIX}.")
+        raise OptionError(f"{path} ends in {path.suffix!r}; expected a report that ends in {SUFFIX!r}.")
     if not path.parent.is_dir():
-        raise OptionError(f"{path.parent} is not a folder, so the report {path.name} cannot be written there. Make it first.")
+        raise OptionError(f"{path.parent} is not a folder, so the report {path.name} cannot be written there. Create it first.")
     return path
 
 
 def write_report(finding: Finding, path: str | Path, *, title: str) -> Path:
-    """Write the report of a finding; `title` says what was diagnosed, such as the command."""
+    """Write a finding as one HTML file.
+
+    Args:
+        finding: The finding.
+        path: A path that ends in `.html`, in a folder that exists.
+        title: What was diagnosed, such as the command.
+
+    Returns:
+        The path.
+
+    Raises:
+        OptionError: The path is not valid.
+    """
     path = check_path(Path(path))
     write_file(path, render(finding, title=title).encode(), durable=False)
     return path
@@ -76,29 +110,387 @@ def _finalize(value: Any) -> Any:
 
 
 def _values(finding: Finding) -> dict[str, Any]:
-    """All that the template shows."""
+    """The values of the template."""
     measured = finding.measurements
-    todo, one = picture.tries(finding.next)
+    trials, one = trial_bars(finding.next)
     return {
         "version": stoker.__version__,
         "finding": finding,
-        "verdict": words.TITLES.get(finding.verdict, finding.verdict),
+        "verdict": TITLES.get(finding.verdict, finding.verdict),
         "headline": finding.causes[0].sentence if finding.causes else finding.why,
-        "place": words.place_beside(finding),
-        "certainty": words.certainty(finding),
-        "others": [(words.TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
-        "percent": words.percent,
-        "times": words.times,
-        "ladder": picture.ladder(finding),
-        "tries": todo,
+        "place": place_beside(finding),
+        "certainty": certainty(finding),
+        "others": [(TITLES.get(cause.verdict, cause.verdict), cause) for cause in finding.causes[1:MOST_CAUSES]],
+        "percent": percent,
+        "times": times,
+        "ladder": ladder_bars(finding),
+        "tries": trials,
         "one": one,
-        "host": picture.host(measured) if measured else [],
-        "device": picture.device(measured) if measured else [],
-        "step_time": words.duration(measured.loop.median) if measured else "",
-        "stages": picture.row(measured.loader.stages, are_shares=True) if measured else [],
-        "loader": tables.of_loader(measured.loader) if measured else None,
+        "host": host_bars(measured) if measured else [],
+        "device": device_bars(measured) if measured else [],
+        "step_time": duration(measured.loop.median) if measured else "",
+        "stages": bars_in_a_row(measured.loader.stages, are_shares=True) if measured else [],
+        "loader": loader_table(measured.loader) if measured else None,
         "functions": measured.loader.functions if measured else [],
-        "machine": tables.of_machine(measured.machine) if measured else None,
-        "tables": tables.of_measurements(measured) if measured else [],
+        "machine": machine_table(measured.machine) if measured else None,
+        "tables": tables_of(measured) if measured else [],
         "notes": measured.notes if measured else [],
     }
+
+
+# Bars: each has a start and a length in percent of the width, so that a figure is as wide as the page and its text keeps its size.
+
+HOST_PHASES = ("next", "prepare", "forward", "backward", "optimizer", "rest")
+PHASE_TITLES = {
+    "next": "wait for a batch",
+    "prepare": "prepare the batch",
+    "forward": "forward and loss",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "rest": "rest of the loop",
+}
+COLOURS = {
+    **{name: f"c{number}" for number, name in enumerate(HOST_PHASES)},
+    **{name: f"c{number}" for number, name in enumerate(("read", "decode", "transform", "collate", "other"))},
+}
+"""The CSS class of a bar's colour."""
+NUM_COLOURS = 6
+TRIAL_MARGIN = 1.05
+"""The scale of trials ends this much after the largest of them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """One bar; `start` and `length` are percent of the width."""
+
+    name: str
+    value: str
+    share: str
+    colour: str
+    start: float
+    length: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LadderBar:
+    """What is left of a step at one level of the ladder, and what was removed since the level before, in percent."""
+
+    name: str
+    rate: str
+    time: str
+    gain: str
+    left: float
+    gone: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrialBar:
+    """An advice with a bar for its prediction and one for its trial."""
+
+    step: Advice
+    predicted: float | None
+    predicted_text: str
+    """The prediction, or its range."""
+    measured: float | None
+    low: float
+    high: float
+    measured_text: str
+    losses: str
+    peak: str
+
+
+def ladder_bars(finding: Finding) -> list[LadderBar]:
+    """The levels as times of a step; the first has the full width."""
+    levels = ladder_levels(finding)
+    longest = 1 / levels[0].rate if levels else 1.0
+    drawn: list[LadderBar] = []
+    before = 100.0
+    for level in levels:
+        left = percent_of(1 / level.rate, longest)
+        drawn.append(
+            LadderBar(
+                name=level.name,
+                rate=per_second(level.rate),
+                time=duration(1 / level.rate),
+                gain=times(level.gain) if drawn else "",
+                left=left,
+                gone=max(0.0, before - left),
+            )
+        )
+        before = left
+    return drawn
+
+
+def host_bars(measured: Measurements) -> list[Bar]:
+    """The host's phases of a step, one after the other."""
+    return bars_in_a_row(msgspec.structs.asdict(measured.phases), titles=PHASE_TITLES)
+
+
+def device_bars(measured: Measurements) -> list[Bar]:
+    """The device's phases of a step, each as early as the host can have issued it and ending within the step.
+
+    Only lengths are measured. If the device has more to do than the step is long, there is no gap.
+    """
+    total = _total(measured)
+    lengths = {name: value for name, value in measured.device_phases.items() if _positive(value)}
+    begins = {bar.colour: bar.start for bar in host_bars(measured)}
+    scale = max(total, sum(lengths.values()))
+    left = percent_of(sum(lengths.values()), scale)
+    bars, position = [], 0.0
+    for number, (name, value) in enumerate(lengths.items()):
+        length = percent_of(value, scale)
+        position = min(max(position, begins.get(COLOURS.get(name, ""), 0.0)), 100.0 - left)
+        bars.append(
+            Bar(
+                name=PHASE_TITLES.get(name, name),
+                value=duration(value),
+                share=percent(value / total) if total else UNKNOWN,
+                colour=_colour(name, number),
+                start=min(position, 100.0),  # sums of shares round above it
+                length=length,
+            )
+        )
+        position, left = position + length, left - length
+    return bars
+
+
+def bars_in_a_row(lengths: Mapping[str, float], *, titles: Mapping[str, str] | None = None, are_shares: bool = False) -> list[Bar]:
+    """Bars one after the other that together fill the width."""
+    known = {name: value for name, value in lengths.items() if _positive(value)}
+    total = sum(known.values())
+    bars, position = [], 0.0
+    for number, (name, value) in enumerate(known.items()):
+        length = percent_of(value, total)
+        bars.append(
+            Bar(
+                name=(titles or {}).get(name, name),
+                value="" if are_shares else duration(value),
+                share=percent(value / total),
+                colour=_colour(name, number),
+                start=min(position, 100.0),
+                length=length,
+            )
+        )
+        position += length
+    return bars
+
+
+def trial_bars(steps: Iterable[Advice]) -> tuple[list[TrialBar], float]:
+    """The bars of each advice, and where 1x lies on their scale."""
+    steps = list(steps)
+    numbers = [1.0]
+    for step in steps:
+        numbers += [step.predicted or 0.0, *((step.tried.speedup, step.tried.high) if step.tried else ())]
+    largest = TRIAL_MARGIN * max(number for number in numbers if math.isfinite(number))
+    return [_trial_bar(step, largest) for step in steps], percent_of(1.0, largest)
+
+
+def _trial_bar(step: Advice, largest: float) -> TrialBar:
+    tried = step.tried if step.tried is not None and step.tried.error is None else None
+    low, high = (percent_of(tried.low, largest), percent_of(tried.high, largest)) if tried else (0.0, 0.0)
+    return TrialBar(
+        step=step,
+        predicted=percent_of(step.predicted, largest) if step.predicted is not None else None,
+        predicted_text=predicted(step),
+        measured=percent_of(tried.speedup, largest) if tried else None,
+        low=low,
+        high=max(low, high),
+        measured_text=interval(tried) if tried else "",
+        losses=losses(tried) if tried else "",
+        peak=size(tried.peak_bytes) if tried and tried.peak_bytes is not None else "",
+    )
+
+
+def percent_of(value: float, whole: float) -> float:
+    """A value as percent of a whole, between 0 and 100 whatever it is."""
+    share = value / whole if _positive(whole) and math.isfinite(value) else 0.0
+    return 100 * min(max(share, 0.0), 1.0)
+
+
+def _positive(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _total(measured: Measurements) -> float:
+    phases: dict[str, float] = msgspec.structs.asdict(measured.phases)
+    return sum(value for value in phases.values() if _positive(value))
+
+
+def _colour(name: str, number: int) -> str:
+    return COLOURS.get(name, f"c{number % NUM_COLOURS}")
+
+
+# Tables: everything that was measured, so that a verdict can be checked.
+
+YES_NO = {True: "yes", False: "no"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """A title, column heads (empty for a table of names and values), and rows."""
+
+    title: str
+    heads: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    texts: int = 1
+    """How many columns, from the left, are text; the others are numbers."""
+
+    @property
+    def is_facts(self) -> bool:
+        """Whether each row is a name and a value."""
+        return not any(self.heads)
+
+
+def tables_of(measured: Measurements) -> list[Table]:
+    """Every table that has rows."""
+    tables = [
+        Table(title="Measurement windows", heads=("", "what ran", "per step", "spread", "steps"), rows=_windows(measured), texts=2),
+        program_table(measured),
+        *([work_table(measured.work)] if measured.work else []),
+        Table(
+            title="Where the host waits for the device",
+            heads=("place", "times per step"),
+            rows=[(str(sync.place) if sync.place else UNKNOWN, count(sync.count)) for sync in measured.syncs],
+        ),
+        Table(
+            title="Lines of the program, with what they call",
+            heads=("phase", "line", "of the phase"),
+            rows=[
+                (PHASE_TITLES.get(phase, phase), str(blame.place), percent(blame.share))
+                for phase, blames in measured.blames.items()
+                for blame in blames
+            ],
+            texts=2,
+        ),
+        Table(
+            title="A cached step by the number of threads",
+            heads=("threads", "per step"),
+            rows=[(threads, duration(seconds)) for threads, seconds in measured.fewer_threads.items()],
+        ),
+        Table(
+            title="Steps with a fix switched on, in turn with baseline steps",
+            heads=("fix", "baseline", "with it", "speed-up"),
+            rows=[(name, *_what_if(one)) for name, one in measured.what_ifs.items()],
+        ),
+        Table(
+            title="The processes of the run",
+            heads=("rank", "per step", "without the others"),
+            rows=[(f"{one.rank}", duration(one.step_seconds), duration(one.apart_seconds)) for one in measured.ranks],
+        ),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _what_if(found: WhatIf) -> tuple[str, str, str]:
+    before, after = found.as_it_is.median, found.with_fix.median
+    return duration(before), duration(after), times(before / after if after else math.nan)
+
+
+def _windows(measured: Measurements) -> list[tuple[str, ...]]:
+    windows = (
+        ("T", "the unchanged loop", measured.loop),
+        ("C", "the loop with cached batches", measured.cached),
+        ("D", "the loader alone", measured.loader_alone),
+        ("X", "copies to the device alone", measured.copies_alone),
+        ("H", "the host issuing a step", measured.host_issue),
+        ("G", "the device alone", measured.device_alone),
+    )
+    return [
+        (letter, what, duration(window.median), percent(window.spread), f"{len(window.seconds):,}")
+        for letter, what, window in windows
+        if window is not None and window.seconds
+    ]
+
+
+def _facts(title: str, rows: Iterable[tuple[str, str | None]]) -> Table:
+    """A table of names and values; values that are None are left out."""
+    return Table(title=title, heads=("", ""), rows=[(name, value) for name, value in rows if value is not None], texts=2)
+
+
+def _known(value: T | None, show: Callable[[T], str | None]) -> str | None:
+    return None if value is None else show(value)
+
+
+def _rate(num_bytes: float) -> str:
+    return f"{size(num_bytes)}/s"
+
+
+def _listed(values: Mapping[str, float], show: Callable[[float], str]) -> str | None:
+    return ", ".join(f"{name} {show(value)}" for name, value in values.items()) or None
+
+
+def machine_table(machine: Machine) -> Table:
+    """Rates of the machine."""
+    rows = [
+        ("GPU", machine.gpu or "none"),
+        ("cores, and threads of torch", f"{machine.cores:,}, {machine.threads:,}"),
+        ("copy in memory", _rate(machine.memcpy_bytes)),
+        *((f"matmul, {kind}", flops(rate, "FLOP/s")) for kind, rate in machine.matmul_flops.items()),
+        ("one small operation", duration(machine.dispatch_seconds)),
+        ("one kernel launch", _known(machine.launch_seconds, duration)),
+        ("to the device, pageable", _known(machine.h2d_pageable_bytes, _rate)),
+        ("to the device, pinned", _known(machine.h2d_pinned_bytes, _rate)),
+        ("disk", _known(machine.disk_bytes, _rate)),
+    ]
+    return _facts("The machine", rows)
+
+
+def loader_table(loader: Loader) -> Table:
+    """Where batches come from."""
+    read, used, reads = loader.bytes_read, loader.bytes_used, loader.reads
+    rows = [
+        ("kind", loader.kind),
+        ("dataset", loader.dataset),
+        ("read by", _known(loader.place, str)),
+        ("worker processes", f"{loader.workers:,}"),
+        ("batch size", _known(loader.batch_size, "{:,}".format)),
+        ("pinned memory", _known(loader.pinned, YES_NO.get)),
+        ("read from files per step", _known(read, size)),
+        ("used by the model per step", _known(used, size)),
+        ("read for each byte used", count(read / used) if read is not None and used and read >= used else None),
+    ]
+    if reads is not None:
+        from_disk = reads.bytes_from_disk
+        in_cache = 1 - from_disk / reads.bytes_read if reads.bytes_read and from_disk is not None else None
+        files = f"{reads.files:,} for {reads.batches:,} batches" if reads.reads_a_file is not None else None
+        rows += [
+            ("samples that read no file", _known(reads.cache_hits, percent)),
+            ("files that a worker read", files),
+            ("reads of each of them", _known(reads.reads_a_file, count)),
+            ("bytes in the page cache", percent(max(0.0, in_cache)) if in_cache is not None else None),
+            ("from the disk per batch", size(from_disk) if in_cache is None and from_disk else None),
+        ]
+    rows.append(("until the first batch", _known(loader.startup_seconds, duration)))
+    return _facts("The loader", rows)
+
+
+def program_table(measured: Measurements) -> Table:
+    """What is known of the program."""
+    rows = [
+        ("device", measured.device),
+        ("steps seen", f"{measured.steps_seen:,}"),
+        ("steps over three times the median", f"{measured.slow_steps:,}"),
+        ("time in which other programs had its cores", _known(measured.waited_for_cores, percent)),
+        ("precision of most matmuls", measured.precision),
+        ("optimizer", measured.optimizer),
+        ("optimizer is fused", _known(measured.optimizer_fused, YES_NO.get)),
+        ("compiled", YES_NO[measured.compiled]),
+        ("issuing waits for the device", _known(measured.blocked_under_sleep, YES_NO.get)),
+        ("first losses", ", ".join(f"{loss:.4g}" for loss in measured.losses[:5]) or None),
+    ]
+    return _facts("The program", rows)
+
+
+def work_table(work: Work) -> Table:
+    """What a step does."""
+    copied = f"{size(work.h2d_bytes)} in {count(work.h2d_copies)} copies" if work.h2d_copies else None
+    rows = [
+        ("operations", count(work.ops)),
+        ("kernels", _known(work.kernels, count)),
+        ("floating-point operations", flops(work.flops)),
+        ("the same by type", _listed(work.flops_by_dtype, flops)),
+        ("copied to the device", copied),
+        ("peak memory of the device", _known(work.peak_bytes, size)),
+        ("time by kind", _listed({KINDS.get(kind, kind): share for kind, share in work.shares.items()}, percent)),
+    ]
+    return _facts("The work of a step", rows)

@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 from stoker.diagnose.hooks import is_own, shown
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 
 WATCHED, ITERATION = "__stoker_watched__", "__stoker_iteration__"
 PASSING_ON = {"enumerate", "tqdm", "track", "notebook_tqdm"}
@@ -30,10 +30,10 @@ NEVER = ("forward", "__getitem__", "__getitems__", "__len__", "collate", "collat
 class Watch(Protocol):
     """Gets the iterations of loops."""
 
-    def watched(self, iterable: Iterable[Any], place: Place) -> Iterable[Any]:
+    def watched(self, iterable: Iterable[Any], place: SourceLine) -> Iterable[Any]:
         """The iterable that a `for` statement gets in place of its own."""
 
-    def iteration(self, place: Place) -> None:
+    def iteration(self, place: SourceLine) -> None:
         """An iteration of a `while` statement begins."""
 
 
@@ -41,7 +41,7 @@ class Rewriter(ast.NodeTransformer):
     """Rewrites the syntax tree of one file."""
 
     def __init__(self, file: str) -> None:
-        self.places: list[Place] = []
+        self.places: list[SourceLine] = []
         self._file = shown(file)
         self._functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
         self._names: list[str] = []
@@ -91,7 +91,7 @@ class Rewriter(ast.NodeTransformer):
 
     def _call(self, name: str, node: ast.For | ast.While, arguments: list[ast.expr]) -> ast.Call:
         number = ast.Constant(len(self.places))
-        self.places.append(Place(file=self._file, line=node.lineno, function=".".join(self._names) or "<module>"))
+        self.places.append(SourceLine(file=self._file, line=node.lineno, function=".".join(self._names) or "<module>"))
         call = ast.Call(ast.Name(name, ast.Load()), [*arguments, number], [])
         return ast.fix_missing_locations(ast.copy_location(call, arguments[0] if arguments else node))
 
@@ -123,7 +123,7 @@ class OwnLoader(SourceFileLoader):
     def __init__(self, name: str, path: str, watch: Watch) -> None:
         super().__init__(name, path)
         self._watch = watch
-        self._places: list[Place] = []
+        self._places: list[SourceLine] = []
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the rewritten file."""

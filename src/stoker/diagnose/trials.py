@@ -1,8 +1,8 @@
-"""A trial: one run of the program in a fresh process, with a fix or as it is, until its steps have been measured.
+"""Trials: run the program in a fresh process, with a fix or without one, and measure its steps on request.
 
-It is the child of a diagnosis with a shorter plan: warm up, then stretches of the loop as it is, each when it is asked for, so that
-another process can have its own in between. Losses are kept as the program computes them, and read at the end: nothing waits for
-them.
+`TrialProcess` is the parent's side: it starts the process, asks for measurement windows, and ends it. `TrialChild` is the child's side: the
+child of a diagnosis with a shorter plan, which warms up and then measures a window whenever it is asked for one, so that another process
+can run in between. Losses are kept as the program computes them and read at the end, so that nothing waits for them.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ class TrialRequest(Request, frozen=True, kw_only=True):
     """What is tried."""
 
     fix: str | None = None
-    """None for the program as it is."""
+    """None for the baseline."""
     value: int | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Steps of one stretch; none when the program has only warmed up. The trial now waits for what to do next."""
+    """Steps of one window; none after the warm-up. The trial then waits for the next request."""
 
     seconds: list[float] = []
     """Of each step; of a step on average, several times, where a GPU is used."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What came of it: the last message of a trial."""
+    """The last message of a trial."""
 
     losses: list[float] = []
     peak_bytes: int | None = None
     """Of the device's memory, or of the process where there is no device."""
-    nothing: str | None = None
+    unused_reason: str | None = None
     """Why the fix changed nothing."""
     error: str | None = None
 
 
 Turn = Callable[[list[float]], float]
-"""Tells the steps of a stretch, and waits until it is told how many seconds the next one takes; 0 where there is none."""
+"""Sends the steps of a window and waits for the length of the next one in seconds; 0 where there is none."""
 
 
 class TrialSession(Session):
-    """A session whose only stretches are the loop as it is, each when it is asked for."""
+    """A session that measures windows of the unchanged loop, each on request."""
 
     def __init__(self, *, on_done: Callable[[], None], fix: Fix | None, turn: Turn) -> None:
         super().__init__(on_done=on_done)
@@ -86,7 +86,7 @@ class TrialSession(Session):
 
     def _make_plan(self) -> Plan:
         yield from warm_up(self)
-        yield from phases(self)  # losses are seen here; from here on nothing is looked at that costs time
+        yield from phases(self)  # losses are seen here; from here on nothing is recorded that costs time
         mode = REAL
         if self._fix is not None and self._fix.caches and self.can_cache:
             self.cache_batches()
@@ -113,7 +113,7 @@ class TrialSession(Session):
             times += self.recorder.last_window(series, self.sources.found)
 
     def _chunks(self, mode: StepInput, stretch: float, times: list[float]) -> Plan:
-        """Some steps between two waits for the device: the host runs ahead of it, so the time of one step says little."""
+        """Several steps between two synchronizations: the host runs ahead of the device, so the time of one step says little."""
         torch.cuda.synchronize()
         begin = now_ns()
         yield from self.skip(mode, LEAST_STEPS)
@@ -135,7 +135,7 @@ class TrialSession(Session):
         times += whole or every  # where epochs are short, their ends are part of all
 
 
-class Trial(Child):
+class TrialChild(Child):
     """The process of one trial."""
 
     def __init__(self, request: TrialRequest, connection: Connection) -> None:
@@ -165,19 +165,19 @@ class Trial(Child):
             outcome = self._outcome(failure)
         except Exception as error:
             traceback.print_exception(error)
-            told = f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}"
-            outcome = Outcome(error=failure or told)
+            message = f"{self._request.program} could not be measured: {type(error).__name__}: {one_line(error)}"
+            outcome = Outcome(error=failure or message)
         self._leave_with(outcome)
 
     def _outcome(self, failure: str | None) -> Outcome:
         session, fix = self._trial, self._fix
         steps = session.hooks.steps
         if failure is None and not session.done:
-            failure = f"the program ended after {steps:,} steps, before it could be compared; let it train for longer."
+            failure = f"the program ended after {steps:,} steps, before it could be compared; let it train longer."
         return Outcome(
             losses=[float(loss) for loss in session.hooks.losses],
             peak_bytes=peak_bytes(session.device),
-            nothing=fix.nothing if fix is not None and not fix.used else None,
+            unused_reason=fix.unused_reason if fix is not None and not fix.used else None,
             error=failure,
         )
 
@@ -192,16 +192,13 @@ def peak_bytes(device: str) -> int | None:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run the request that the command line holds."""
+    """Run the request on the command line."""
     connection = Connection(int(arguments[0]))
-    Trial(msgspec.json.decode(arguments[1], type=TrialRequest), connection).run()
+    TrialChild(msgspec.json.decode(arguments[1], type=TrialRequest), connection).run()
 
 
-# A trial that runs, as the process sees it that compares: it warms up, gives stretches of steps when asked, and is ended.
-
-
-class Running:
-    """One process. What goes wrong in it is told in its outcome, not raised."""
+class TrialProcess:
+    """A running trial, seen from the process that compares. Errors in it are in its outcome, not raised."""
 
     def __init__(
         self,
@@ -231,7 +228,7 @@ class Running:
         return self._outcome is None and self._receive() is not None
 
     def stretch(self, seconds: float) -> Stretch | None:
-        """Some steps; None where it has ended."""
+        """Measure steps for `seconds`; None where it has ended."""
         if self._outcome is not None:
             return None
         self._send(seconds)
@@ -239,7 +236,7 @@ class Running:
         return Stretch(seconds=measured.seconds) if measured is not None else None
 
     def end(self) -> Outcome:
-        """End it, and tell what came of it."""
+        """End it and return its outcome."""
         while self._outcome is None:
             self._send(0.0)
             self._receive()
@@ -253,17 +250,17 @@ class Running:
         try:
             if not self._connection.poll(self._limit):
                 raise TrainError(f"{self._name} took more than {self._limit:,.0f} s and was stopped.")
-            told: Measured | Outcome = msgspec.msgpack.decode(self._connection.recv_bytes(), type=Measured | Outcome)
+            message: Measured | Outcome = msgspec.msgpack.decode(self._connection.recv_bytes(), type=Measured | Outcome)
         except (EOFError, OSError):
-            told = Outcome(error=f"{self._name} ended with code {self._child.wait()} before anything was measured.")
+            message = Outcome(error=f"{self._name} ended with code {self._child.wait()} before anything was measured.")
         except TrainError as error:
-            told = Outcome(error=str(error))
+            message = Outcome(error=str(error))
         except BaseException:
             self._close()
             raise
-        if isinstance(told, Measured):
-            return told
-        self._outcome = told
+        if isinstance(message, Measured):
+            return message
+        self._outcome = message
         self._close()
         return None
 

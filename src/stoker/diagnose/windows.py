@@ -21,8 +21,7 @@ from collections.abc import Generator
 import torch
 
 from stoker._clock import RunQueueDelay, busy_ns, now_ns
-from stoker.diagnose.advice import HELD_UP
-from stoker.diagnose.attribution import WORTH_SEEING, Periods, slow_of
+from stoker.diagnose.attribution import Periods, slow_of
 from stoker.diagnose.cuda import DeviceOnlyStep, SyncFinder, copy_seconds, cycles_per_second
 from stoker.diagnose.distributed import Ranks
 from stoker.diagnose.fixes import Fix
@@ -34,6 +33,7 @@ from stoker.diagnose.ops import Counting, Profiling, main_precision, with_times,
 from stoker.diagnose.profilers import Sampler, profile_iterable, profile_loader
 from stoker.diagnose.recorder import Recorder, Series
 from stoker.diagnose.session import CACHED, REAL, Plan, Session, StepInput
+from stoker.diagnose.thresholds import RULE
 
 BASELINE_STEPS = 12
 RANKED_WARM_UP = 10
@@ -112,7 +112,7 @@ def rare_steps(session: Session) -> Plan:
         slow_of([one.without_data for one in recorder.cached.steps]),
     )
     share = max((one.share for one in (known, elsewhere) if one is not None), default=0.0)
-    if share >= WORTH_SEEING and (known is None or len(known.at) <= 2) and session.ranks is None:
+    if share >= RULE.rare_min_share and (known is None or len(known.at) <= 2) and session.ranks is None:
         yield from baseline(session, seconds=0.4, least=4, periods=periods_for(session, expected=True))
 
 
@@ -265,7 +265,7 @@ def lines(session: Session) -> Plan:
     # Half way between the two kinds of steps, because sampling takes time, too.
     limit = (slow.others + slow.seconds) / 2 if slow is not None else math.inf
     until_ns = now_ns() + int(session.patience * 1e9)
-    wanted = RARE_STEPS if slow is not None and slow.share >= WORTH_SEEING else 0
+    wanted = RARE_STEPS if slow is not None and slow.share >= RULE.rare_min_share else 0
     with Sampler(session.hooks, slow_from=limit) as sampler:
         yield from session.record(
             REAL,
@@ -387,4 +387,4 @@ def seconds_before_profile(recorder: Recorder, seconds: float) -> float | None:
     if not recorder.issue_after_profile or not recorder.host_issue:
         return None
     before, after = statistics.median(recorder.host_issue), statistics.median(recorder.issue_after_profile)
-    return seconds * before / after if after > before and seconds < HELD_UP * after else None
+    return seconds * before / after if after > before and seconds < RULE.waits_for_host * after else None

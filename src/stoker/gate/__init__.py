@@ -1,1 +1,24 @@
-"""Structural counts of a training step, kept within a budget."""
+"""Gate: integer counts of a training step, kept within a budget.
+
+These are all the public names. Each is imported when first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from stoker._lazy import lazy
+
+_LAZY = {
+    "Budget": "stoker.gate.budget:Budget",
+    "Gate": "stoker.gate.gate:Gate",
+    "gate_script": "stoker.gate.gate:gate_script",
+    "gate_step": "stoker.gate.gate:gate_step",
+}
+
+if TYPE_CHECKING:
+    from stoker.gate.budget import Budget as Budget
+    from stoker.gate.gate import Gate as Gate
+    from stoker.gate.gate import gate_script as gate_script
+    from stoker.gate.gate import gate_step as gate_step
+else:
+    # Hidden from type checkers: a module with __getattr__ would have every name, misspelt ones too.
+    __getattr__, __dir__, __all__ = lazy(__name__, _LAZY)

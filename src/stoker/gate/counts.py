@@ -1,8 +1,8 @@
-"""Counts: what a step does, in whole numbers that have nothing to do with time.
+"""Counts: what a step does, in integers that do not depend on time. The same program on the same data has the same counts.
 
-The counter stands between the user's program and torch: all that torch dispatches passes through it, the backward pass and the
-optimizer's step included. It is the one of `work`, which counts operations and their floating-point work, and adds what a gate
-needs. The law: the same program on the same data has the same counts, whatever else the machine does.
+`StepCounter` stands between the program and torch: everything that torch dispatches passes through it, including the backward pass and
+the optimizer's step. It extends `stoker.diagnose.ops.Counting` by what a gate needs. `CountSession` and `CountChild` count the steps of a
+script in a child process of `gate_script`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from stoker._batch import tensors_of
 from stoker.diagnose.child import Child, one_line
 from stoker.diagnose.hooks import own_frame, shown
-from stoker.diagnose.measurements import Place
+from stoker.diagnose.measurements import SourceLine
 from stoker.diagnose.ops import Counting, Profiling
 from stoker.diagnose.session import Session
 from stoker.errors import StokerError
-from stoker.gate.gate import TallyAnswer, TallyRequest, usual_of
+from stoker.gate.budget import summarize
+from stoker.gate.gate import CountAnswer, CountRequest
 
 WAITING = {
     "aten._local_scalar_dense",
@@ -43,15 +44,15 @@ WAITING = {
     "aten.unique_consecutive",
     "aten.unique_dim_consecutive",
 }
-"""Operations after which the host knows a value or a size that only the device can tell."""
+"""Operations after which the host knows a value or a size that the device computed."""
 MASKING = {"aten.index", "aten.index_put", "aten.index_put_", "aten._index_put_impl_", "aten._unsafe_index"}
-"""Operations that do so where a mask is among their indices."""
+"""Operations that do so if a mask is among their indices."""
 MASKS = (torch.bool, torch.uint8)
 COPYING = {"aten._to_copy", "aten.copy_", "aten.copy"}
 
-ARRIVALS = str(reductions.__file__)
-ARRIVAL_DEPTH = 6
-"""Calls that lie between an operation and the function that needs it to take in a tensor."""
+RECEIVING_FILE = str(reductions.__file__)
+RECEIVING_DEPTH = 6
+"""Calls between an operation and the function of torch.multiprocessing that receives a tensor with it."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,22 +61,22 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     ops: int
     """Operations that torch dispatches."""
     flops: int
-    """Floating-point operations of products."""
+    """Floating-point operations of matmuls and their like."""
     syncs: int
-    """Times that the host needs to know what the device has computed (`.item()`, masks, copies back). On a CPU: would need."""
+    """Times that the host waits for a result of the device (`.item()`, masks, copies back). On a CPU: would wait."""
     h2d_copies: int
     h2d_bytes: int
     d2h_copies: int
     d2h_bytes: int
     allocations: int
-    """Pieces of memory that tensors were given: of the device, as its allocator says, or of the host."""
+    """Blocks of memory that tensors were given: of the device, by its allocator, or of the host."""
     allocated_bytes: int
     kernels: int | None = None
     """On a GPU."""
     recompiles: int | None = None
-    """Graphs that torch compiled in this step; None where it compiles nothing."""
+    """Graphs that torch compiled in this step; None if it compiles nothing."""
     graph_breaks: int | None = None
-    """Places at which compiled graphs end early, in all of the program so far."""
+    """Graph breaks in the whole program so far."""
     kinds: dict[str, int] = {}
     """Operations by name."""
     places: dict[str, dict[str, int]] = {}
@@ -83,13 +84,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepCounter(Counting):  # type: ignore[no-untyped-call]
-    """Counts all operations of this thread, and of backward passes that it begins, while it is entered; `take` after each step."""
+    """A context that counts all operations of this thread and of backward passes that it begins; call `take` after each step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.on_cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        self.lines: dict[str, Place] = {}
-        """Where each line of `places` stands now."""
+        self.lines: dict[str, SourceLine] = {}
+        """The current line number of each line of `places`."""
         self.entered = False
         self._profiling: Profiling | None = None
         self._clear()
@@ -121,7 +122,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         self._compiled = _num_compiled()
 
     def _begin_profile(self) -> None:
-        """The kernels of a step are known to the profiler alone."""
+        """Only the profiler knows the kernels of a step."""
         if self.on_cuda:
             self._profiling = Profiling("cuda")
             self._profiling.__enter__()
@@ -134,7 +135,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         return None if profiling.kernels is None else int(profiling.kernels)
 
     def take(self) -> Counts:
-        """What was counted since the last time."""
+        """What was counted since the last call."""
         totals, before, compiled = self._totals, self._memory, _num_compiled()
         now = _memory() if self.on_cuda else (0, 0)
         counts = Counts(
@@ -160,8 +161,8 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Let an operation through, and count it."""
-        if func.namespace == "profiler" or _arrives(sys._getframe(1)):  # names for profiles are no work
+        """Run an operation and count it."""
+        if func.namespace == "profiler" or _is_received(sys._getframe(1)):  # names for profiles are not work
             return func(*args, **(kwargs or {}))
         flops, h2d_copies, h2d_bytes = self.flops, self.h2d_copies, self.h2d_bytes
         result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -173,8 +174,8 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
             "h2d_bytes": self.h2d_bytes - h2d_bytes,
         }
         given, made = tensors_of((args, kwargs)), tensors_of(result)
-        self._see_waiting(name, args, kwargs or {}, given, made, found)
-        self._see_memory(given, made, found)
+        self._count_waits(name, args, kwargs or {}, given, made, found)
+        self._count_memory(given, made, found)
         found = {what: number for what, number in found.items() if number}
         self._kinds[name] += 1
         self._totals.update(found)
@@ -183,7 +184,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
             self._places.setdefault((frame.f_code, frame.f_lineno), Counter()).update(found)
         return result
 
-    def _see_waiting(
+    def _count_waits(
         self,
         name: str,
         args: Any,
@@ -192,7 +193,7 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
         made: list[torch.Tensor],
         found: dict[str, int],
     ) -> None:
-        """Count where the host has to know what a device computes, and copies back to it."""
+        """Count waits of the host for a device, and copies back to the host."""
         if name in COPYING and made:
             source = args[0] if name == "aten._to_copy" else args[1]
             if isinstance(source, torch.Tensor) and source.device.type != "cpu" and made[0].device.type == "cpu":
@@ -200,13 +201,13 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
                 found["syncs"] = int(not (kwargs.get("non_blocking") or (name != "aten._to_copy" and len(args) > 2 and args[2])))
             elif found["h2d_copies"] and not kwargs.get("non_blocking") and not source.is_pinned():
                 found["syncs"] = 1
-        # What lies on the host is no reason to wait for a device; where there is none, it is counted as if it lay on one.
+        # Tensors on the host need no wait for a device. Without a device they are counted as if they lay on one.
         elif not self.on_cuda or any(one.device.type != "cpu" for one in given):
             masks = name in MASKING and any(one is not None and one.dtype in MASKS for one in args[1])
             found["syncs"] = int(masks or name in WAITING)
 
-    def _see_memory(self, given: list[torch.Tensor], made: list[torch.Tensor], found: dict[str, int]) -> None:
-        """Count results that lie in memory of their own."""
+    def _count_memory(self, given: list[torch.Tensor], made: list[torch.Tensor], found: dict[str, int]) -> None:
+        """Count results in memory of their own."""
         known = {one.untyped_storage()._cdata for one in given if _has_storage(one)}
         for tensor in made:
             if _has_storage(tensor) and (storage := tensor.untyped_storage())._cdata not in known:
@@ -217,41 +218,41 @@ class StepCounter(Counting):  # type: ignore[no-untyped-call]
     def _by_line(self) -> dict[str, dict[str, int]]:
         merged: dict[str, Counter[str]] = {}
         for (code, line), found in self._places.items():
-            place = Place(file=shown(code.co_filename), line=line, function=code.co_qualname)
+            place = SourceLine(file=shown(code.co_filename), line=line, function=code.co_qualname)
             key = key_of(place, code.co_filename)
             self.lines[key] = place
             merged.setdefault(key, Counter()).update(found)
         return {key: dict(found) for key, found in sorted(merged.items())}
 
 
-def key_of(place: Place, file: str) -> str:
-    """A line of code by its function and text, which stay when lines are added above it."""
+def key_of(place: SourceLine, file: str) -> str:
+    """A key for a line of code made of its function and text, which stay when lines are added above it."""
     text = " ".join(linecache.getline(file, place.line).split())
     return f"{PurePath(file).name} {place.function}: {text}"
 
 
-def _arrives(frame: FrameType | None) -> bool:
-    """Whether a tensor of another process is taken in. Batches of workers arrive when they like, so they are no part of a step."""
-    for _ in range(ARRIVAL_DEPTH):
-        if frame is None or frame.f_code.co_filename == ARRIVALS:
+def _is_received(frame: FrameType | None) -> bool:
+    """Whether a tensor is received from another process. Batches of workers arrive at any time, so they do not count for a step."""
+    for _ in range(RECEIVING_DEPTH):
+        if frame is None or frame.f_code.co_filename == RECEIVING_FILE:
             break
         frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename == ARRIVALS
+    return frame is not None and frame.f_code.co_filename == RECEIVING_FILE
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a piece of memory: not sparse, nor made of other tensors."""
+    """Whether a tensor is a block of memory: not sparse, not made of other tensors."""
     return tensor.layout is torch.strided and not is_traceable_wrapper_subclass(tensor)
 
 
 def _memory() -> tuple[int, int]:
-    """Pieces and bytes that the device's allocator has ever handed out."""
+    """Blocks and bytes that the device's allocator has handed out so far."""
     stats = torch.cuda.memory_stats()
     return int(stats.get("allocation.all.allocated", 0)), int(stats.get("allocated_bytes.all.allocated", 0))
 
 
 def _num_compiled() -> int | None:
-    """Graphs that torch has compiled in this process; None where it compiles nothing."""
+    """Graphs that torch has compiled in this process; None if it compiles nothing."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is None or not dynamo.counters["frames"]["total"]:
         return None
@@ -265,15 +266,11 @@ def _num_breaks() -> int | None:
     return sum(breaks.values())
 
 
-# The tally: the counts of a user's program, unchanged, in one child process.
-#
-# It is the child of a diagnosis that measures no time: behind a warm-up it counts some steps, and ends the program. A step ends
-# when
-# the optimizer's step has ended; where there are several optimizers, it is that of the one that ended the warm-up.
+class CountSession(Session):
+    """A session that counts steps and measures no time.
 
-
-class TallySession(Session):
-    """A session that counts, and leaves the loop as it is."""
+    A step ends when the optimizer's step ends; with several optimizers, that of the one that ended the warm-up.
+    """
 
     def __init__(self, *, on_done: Callable[[], None], warmup: int, steps: int) -> None:
         super().__init__(on_done=on_done)
@@ -289,7 +286,7 @@ class TallySession(Session):
         self.hooks.on_step = self._count
 
     def remove(self) -> None:
-        """Leave the program alone."""
+        """Remove the hooks."""
         self._stop()
         super().remove()
 
@@ -311,35 +308,35 @@ class TallySession(Session):
         if self.counter is not None and self.counter.entered:
             self.counter.__exit__(None, None, None)
 
-    def answer(self) -> TallyAnswer:
+    def answer(self) -> CountAnswer:
         """What was counted."""
         lines = self.counter.lines if self.counter is not None else {}
         device = self.counter.device if self.counter is not None else "cpu"
-        return TallyAnswer(run=usual_of(self.counted, device=device, torch=str(torch.__version__)), lines=lines)
+        return CountAnswer(run=summarize(self.counted, device=device, torch=str(torch.__version__)), lines=lines)
 
 
-class Tally(Child):
-    """The process of one program that is counted."""
+class CountChild(Child):
+    """The child process that runs the script."""
 
-    def __init__(self, request: TallyRequest, connection: Connection) -> None:
+    def __init__(self, request: CountRequest, connection: Connection) -> None:
         super().__init__(request, connection)
-        self._tally = TallySession(on_done=self._done, warmup=request.warmup, steps=request.steps)
-        self.session = self._tally
+        self._count_session = CountSession(on_done=self._done, warmup=request.warmup, steps=request.steps)
+        self.session = self._count_session
 
     def _end(self, failure: str | None) -> NoReturn:
         try:
             self._scratch.remove()
             self.session.remove()
-            answer = self._tally.answer() if failure is None else TallyAnswer(error=f"{failure}.")
+            answer = self._count_session.answer() if failure is None else CountAnswer(error=f"{failure}.")
         except StokerError as error:
-            answer = TallyAnswer(error=f"{self._request.program}: {error}")
+            answer = CountAnswer(error=f"{self._request.program}: {error}")
         except Exception as error:
             traceback.print_exception(error)
-            answer = TallyAnswer(error=f"{self._request.program} could not be counted: {type(error).__name__}: {one_line(error)}")
+            answer = CountAnswer(error=f"{self._request.program} could not be counted: {type(error).__name__}: {one_line(error)}")
         self._leave_with(answer)
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Run the request that the command line holds."""
+    """Run the request on the command line."""
     connection = Connection(int(arguments[0]), readable=False)
-    Tally(msgspec.json.decode(arguments[1], type=TallyRequest), connection).run()
+    CountChild(msgspec.json.decode(arguments[1], type=CountRequest), connection).run()

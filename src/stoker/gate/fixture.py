@@ -1,4 +1,4 @@
-"""The fixture `stoker_gate` of pytest: a test fails where a step does more than its budget allows.
+"""The pytest fixture `stoker_gate`: a test fails if a step does more than its budget allows.
 
     def test_step(stoker_gate):
         stoker_gate(train_step, batches, budget="budgets/step.json")
@@ -21,12 +21,12 @@ WRITE = "--stoker-write"
 
 
 class StokerGate(Protocol):
-    """What the fixture is: a function."""
+    """The function that the fixture returns."""
 
     def __call__(
         self, train_step: Callable[[Any], Any], batches: Iterable[Any], *, budget: str | Path, steps: int = ..., warmup: int = ...
     ) -> Gate:
-        """Count some steps and hold them against a budget, whose path begins at the folder of the test."""
+        """Count steps and compare them with a budget, whose path is relative to the folder of the test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def stoker_gate(request: pytest.FixtureRequest) -> StokerGate:
-    """Hold what a function does in a step against a budget."""
+    """Compare what a function does in a step with a budget."""
 
     def gate(train_step: Callable[[Any], Any], batches: Iterable[Any], *, budget: str | Path, **options: int) -> Gate:
         from stoker.gate.gate import gate_step
@@ -47,7 +47,7 @@ def stoker_gate(request: pytest.FixtureRequest) -> StokerGate:
             pytest.fail(f"{path} is not there; expected a budget. Write it with pytest {WRITE}.", pytrace=False)
         found = gate_step(train_step, batches, budget=path, write=write, **options)
         if not found.ok:
-            pytest.fail(f"{found}\nIf that is meant to be so, write the budget anew: pytest {WRITE}", pytrace=False)
+            pytest.fail(f"{found}\nIf that is intended, write the budget again: pytest {WRITE}", pytrace=False)
         return found
 
     return gate

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.encode.statistics.columns import DateColumn, compiled, decode_keys, whole_keys
-from stoker.encode.statistics.kinds import NUM_BINS, Extremes, RunQueueDelay, distribution_of, log_histogram, state_of
+from stoker.encode.statistics.kinds import NUM_BINS, Extremes, Waiting, distribution_of, log_histogram, state_of
 from stoker.encode.statistics.quantiles import Distribution, Run
 from stoker.errors import BadValueError
 from stoker.store.interop import to_numpy
@@ -121,7 +121,7 @@ class DateGatherer:
         self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
         self.extremes = Extremes()
         self.distribution = Distribution(limit)
-        self._waiting = RunQueueDelay()
+        self._waiting = Waiting()
         self._name = name
 
     @staticmethod

@@ -170,12 +170,12 @@ def _bytes(values: Any, dtype: str) -> memoryview:
     return memoryview(np.ascontiguousarray(values, dtype=dtype).view(np.uint8)) if len(values) else _NOTHING
 
 
-# RunQueueDelay: keys are collected until there are enough of them to be worth a sort.
+# Waiting: keys are collected until there are enough of them to be worth a sort.
 
 ENOUGH = 1 << 18
 
 
-class RunQueueDelay:
+class Waiting:
     """Keys that have come in and are not sorted yet; arrays that are given become its own."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ from stoker.encode.statistics.columns import (
 from stoker.encode.statistics.kinds import (
     NUM_BINS,
     Extremes,
-    RunQueueDelay,
+    Waiting,
     counted_by_key,
     distribution_of,
     log_histogram,
@@ -205,7 +205,7 @@ class NumberGatherer:
         self.digits = DigitRanges()
         self.extremes = Extremes()
         self.distribution = Distribution(limit)
-        self._waiting = RunQueueDelay()
+        self._waiting = Waiting()
 
     @staticmethod
     def of(column: NumberColumn, limit: int) -> NumberGatherer:

@@ -1,0 +1,132 @@
+"""Every threshold of the diagnosis rule: what decides a verdict, a NO VERDICT or an advice. `stoker diagnose --thresholds` prints them.
+
+`RULE` holds the values that are used. Where a value comes from a measurement, its meaning says so. "Share" means a share of a
+step's time unless another whole is named. Settings of the measuring itself (how long a window lasts) are not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def _limit(value: float, meaning: str) -> Any:
+    """A field with its default and its meaning."""
+    return field(default=value, metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Thresholds:
+    """The numbers of the rule, by the question they decide. `table` lists them with their meaning."""
+
+    # Is there a verdict at all? Otherwise NO VERDICT.
+    min_steps: int = _limit(12, "clean steps needed for a verdict")
+    max_spread_cpu: float = _limit(0.10, "spread of the loop's steps on a CPU")
+    max_spread_cuda: float = _limit(0.15, "spread on a GPU: thousands of kernels issued one by one jitter by themselves")
+    max_spread_ranks: float = _limit(
+        0.20, "spread with several processes: a woken process waits for the scheduler's next tick, 4 ms on some systems"
+    )
+    max_spread_cached: float = _limit(0.20, "spread of steps on cached batches")
+    spread_slack: float = _limit(2.5, "factor on the CPU spreads where it is known that no other program had the cores")
+    max_wait_for_cores: float = _limit(
+        0.10,
+        "share of the time that other programs had the cores; measured: at most 0.05 alone, at least 0.27 beside noisy programs",
+    )
+    max_drift: float = _limit(0.5, "change of the machine's speed where it is unknown whether other programs had the cores")
+    self_crowding: float = _limit(0.25, "share lost to more threads than cores from which the spread is the program's own")
+    max_residual: float = _limit(0.15, "share by which the parts of a step, measured one by one, may miss the step")
+    max_mean_off_median: float = _limit(
+        0.15, "distance of the mean step (wall clock) from the median step, as a share of the median"
+    )
+
+    # Which steps are rare (a checkpoint, a validation, an upload), and when are they the verdict?
+    slow_step: float = _limit(
+        1.5, "times the median from which a step may be a rare one; steps of the benchmark programs reach 2.7 on a quiet machine"
+    )
+    max_slow_fraction: float = _limit(1 / 3, "share of all steps: slow steps that are more frequent are not rare")
+    rare_min_span: float = _limit(0.3, "share of a window from its first slow step to its last for them to have a period")
+    rare_periods: int = _limit(3, "periods between rare steps that a window waits for")
+    rare_min_share: float = _limit(0.05, "share of all time from which rare steps are measured further")
+    rare_verdict_share: float = _limit(0.15, "share of all time above which rare steps are the verdict")
+    rare_data_ratio: float = _limit(3.0, "times a usual step from which a rare wait for a batch is data")
+    level_min_steps: int = _limit(8, "steps of a window whose median tells the machine's speed")
+    level_max_change: float = _limit(0.15, "change of speed across a window above which the window is left out")
+    level_min_windows: int = _limit(2, "steady windows needed to leave out the others")
+
+    # How is the time of a step attributed to causes?
+    min_fraction: float = _limit(1e-4, "least share of a step that is left when estimates take all of it away")
+    loader_slowdown: float = _limit(1.25, "times its time alone that a loader takes beside the training (shared caches and cores)")
+    copy_slowdown: float = _limit(
+        1.6, "times their time alone that copies of new batches take; measured: 4.98 ms alone, 7.8 in the loop"
+    )
+    min_forward: float = _limit(0.02, "share in modules below which the forward pass is functions and lies in `prepare`")
+    min_threads_gain: float = _limit(0.05, "gain by fewer threads below which it is noise")
+    near_peak: float = _limit(0.35, "share of a measured peak (FLOP/s, bandwidth) from which operations count as reaching it")
+    mostly_matmul: float = _limit(0.6, "share of kernel time in matmuls from which a low rate does not make them `kernel`")
+    faster_dtype: float = _limit(2.0, "times faster that a shorter type must be for `precision` to be a cause")
+    long_kernel_seconds: float = _limit(20e-6, "mean kernel time from which kernels without a profile count as memory-bound")
+    gpu_idle: float = _limit(1.02, "step over kernel time up to which a GPU counts as always busy")
+    gpu_idle_with_copies: float = _limit(1.1, "the same where only copies make issuing longer than running")
+    issue_cost: float = _limit(10.0, "launches per operation above which issue time is Python; measured: up to three per operation")
+    launch_queue: int = _limit(800, "kernels that can wait for a GPU (about a thousand): a step with more blocks by itself")
+    short_pause_us: float = _limit(100.0, "microseconds between operations that modules of torch need for themselves")
+
+    # Which cause is the verdict? Waste comes before work.
+    waste_first: float = _limit(0.10, "share from which waste (data, transfer, sync, host, launch, …) comes before work")
+    optimizer_first: float = _limit(0.40, "share of the work from which the optimizer comes before the rest of it")
+    dispatch_first: float = _limit(0.50, "share of the work from which operations are too small")
+    min_cause_share: float = _limit(0.005, "share below which a cause is not listed after the second")
+
+    # How sure is it?
+    close_causes: float = _limit(1.25, "ratio of the first two shares below which they could change places")
+    clear_majority: float = _limit(0.5, "share from which the first cause is clear whatever the second has")
+    low_confidence_residual: float = _limit(0.12, "unexplained share above which confidence is low")
+    high_confidence_residual: float = _limit(0.075, "unexplained share up to which confidence can be high")
+    high_confidence_spread: float = _limit(0.05, "spread up to which confidence can be high")
+    high_confidence_steps: int = _limit(20, "steps from which confidence can be high")
+    high_confidence_share: float = _limit(0.15, "share of the first cause from which confidence can be high")
+    high_confidence_rare: float = _limit(0.3, "share of all time from which a rare step with a known line has high confidence")
+
+    # What is mentioned as evidence?
+    mention_between_epochs: float = _limit(0.05, "share of all time between epochs")
+    mention_rereads: float = _limit(1.5, "reads of each file by one worker")
+    mention_read_amplification: float = _limit(1.5, "bytes read per byte used")
+
+    # What is advised, and what is predicted of it?
+    min_gain: float = _limit(1.02, "speed-up below which nothing is advised")
+    max_speedup: float = _limit(1000.0, "speed-up above which noise decides")
+    advise_share: float = _limit(0.10, "share from which a cause other than the first is advised on")
+    run_to_run: float = _limit(0.01, "difference from process to process, as a share of a step")
+    run_to_run_memory: float = _limit(0.08, "the same for what a CPU moves through memory: pages lie elsewhere in each process")
+    run_to_run_launch: float = _limit(0.06, "the same for steps whose GPU waits for its host")
+    waits_for_host: float = _limit(1.2, "step over issue time up to which a step waits for the host")
+    max_prediction_range: float = _limit(1.25, "high over low up to which a prediction is one number")
+    max_range: float = _limit(4.0, "high over low above which no range is given")
+    thread_wait_variation: float = _limit(
+        0.3,
+        "variation of steps whose threads wait for each other; measured: 1.25 ms, then 2.05, in one process on a virtual machine",
+    )
+    baseline_change: float = _limit(0.12, "log ratio of baseline steps between two windows above which predictions become ranges")
+    malloc_share: float = _limit(0.03, "share spent on memory from the system from which `malloc` is advised")
+    malloc_max_share: float = _limit(0.7, "cap of that share: a warm page costs less than one that is measured alone")
+    max_workers: int = _limit(8, "most worker processes that are advised")
+    worth_sharing_cores: float = _limit(1.2, "speed-up from which workers are advised that share cores with the training")
+    autocast_ratio: float = _limit(1.3, "bf16 peak over the peak in use from which autocast is advised")
+
+    # What is said of a trial (`--try`)?
+    max_trials: int = _limit(8, "fixes that are tried")
+    trial_max_error: float = _limit(
+        0.35, "half interval of the log speed-up above which no number is given (ends a factor 2 apart)"
+    )
+    trial_min_gain: float = _limit(1.02, "lower end of the speed-up from which an unpredicted fix is listed")
+    trial_speed_change: float = _limit(0.10, "log ratio of baseline steps, diagnosed against tried, above which a note says so")
+    loss_tolerance: float = _limit(1e-3, "relative difference of losses allowed to a fix in the same precision")
+    loss_tolerance_reduced: float = _limit(5e-2, "the same for a fix that computes in a shorter type")
+
+    def table(self) -> list[tuple[str, str, str]]:
+        """Name, value and meaning of each threshold, in order."""
+        return [(one.name, f"{getattr(self, one.name):.4g}", one.metadata["meaning"]) for one in fields(self)]
+
+
+RULE = Thresholds()
+"""The thresholds in use."""

@@ -1,0 +1,42 @@
+"""Sentences of a finding: every verdict, reason and advice has one, and each is made in render.py alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from tests.diagnose.measured import on_cpu
+
+import stoker.diagnose
+from stoker.diagnose import render
+from stoker.diagnose.measurements import Verdict
+
+SOURCE = Path(stoker.diagnose.__file__).parent
+RULE_FILES = ("verdict", "advice", "attribution", "compare")
+
+
+def code_of(*names: str) -> str:
+    return "\n".join((SOURCE / f"{name}.py").read_text() for name in names)
+
+
+def test_every_verdict_has_a_sentence() -> None:
+    assert set(render.CAUSES) == set(get_args(Verdict)) - {"none"}
+    for name in render.CAUSES:
+        assert render.cause(name, 0.25, on_cpu()).startswith("25 % of each step ")
+
+
+def test_every_reason_and_advice_of_the_rule_has_a_sentence_and_the_reverse() -> None:
+    code = code_of(*RULE_FILES)
+    reasons = re.findall(r'no_verdict(?:_of_rare_steps)?\(\s*"(\w+)"', code)
+    assert set(reasons) == set(render.NO_VERDICT)
+    for name in render.ADVICE:
+        assert f'"{name}"' in code, name
+
+
+@pytest.mark.parametrize("name", ["verdict", "advice", "attribution"])
+def test_the_rule_itself_makes_no_sentence(name: str) -> None:
+    code = re.sub(r'"""(?:.|\n)*?"""|#.*', "", code_of(name))
+    texts = re.findall(r'"((?:[^"\\\n]|\\.)*)"', code)
+    assert [text for text in texts if len(re.findall(r"[a-z]+ ", re.sub(r"\{[^}]*\}", "", text))) > 2] == []
