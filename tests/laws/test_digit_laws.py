@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from tests.encode.digits_twin import mixed_numbers, printed_digits
 
 from stoker.encode import Digits, join_digits, profile_digits, split_digits
-from stoker.encode.digit_kernels import HIGHEST, LOWEST, Window
+from stoker.encode.digit_columns import HIGHEST, LOWEST, Window
 from stoker.encode.digit_tensors import split_on_device
 
 BITS = st.integers(0, 2**64 - 1).map(lambda bits: float(np.uint64(bits).view(np.float64)))

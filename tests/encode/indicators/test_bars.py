@@ -91,12 +91,12 @@ def test_what_is_missing_is_not_ready(column: Any) -> None:
     ],
 )
 def test_text_is_refused_with_its_row(column: Any) -> None:
-    with pytest.raises(BadValueError, match=r"column 'close' holds '1.5' \(str_?\) in row 1, but numbers are needed"):
+    with pytest.raises(BadValueError, match=r"column 'close' holds '1.5' \(str_?\) in row 1; expected a number"):
         features({"close": column}, CLOSE)
 
 
 def test_a_word_among_numbers_is_refused_with_its_row() -> None:
-    with pytest.raises(BadValueError, match=r"column 'close' holds 'n/a' \(str\) in row 3, but numbers are needed"):
+    with pytest.raises(BadValueError, match=r"column 'close' holds 'n/a' \(str\) in row 3; expected a number"):
         features({"close": np.array([1.0, 2.0, "n/a"], dtype=object)}, CLOSE)
 
 
@@ -109,7 +109,7 @@ def test_times_and_lists_are_no_prices(column: Any) -> None:
 def test_a_column_that_is_not_there_is_named_with_the_feature() -> None:
     spec = {"features": [{"name": "c", "op": "IDENT"}, {"name": "true range", "op": "ATR"}]}
     with pytest.raises(
-        OptionError, match=r"feature 'true range' \(\$\.features\[1\]\) needs a column 'high', but the bars gave only"
+        OptionError, match=r"feature 'true range' \(\$\.features\[1\]\) needs a column 'high', but the columns of the bars are"
     ):
         features({"close": [1.0], "ts": [0]}, spec)
 
@@ -128,7 +128,7 @@ def test_columns_of_different_lengths() -> None:
 
 @pytest.mark.parametrize("given", [7, None, "bars.csv", [1.0, 2.0], np.zeros(3)])
 def test_what_is_no_table(given: Any) -> None:
-    with pytest.raises(OptionError, match="is no table of bars"):
+    with pytest.raises(OptionError, match="the bars are a"):
         features(given, CLOSE)
 
 
@@ -161,5 +161,5 @@ def test_a_store_knows_its_series() -> None:
     with pytest.raises(OptionError, match="is a store, which knows its series"):
         features(store, spec, series="symbol")
     wide = Store.from_arrays(lengths=[2], close=np.zeros((2, 3)))
-    with pytest.raises(OptionError, match=r"column 'close' of <memory> holds float64\[3\], but a number a bar is needed"):
+    with pytest.raises(OptionError, match=r"column 'close' of <memory> holds float64\[3\]; expected one number per bar"):
         features(wide, spec)

@@ -164,6 +164,6 @@ def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(quick_pat
 
 def test_bars_that_cannot_be_read_leave_nothing(tmp_path: Path) -> None:
     bars = pack({"close": ["a", "b"], "x": [1.0, 2.0]}, tmp_path / "bars")
-    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds text: 'a' in bar 1, but numbers are needed\."):
+    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds strings: 'a' in bar 1; expected numbers\."):
         write_features(bars, {"features": [{"name": "c", "op": "IDENT"}]}, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -125,7 +125,7 @@ def test_a_state_of_another_spec_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sums": np.zeros((1, 1))}, "the state is not one of this spec: sums is float64 of shape"),
+        ({"sums": np.zeros((1, 1))}, "the state belongs to another spec: sums is float64 of shape"),
         ({"lanes": np.zeros(3, dtype=np.int8)}, "lanes is int8 of shape"),
         ({"registers": None}, "registers is object of shape"),
         ({"last": None}, r"the state is damaged: last is object of shape \(\), expected float32 of \(1, 32\)"),
@@ -155,5 +155,5 @@ def test_a_state_with_an_impossible_place_is_refused() -> None:
     stream = FeatureStream(SPEC)
     state = stream.state()
     state["registers"][1] = 1e9
-    with pytest.raises(OptionError, match="the state is damaged: its place is 1e\\+09"):
+    with pytest.raises(OptionError, match="the state is damaged: its position is 1e\\+09"):
         stream.restore(state)

@@ -82,9 +82,9 @@ def refused(change: Any) -> str:
             f"the spec at $.features[1].window: found {10**9}, expected a number of bars from 1 to {MAX_WINDOW:,}.",
         ),
         ({"k": 2.0}, "the spec at $.features[1].k: found 2, expected nothing: EMA takes window."),
-        ({"op": "OBV", "window": 3}, "the spec at $.features[1].window: found 3, expected nothing: OBV takes no number."),
-        ({"name": "a"}, "the spec at $.features[1].name: found 'a', expected a name of its own: features[0] has this one."),
-        ({"name": ""}, "the spec at $.features[1].name: found an empty text, expected a name that can be printed."),
+        ({"op": "OBV", "window": 3}, "the spec at $.features[1].window: found 3, expected nothing: OBV takes no fields."),
+        ({"name": "a"}, "the spec at $.features[1].name: found 'a', expected a unique name: features[0] has this one."),
+        ({"name": ""}, "the spec at $.features[1].name: found an empty string, expected a printable name."),
         ({"name": "a\nb"}, r"the spec at $.features[1].name: found 'a\nb', expected a name that can be printed."),
         ({"name": 7}, "the spec is not a spec of features: Expected str | null, got int - at $.features[1].name."),
         ({"windwo": 3}, "the spec is not a spec of features: Object contains unknown field windwo - at $.features[1]."),
@@ -130,7 +130,7 @@ def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
     path.write_text('{"features": [{"op": "NOPE"}]}')
     with pytest.raises(OptionError, match=r"spec\.json at \$\.features\[0\]\.op"):
         parse_spec(path)
-    with pytest.raises(OptionError, match="a spec is a mapping, JSON text, or the path of a file; found int"):
+    with pytest.raises(OptionError, match="a spec is a mapping, a JSON string, or the path of a file; found int"):
         parse_spec(7)
 
 

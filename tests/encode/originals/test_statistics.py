@@ -16,8 +16,8 @@ from tests.encode.digits_twin import mixed_numbers, money
 from tests.encode.originals.mostlyai import as_written, numbers_of_text, original
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import analyze as subjects
-from stoker.encode.statistics.columns import parse_number
+from stoker.encode.statistics import gather
+from stoker.encode.statistics.analyze import parse_number
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 MANY = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -232,7 +232,7 @@ def test_negative_control_the_original_sees_another_value(rng: np.random.Generat
     # and keys that are missing would be seen if they were counted
     owners = keys_like("missing", 300, 1)
     check(values, "discrete", owners)
-    monkeypatch.setattr(subjects, "_of_known", lambda table, name: subjects.one_array(table.column(name)))
+    monkeypatch.setattr(gather, "_of_known", lambda table, name: gather.one_array(table.column(name)))
     with pytest.raises(AssertionError):
         check(values, "discrete", owners)
 

@@ -15,8 +15,8 @@ import pytest
 from tests.encode import sequences_twin as twin
 
 from stoker.encode import pad_sequences
-from stoker.encode.sequences import contexts as numbering_module
-from stoker.encode.sequences.contexts import Numbering
+from stoker.encode.sequences import kernels as numbering_module
+from stoker.encode.sequences.kernels import Numbering
 
 Array = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ from tests.encode import sequences_twin as twin
 
 from stoker.encode import PackedSequences, PaddedSequences, pad_sequences
 from stoker.encode.sequences import columns as numbers_module
-from stoker.encode.sequences.columns import LARGE_BYTES
+from stoker.encode.sequences.pad import LARGE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -190,7 +190,7 @@ def test_rows_end_to_end_need_no_key() -> None:
 def test_large_results_have_wide_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places that do not fit into the array of contexts get one of their own."""
     expected = pad_sequences(table(), key="user", max_length=3)
-    monkeypatch.setattr("stoker.encode.sequences.contexts.MAX_NARROW", 5)
+    monkeypatch.setattr("stoker.encode.sequences.kernels.MAX_NARROW", 5)
     found = pad_sequences(table(), key="user", max_length=3)
     assert all(torch.equal(found[name].nan_to_num(), expected[name].nan_to_num()) for name in expected)
 

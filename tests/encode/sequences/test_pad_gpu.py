@@ -49,5 +49,5 @@ def test_a_packed_batch_becomes_padded_there(rng: np.random.Generator) -> None:
 
 
 def test_tensors_of_two_devices_are_refused() -> None:
-    with pytest.raises(OptionError, match="Bring all to one device"):
+    with pytest.raises(OptionError, match="Move all to one device"):
         pad_sequences({"k": torch.arange(3).cuda(), "v": torch.zeros(3)}, key="k")

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.before import mostlyai_statistics as before
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import analyze as subjects
+from stoker.encode.statistics import gather
 from stoker.errors import OptionError, SourceInvalidError
 
 
@@ -71,7 +71,7 @@ def test_files_in_any_chunks_are_the_table(rng: np.random.Generator, tmp_path: P
     whole = analyze(frame, key="who")
     for i in range(3):
         pq.write_table(pa.Table.from_pandas(frame[i * 1000 : (i + 1) * 1000]), tmp_path / f"{i}.parquet", row_group_size=100)
-    monkeypatch.setattr(subjects, "_ENOUGH", 150)
+    monkeypatch.setattr(gather, "_MERGE_ROWS", 150)
     assert analyze(tmp_path, key="who").to_json(partial=True) == whole.to_json(partial=True)
     assert analyze(tmp_path, key="who", columns="text,few")["few"] == whole["few"]
 

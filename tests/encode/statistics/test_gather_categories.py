@@ -14,7 +14,7 @@ from benchmarks.before.mostlyai_statistics import analyze_categorical
 from tests.encode.statistics.twin import as_json
 
 from stoker.encode import analyze
-from stoker.encode.statistics import categories
+from stoker.encode.statistics import gather
 from stoker.encode.statistics.columns import CategoryColumn
 from stoker.errors import OptionError
 
@@ -79,7 +79,7 @@ def test_floats_are_texts_of_their_own_type_and_nan_is_missing(dtype: Any, key: 
 
 
 def test_negative_control_floats_as_arrow_has_them_count_nan_and_join_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(categories, "texts_of_floats", lambda values: values)
+    monkeypatch.setattr(gather, "texts_of_floats", lambda values: values)
     found = category(np.array([0.1, np.nan, -0.0, 0.0], dtype=np.float32), kinds={"x": "category"})
     assert "nan" in found.cnt_values
     assert "0.10000000149011612" in found.cnt_values
@@ -101,7 +101,7 @@ def test_too_many_texts_are_counted_within_the_stated_error(kept: int, pieces: i
     assert len(found.cnt_values) <= kept
     for word, count in true.items():
         assert count - found.count_error <= found.cnt_values.get(word, 0) <= count
-    with pytest.raises(OptionError, match="column 'x' has more different texts than were kept"):
+    with pytest.raises(OptionError, match="column 'x' has more different strings than were kept"):
         found.analysis()
 
 
@@ -125,7 +125,7 @@ def test_as_many_texts_as_are_kept_are_exact() -> None:
 
 
 def test_long_texts_are_dropped_before_they_take_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(categories, "MAX_TEXT_BYTES", 1000)
+    monkeypatch.setattr(gather, "MAX_TEXT_BYTES", 1000)
     found = category(pa.array(["x" * 600, "y" * 600, "x" * 600, "z"]))
     assert found.cnt_values == {"x" * 600: 1}
     assert found.count_error == 1

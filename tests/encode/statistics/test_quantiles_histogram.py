@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from benchmarks.before.mostlyai_statistics import log_histogram as slow_histogram
 
-from stoker.encode.statistics.columns import float_keys, whole_keys
-from stoker.encode.statistics.kinds import EDGES, NUM_BINS, log_histogram
-from stoker.encode.statistics.quantiles import Run
+from stoker.encode.statistics.quantiles import EDGES, NUM_BINS, Run, float_keys, log_histogram, whole_keys
 
 
 def test_counts_of_floats(rng: np.random.Generator) -> None:

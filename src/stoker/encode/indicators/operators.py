@@ -1,4 +1,4 @@
-"""What an operator is: a name, the fields it takes, the columns it reads, and its definition in both arithmetics."""
+"""The operators of indicators: name, fields, columns, and definition in both arithmetics. `OPERATORS` is the table of all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.encode.indicators.sentio import FLAT, TINY, SentioAssembly
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The fields of a feature, with the operator's defaults filled in; those that it does not take are 0."""
+    """The fields of a feature, with the operator's defaults; fields that it does not have are 0."""
 
     source: str = "close"
     window: int = 0
@@ -35,7 +35,7 @@ class Operator:
     exact: Callable[[ExactAssembly, Settings], Output]
     sentio: Callable[[SentioAssembly, Settings], Output]
     first: First
-    """The first bar that is ready, where the source is there from bar 0 on and has no gaps."""
+    """The first bar that is ready, for a source from bar 0 without missing values."""
     sentio_first: First
     """The same in Sentio's arithmetic: before it there is 0."""
     defaults: Mapping[str, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def at(bar: int) -> First:
 
 
 def behind_window(bars: int) -> First:
-    """Ready so many bars behind bar `window`; -1 where the window ends at the bar."""
+    """Ready `bars` bars after bar `window`; -1 where the window includes the bar."""
     return lambda settings: settings.window + bars
 
 
@@ -222,7 +222,7 @@ def _sentio_vpt(make: SentioAssembly, on: Settings) -> Term:
 
 
 def volume_by_position(make: ExactAssembly) -> Term:
-    """The volume, from -1 times where the close is the low to 1 times where it is the high; 0 for a bar without a range."""
+    """The volume times -1 where the close is the low up to 1 where it is the high; 0 for a bar without a range."""
     high, low, close = make.column("high"), make.column("low"), make.column("close")
     apart = make.subtract(make.subtract(close, low), make.subtract(high, close))
     return make.multiply(make.ratio(apart, make.subtract(high, low), otherwise=0.0), make.column("volume"))
@@ -355,7 +355,7 @@ def _true_range(make: Assembly) -> Term:
 
 
 def _directions(make: Assembly) -> tuple[Term, Term]:
-    """How far a bar reaches above the one before it, or below, whichever is more."""
+    """How far a bar extends above the one before it, or below, whichever is more."""
     high, low = make.column("high"), make.column("low")
     up, down = make.subtract(high, high.back(1)), make.subtract(low.back(1), low)
     rises = make.multiply(make.larger(up, 0.0), make.above(up, down), first=1)
@@ -419,10 +419,10 @@ TREND = (
 )
 
 
-# Oscillators: where a price stands within what it did of late, on a scale that does not depend on its level.
+# Oscillators: the position of a price within its recent range, independent of its level.
 
 _CCI_SCALE = 0.015
-_NOISE = 1e-12  # of a price: the rounding of its thirds is no change
+_NOISE = 1e-12  # relative to a price: rounding of its thirds is not a change
 
 
 def _rsi(make: Assembly, on: Settings) -> Lane:
@@ -430,7 +430,7 @@ def _rsi(make: Assembly, on: Settings) -> Lane:
 
 
 def _stochastic(make: ExactAssembly, on: Settings) -> Term:
-    """Where the close lies between the lowest and the highest price, in percent; the middle where these are one."""
+    """The position of the close between the lowest and the highest price, in percent; 50 where these are equal."""
     low = make.lowest(make.column("low"), on.window)
     span = make.subtract(make.highest(make.column("high"), on.window), low)
     return make.ratio(make.multiply(make.subtract(make.column("close"), low), 100.0), span, otherwise=50.0)
@@ -561,7 +561,7 @@ OSCILLATORS = (
 )
 
 
-# Microstructure: what a single bar lets one guess of spread, impact and depth.
+# Microstructure: estimates of spread, impact and depth from a single bar.
 
 _ALMOST = 1e-8
 _MISSING = math.nan
@@ -684,7 +684,7 @@ MICROSTRUCTURE = (
 )
 
 
-# THE table of operators, by name.
+# The table of operators, by name.
 
 _FAMILIES = (PRICE, AVERAGES, VOLATILITY, OSCILLATORS, TREND, VOLUME, MICROSTRUCTURE)
 

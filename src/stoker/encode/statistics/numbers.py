@@ -1,10 +1,9 @@
-"""Digit ranges: the smallest and largest digit at each decimal place of a column, without writing any digit.
+"""Columns of numbers: the range of their digits, and all else that is gathered of them.
 
-It joins the runs of statistics and the kernels of `stoker.encode.digits`; few values are printed instead. The scratch is one
-block of 2048 values, whatever the number of rows. Values come sorted, so that the outermost and those next to zero are looked at
-first: once every place below the leading one has had 0 and 9, the others cannot change the ranges and are
-left out.
-Law: ranges are those over the digits of all values, each printed by `np.format_float_positional` with at most 20 decimals.
+Digit ranges are the smallest and largest digit at each decimal place, over the digits of all values as printed by
+`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `stoker.encode.digit_kernels` in blocks
+of 2048, few are printed. Values come sorted, so the outermost and those next to zero are processed first: once every place below
+the leading one has had 0 and 9, the others cannot change the ranges and are skipped.
 """
 
 from __future__ import annotations
@@ -17,29 +16,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._types import Array
-from stoker.encode.digit_kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
-from stoker.encode.statistics.columns import (
-    MAX_DISCRETE,
-    Form,
+from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.statistics.columns import MAX_DISCRETE, Form, NumberColumn
+from stoker.encode.statistics.quantiles import (
+    NUM_BINS,
+    Distribution,
+    Extremes,
+    KeyBuffer,
     Keys,
-    NumberColumn,
+    Run,
     compiled,
+    counted_by_key,
     decode_floats,
     decode_keys,
+    distribution_of,
     float_keys,
+    log_histogram,
+    state_of,
     whole_keys,
 )
-from stoker.encode.statistics.kinds import NUM_BINS, Extremes, Waiting, counted_by_key, distribution_of, log_histogram, state_of
-from stoker.encode.statistics.quantiles import Distribution, Run
 from stoker.errors import OptionError
-from stoker.store.interop import decimals_as_floats, to_numpy
+from stoker.store import decimals_as_floats, to_numpy
 
 BLOCK = 2048
-"""That of digits: values whose digits are found together."""
+"""Values per block, as in `digit_kernels`."""
 
 _NUM_PLACES = MAX_DECIMAL - LOWEST + 1
+
 _ABOVE = 10.0 ** (MAX_DECIMAL + 1)
+
 _MOST_DIGITS, _LOWEST_POWER = 17, LOWEST - 1
+
 _POWERS = np.array([float(f"1e{power}") for power in range(_LOWEST_POWER, MAX_DECIMAL + 1)])
 
 
@@ -86,7 +93,7 @@ class DigitRanges:
         self.lowest = min(self.lowest, MAX_DECIMAL - int(used[-1])) if len(used) else self.lowest
 
     def _widen_by_printing(self, keys: Keys, form: Form) -> None:
-        """Print each value, and look at its places."""
+        """Print each value and read its digits."""
         rows = []
         for value in np.abs(decode_floats(keys, form)).tolist():
             text = repr(value)
@@ -94,7 +101,7 @@ class DigitRanges:
                 text = np.format_float_positional(value, unique=True)
             if len(text.partition(".")[2]) > -LOWEST:
                 text = np.format_float_positional(value, unique=True, precision=-LOWEST)
-                self.lowest = LOWEST  # a value has still more decimals, and was rounded
+                self.lowest = LOWEST  # this value has more decimals and was rounded
             whole, _, decimals = text.partition(".")
             rows.append(whole[-MAX_DECIMAL - 1 :].rjust(MAX_DECIMAL + 1, "0") + decimals.ljust(-LOWEST, "0"))
         if rows:
@@ -102,7 +109,7 @@ class DigitRanges:
             self.least, self.most = np.minimum(self.least, digits.min(axis=0)), np.maximum(self.most, digits.max(axis=0))
 
     def _widen_by_blocks(self, kernels: Any, keys: Keys, form: Form) -> None:
-        """Find the digits of blocks of values, of only those that could still widen the ranges."""
+        """Compute the digits of the blocks that could still widen the ranges."""
         if not len(keys):
             return
         whole = form != "float"
@@ -114,27 +121,27 @@ class DigitRanges:
         least, most = self.least[: window.num_places], self.most[: window.num_places]
         starts = _outside_in(keys, form)
         sizes, lowest = _sizes(keys, starts, form), MAX_DECIMAL + 1
-        # Where a leading digit is higher up than the places that are looked at, nothing is left out.
+        # Where a leading digit is above the places of the window, nothing is skipped.
         reached = _lowest_reached(sizes, window.min_decimal) if sizes.max() < _ABOVE else np.full(len(starts), LOWEST - 1)
         for number, (start, reach) in enumerate(zip(starts.tolist(), reached.tolist(), strict=True)):
             if number < 2 or reach < lowest:
-                self._widen(kernels, keys[start : start + BLOCK], form, least, most)
+                self._widen(keys[start : start + BLOCK], form, least, most)
                 lowest = kernels.settled_down_to(least, most, MAX_DECIMAL)
 
-    def _widen(self, kernels: Any, keys: Keys, form: Form, least: Array, most: Array) -> None:
+    def _widen(self, keys: Keys, form: Form, least: Array, most: Array) -> None:
         block = self._block
         values = decode_floats(keys, form)
-        values.flags.writeable = False  # one kind of array, as kernels are compiled for each
+        values.flags.writeable = False  # kernels are compiled for each kind of array: always pass read-only ones
         block.fill(values)
-        kernels.widen_block(block, least, most)
+        block.widen(least, most)
         if block.num_cut and form == "float" and block.num_cut > np.count_nonzero(np.abs(values) >= _ABOVE):
-            self.lowest = LOWEST  # a value has still more decimals, and was rounded
+            self.lowest = LOWEST  # a value has more decimals and was rounded
 
 
 def settled_down_to(least: Array, most: Array, top: int) -> int:
     """The place down to which values between the outermost ones can no longer widen the ranges, which begin at place `top`.
 
-    That is the case below the leading digit where digits range from 0 to 9. Any range that does not begin at 0 could widen.
+    That is so below the leading digit, where digits range from 0 to 9. A range that does not begin at 0 could still widen.
     """
     leading = -1
     for i in range(len(most)):
@@ -172,9 +179,7 @@ def _lowest_reached(sizes: npt.NDArray[np.float64], lowest: int) -> npt.NDArray[
     return np.asarray(np.maximum(leading - (_MOST_DIGITS - 1), lowest))
 
 
-# Numbers: all that is gathered of a column of numbers, while it goes by.
-#
-# Each run of values is taken apart once: its digits, its place among powers of two, its extremes; then it joins the distribution.
+# ---- all that is gathered of a column of numbers ----
 
 _FIRST_NOT_NEGATIVE = {"float": 2**63 - 1, "int": 2**63, "uint": 0}  # of floats that is -0.0
 
@@ -197,11 +202,11 @@ class NumberGatherer:
         self.digits = DigitRanges()
         self.extremes = Extremes()
         self.distribution = Distribution(limit)
-        self._waiting = Waiting()
+        self._buffer = KeyBuffer()
 
     @staticmethod
     def of(column: NumberColumn, limit: int) -> NumberGatherer:
-        """Go on from what is known of a part."""
+        """Resume from the statistics of a part."""
         gatherer = NumberGatherer(column.form, limit)
         gatherer.num_values, gatherer.num_null = column.num_values, column.num_null
         gatherer.num_infinite, gatherer.first_infinite = column.num_infinite, column.first_infinite
@@ -220,12 +225,12 @@ class NumberGatherer:
         """Take in values; null and NaN are missing."""
         keys = self._float_keys(values) if self.form == "float" else self._whole_keys(values)
         self.num_values += len(values)
-        run = self._waiting.add(keys)
+        run = self._buffer.add(keys)
         if run is not None:
             self._take(run)
 
     def merge(self, other: NumberGatherer) -> None:
-        """Take in what was gathered of the values behind these; it is not used again."""
+        """Take in what was gathered of the values after these; `other` is not usable afterwards."""
         self.finish()
         other.finish()
         if self.first_infinite is None and other.first_infinite is not None:
@@ -240,11 +245,11 @@ class NumberGatherer:
         self.distribution.merge(other.distribution)
 
     def finish(self) -> None:
-        """Take in what still waits."""
-        self._take(self._waiting.flush())
+        """Take in the keys of the buffer."""
+        self._take(self._buffer.flush())
 
     def column(self, **known: Any) -> NumberColumn:
-        """All that was gathered; `known` is what all columns have."""
+        """All that was gathered; `known` are the fields that all columns have."""
         self.finish()
         distribution, form = self.distribution, self.form
         num_finite = self.num_values - self.num_null - self.num_infinite
@@ -326,10 +331,10 @@ def keys_of_present(values: pa.Array) -> tuple[Keys, npt.NDArray[np.bool_]]:
 
 
 def count_values(column: NumberColumn) -> dict[Any, int]:
-    """How often each value of a column occurs, or how many keys have it, whatever their number."""
+    """How often each value of a column occurs, or how many keys have it."""
     if column.rank_error or column.state is None:
         raise OptionError(
-            f"column {column.name!r} is needed value by value, but "
+            f"column {column.name!r} cannot be counted value by value: it "
             + ("has more different values than were kept." if column.rank_error else "was saved without its state.")
             + " Analyse it with a larger `exact`, or save it with partial=True."
         )
