@@ -148,7 +148,7 @@ def test_series_by_any_kind_of_key() -> None:
 def test_series_that_cannot_be_told_apart() -> None:
     with pytest.raises(OptionError, match="series names 'symbol', but the bars have the columns close"):
         features({"close": [1.0]}, CLOSE, series="symbol")
-    with pytest.raises(BadValueError, match="column 'symbol' is missing in row 2, so that row belongs to no series"):
+    with pytest.raises(BadValueError, match="column 'symbol' is missing in row 2; expected the series"):
         features({"close": [1.0, 2.0], "symbol": ["a", None]}, CLOSE, series="symbol")
     with pytest.raises(OptionError, match="column 'symbol' has 1 rows, but 'close' has 2"):
         features({"close": [1.0, 2.0], "symbol": ["a"]}, CLOSE, series="symbol")
@@ -158,7 +158,7 @@ def test_a_store_knows_its_series() -> None:
     store = Store.from_arrays(lengths=[3, 0, 2], close=np.arange(5.0))
     spec = {"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}
     assert np.isnan(features(store, spec)["m"]).tolist() == [True, False, False, True, False]
-    with pytest.raises(OptionError, match="is a store, which knows its series"):
+    with pytest.raises(OptionError, match="is a store, which has its own series"):
         features(store, spec, series="symbol")
     wide = Store.from_arrays(lengths=[2], close=np.zeros((2, 3)))
     with pytest.raises(OptionError, match=r"column 'close' of <memory> holds float64\[3\]; expected one number per bar"):

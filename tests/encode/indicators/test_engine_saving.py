@@ -105,7 +105,7 @@ def test_what_would_be_lost_is_refused(bars: Store, tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(OptionError, match=r"is no store and not empty \(it holds 'thesis.txt'\)"):
         write_features(bars, SPEC, tmp_path / "mine")
-    with pytest.raises(OptionError, match=r"bars has a column 'close' already\. Choose another name for the features"):
+    with pytest.raises(OptionError, match=r"bars has a column 'close' already\. Choose another name"):
         write_features(bars, SPEC, tmp_path / "out", name="close")
     with pytest.raises(OptionError, match="<memory> is in memory: pack it first"):
         write_features(bars_in_memory(), SPEC, tmp_path / "out")

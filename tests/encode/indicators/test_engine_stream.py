@@ -110,7 +110,7 @@ def test_what_is_no_bar_is_said_and_changes_nothing(bar: Any, message: str) -> N
 
 def test_several_series_are_no_stream() -> None:
     stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
-    with pytest.raises(OptionError, match="a stream is one series, but these bars are 2"):
+    with pytest.raises(OptionError, match="a stream is one series, but these bars have 2 series"):
         stream.extend(Store.from_arrays(lengths=[1, 2], close=np.arange(3.0)))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.encode.sequences.test_tensors_device import check_same, make_table
+from tests.encode.sequences.test_pad_device import check_same, make_table
 
 from stoker.encode import pad_sequences
 from stoker.errors import OptionError

@@ -243,7 +243,7 @@ def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, 
 
 
 def test_what_is_no_bundle_is_refused(tmp_path: Path, copy: Path) -> None:
-    with pytest.raises(ConfigError, match="so it is no bundle"):
+    with pytest.raises(ConfigError, match="so it is not a bundle"):
         Predictor.load(tmp_path)
     edit(copy, surprise=1)
     with pytest.raises(CheckpointInvalidError, match="surprise"):
@@ -261,5 +261,5 @@ def test_a_predictor_that_differs_from_the_batch_is_found(bundle: Path, monkeypa
     monkeypatch.setattr(Predictor, "_logit", logit)
     push = stoker.encode.FeatureStream.push
     monkeypatch.setattr(stoker.encode.FeatureStream, "push", lambda self, bar: push(self, bar).clip(-5, 5))
-    with pytest.raises(TrainError, match="are others bar by bar than in the batch"):
+    with pytest.raises(TrainError, match="differ between bar by bar and batch"):
         verify_bundle(bundle)

@@ -105,7 +105,7 @@ def test_a_folder_of_the_users_is_never_written_into(tmp_path: Path, out_dir: st
         path.write_text("precious")
     before = contents(tmp_path)
     with pytest.raises(
-        OptionError, match=r"is not a folder of Stoker's: .* Nothing was changed\. Give a folder of its own"
+        OptionError, match=r"is not a folder of Stoker's: .* Nothing was changed\. Give the run its own folder"
     ) as error:
         train(settings_of(tmp_path, out_dir=out_dir), overwrite=overwrite)
     assert "out_dir" in str(error.value)
@@ -130,7 +130,7 @@ def test_overwriting_a_run_leaves_what_is_not_of_it(tmp_path: Path) -> None:
         (run / name).write_text("precious")
     first = (run / "run.json").read_bytes()
     with pytest.raises(
-        OptionError, match=r"has a run already\. Resume it .*, replace it \(--overwrite\), or choose another folder"
+        OptionError, match=r"has a run already\. Pass resume=True to continue it, overwrite=True to replace it, or choose another folder"
     ):
         train(settings_of(tmp_path, epochs=2))
     assert (run / "run.json").read_bytes() == first
@@ -144,7 +144,7 @@ def test_a_run_folder_is_for_one_process(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "run" / "bars").mkdir(parents=True)
     (tmp_path / "run" / "recipe.json").write_text('{"recipe": "tfa"}\n')
-    with _disk.Lock(tmp_path / "run" / "bars"), pytest.raises(TrainError, match=r"run is being trained by process \d+\. Wait"):
+    with _disk.Lock(tmp_path / "run" / "bars"), pytest.raises(TrainError, match=r"run is in use by process \d+\. Wait"):
         train(settings_of(tmp_path))
     assert train(settings_of(tmp_path, epochs=1)).result.epoch == 1
 

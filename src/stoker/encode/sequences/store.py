@@ -130,7 +130,7 @@ def pack_sequences(
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     store = pack_sequences({"user": [9, 7, 9], "item": [3, 1, 4]}, f"{folder}/events.stoker", key="user")
-        ...     [(series["user"], series["item"].tolist()) for series in store]
+        ...     [(int(series["user"]), series["item"].tolist()) for series in store]
         [(7, [1]), (9, [3, 4])]
     """
     target = _disk.check_path(path)
