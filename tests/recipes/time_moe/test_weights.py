@@ -13,7 +13,7 @@ from tests.recipes.time_moe.test_model import model_of
 
 import stoker
 from stoker.recipes.time_moe import SIZES, TimeMoe, load_weights, read_size, save_weights
-from stoker.recipes.time_moe.weights import joined, taken_apart
+from stoker.recipes.time_moe.weights import from_official, to_official
 
 OFFICIAL = {
     "model.embed_layer.emb_layer.weight": (384, 1),
@@ -56,7 +56,7 @@ def weights_of(model: TimeMoe) -> list[torch.Tensor]:
 def test_names_and_shapes_are_the_official_ones() -> None:
     with torch.device("meta"):
         model = TimeMoe(SIZES["50m"])
-    found = {name: tuple(tensor.shape) for name, tensor in taken_apart(dict(model.named_parameters()), model.size).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in to_official(dict(model.named_parameters()), model.size).items()}
     assert len(found) == 463
     assert OFFICIAL.items() <= found.items()
 
@@ -71,7 +71,7 @@ def test_what_is_saved_is_read_bit_for_bit(model: TimeMoe, folder: Path) -> None
 
 def test_taking_apart_and_joining_are_inverse(folder: Path) -> None:
     official = load_file(folder / "model.safetensors")
-    again = taken_apart(joined(official, SIZES["tiny"]), SIZES["tiny"])
+    again = to_official(from_official(official, SIZES["tiny"]), SIZES["tiny"])
     assert official.keys() == again.keys()
     assert all(torch.equal(again[name], tensor) for name, tensor in official.items())
 

@@ -1,4 +1,4 @@
-"""Kernels of the grouped products and of the sorting by expert, in Triton. Imported only where there is a GPU.
+"""Triton kernels of Time-MoE: grouped matmuls, sorting by expert, and causal attention. Imported only where there is a GPU.
 
 Every group begins at a multiple of the tile, so a tile has one group, and how many tiles there are is known without looking at
 the data. Float32 is multiplied as torch's flag for float32 products says: as TF32, or by three products that together are exact to
@@ -277,15 +277,13 @@ def precision_of(rows: Tensor) -> str:
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-# Kernels of causal attention within runs, in Triton. Imported only where there is a GPU.
+# ---- causal attention within runs ----
 #
-# Scores are made block by block and never kept; blocks that no position may see are not visited, and only those at the edge of
-# what
-# is seen are masked. Backward, one kernel goes through the queries and one through the keys, so nothing is added in changing
-# order.
+# Scores are computed block by block and never stored; blocks that no position sees are not visited, and only blocks at the edge are
+# masked. The backward pass has one kernel over queries and one over keys, so sums have a fixed order.
 #
-# Axes: b rows, l positions, h heads, d numbers a head. What is seen by a position are the positions from the begin of its run to
-# itself; without runs the run is the row.
+# Axes: b rows, l positions, h heads, d numbers per head. A position sees those from the start of its run to itself; without runs the run
+# is the row.
 
 Runs = tuple[Tensor, Tensor] | None
 """For each position of [b, l], where its run begins, and where it ends (int32)."""
