@@ -130,7 +130,8 @@ def test_overwriting_a_run_leaves_what_is_not_of_it(tmp_path: Path) -> None:
         (run / name).write_text("precious")
     first = (run / "run.json").read_bytes()
     with pytest.raises(
-        OptionError, match=r"has a run already\. Pass resume=True to continue it, overwrite=True to replace it, or choose another folder"
+        OptionError,
+        match=r"has a run already\. Pass resume=True to continue it, overwrite=True to replace it, or choose another folder",
     ):
         train(settings_of(tmp_path, epochs=2))
     assert (run / "run.json").read_bytes() == first
@@ -281,7 +282,7 @@ def test_verdicts_say_what_was_beaten() -> None:
     best = Line(name="mlp", auc=0.7, log_loss=0.6, calibration=0.01)
     assert judge(0.51, 0.52, best, 0.1, 0.01) == (
         False,
-        "NO SKILL: an AUC of 0.510 is what chance gives (up to 0.520 with labels moved in time). Do not use this model.",
+        "NO SKILL: an AUC of 0.510 is within chance (up to 0.520 with labels shifted in time). Do not use this model.",
     )
     assert judge(0.71, 0.52, best, 0.01, 0.01)[1].startswith(
         "NO BETTER than a small network on the last row (AUC 0.710 against 0.700"
