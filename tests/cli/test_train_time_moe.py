@@ -42,7 +42,7 @@ def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
     shown = stoker("forecast", "runs/ett", "--data", "ett.stoker", "--series", "HUFL", "--horizon", "20", "--plot", "f.svg")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.startswith("ett.csv:HUFL by runs/ett, step ")
-    assert "what came" not in shown.out, "it begins where the series ends"
+    assert "actual" not in shown.out, "it begins where the series ends"
     assert "written: f.svg" in shown.out
     assert "ett.csv:HUFL" in (folder / "f.svg").read_text()
 
@@ -179,7 +179,7 @@ def test_a_run_that_is_stopped_says_what_was_saved(
         ("forecast gone --data ett.stoker --series OT --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or"),
         ("train time-moe --data ett.stoker --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or 'cuda:N'"),
         ("forecast gone --data ett.stoker --score --plot f.svg", "--score is over many forecasts"),
-        ("train time-moe --data ett.stoker --head-weights 1,x", "--head-weights is '1,x'; give numbers with commas between them"),
+        ("train time-moe --data ett.stoker --head-weights 1,x", "--head-weights is '1,x'; expected numbers separated by commas"),
         ("train time-moe --data ett.stoker --head-weights 1,2", "stoker: head_weights are 2 numbers; expected 4"),
         ("train time-moe --data ett.stoker --model gone", "stoker: gone/config.json is missing."),
         ("train time-moe --data x.pkl", "stoker: x.pkl is a pickle, which can run code and is never read."),

@@ -26,7 +26,6 @@ from stoker.errors import BadValueError, OptionError
 
 HIGHEST, LOWEST = 49, -20
 """Beyond these places a printed number has no digits: see docs/encoding/digits.md."""
-
 MAX_DECIMAL, MIN_DECIMAL = 18, -8
 """The default window."""
 
@@ -89,7 +88,6 @@ def _integer(name: str, given: object) -> int:
 
 Read = Callable[[int, int, Array], Array]
 """Rows start to stop as float64: a view of them, or written to the given block."""
-
 _SHOWN = 60
 
 

@@ -36,21 +36,13 @@ from stoker.encode.digit_columns import Window
 
 BLOCK = 2048
 """Rows per block: its limbs stay in the caches, and the cost of a call is shared by many rows."""
-
 NUM_LIMBS, LIMB_PLACES, LOWEST_PLACE = 10, 8, -24
-
 _POINT = 3
-
 _TENS = 10 ** np.arange(19, dtype=np.uint64)
-
 _MAX_DECIMALS = 8
-
 _TOO_LARGE = 1e15
-
 _WHOLE = 2.0**53
-
 _RELATIVE, _ABSOLUTE = 2.0**-51, 1e-11
-
 _FEW_DECIMALS, _FEW_LIMIT = 1e4, 1e11
 
 
@@ -162,19 +154,12 @@ def place_most(
 # ---- the shortest digits of any float64 ----
 
 _U = np.uint64
-
 _FRACTION = _U(2**52 - 1)
-
 _HIDDEN = _U(2**52)
-
 _DECIMALS = 20
-
 _FIVES = _U(5**_DECIMALS)
-
 _HIGHEST = 49
-
 _MOST_DIGITS = 17
-
 _LIMB = _U(10**8)
 
 
@@ -439,7 +424,6 @@ def widen_ranges(
 # ---- digits back to float64 ----
 
 _FULL = _U(10**18)
-
 _EXACT = _U(2**53)
 
 

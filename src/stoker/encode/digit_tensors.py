@@ -17,10 +17,8 @@ from stoker.encode.digits import Digits, split_digits
 from stoker.errors import BadValueError
 
 Tensor = torch.Tensor
-
 CHUNK = 2**18
 """Rows per step, which bounds the memory beyond the result."""
-
 _HALF_WORD = 0xFFFFFFFF
 _SIGN = -(2**63)
 _FIVES = 5**20

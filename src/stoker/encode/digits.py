@@ -87,12 +87,7 @@ def split_digits(
 
 @overload
 def split_digits(
-    values: Any,
-    *,
-    max_decimal: int | None = ...,
-    min_decimal: int | None = ...,
-    name: str | None = ...,
-    frame: Literal[True],
+    values: Any, *, max_decimal: int | None = ..., min_decimal: int | None = ..., name: str | None = ..., frame: Literal[True]
 ) -> Any: ...
 
 
@@ -279,9 +274,7 @@ def profile_numbers(numbers: Numbers, window: Window) -> DigitProfile:
 # ---- joining ----
 
 _TENS = 10.0 ** np.arange(23)
-
 _EXACT_POWERS = 55
-
 _PLACE = re.compile(r"E(-?\d{1,2})")
 
 

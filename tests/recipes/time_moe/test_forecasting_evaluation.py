@@ -257,5 +257,5 @@ def test_the_picture_shows_the_past_the_forecast_and_what_came(tmp_path: Path, n
     actual = None if num_actual is None else values[800 : 800 + num_actual]
     text = plot_forecast(tmp_path / "f.svg", values[:800], values[800:848], actual, title="ett.csv:OT").read_text()
     assert "ett.csv:OT" in text
-    assert ("what came" in text) == (actual is not None)
+    assert ("actual" in text) == (actual is not None)
     assert text.count("<path") >= (2 if actual is None else 3)

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 Part = Any
 """A one-dimensional NumPy array of numbers or times, or an Arrow array."""
-
 _SHOWN = 60
-
 _NUMBERS, _TIMES = "biuf", "mM"
 
 

@@ -16,7 +16,6 @@ from stoker._kernels import kernel, prefetch
 from stoker._types import Array
 
 MAX_NARROW = 2**31 - 1
-
 _NO_STARTS = np.empty(0, dtype=np.int32)
 
 
@@ -112,7 +111,6 @@ def put_positions(lengths: Array, *, starts: Array | None, steps: int, divisor: 
 # accesses overlap. Nothing is sorted (benchmarks/bench_sequences.py).
 
 _FIRST_ROOM = 1 << 12
-
 _AHEAD = 32
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

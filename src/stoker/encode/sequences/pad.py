@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from stoker.store import Store
 
 Layout = Literal["padded", "packed"]
-
 Compat = Literal["mostlyai"]
-
 DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
 
 
@@ -368,10 +366,8 @@ def _region(num_bytes: int) -> Any:
 # the start, the length, and its position from the end; with a `max_length` of 100 or more they are split into decimal digits.
 
 PREFIX = "tgt:/__"
-
 DIGITS_FROM = 100
 """From this `max_length` on, numbers are split into digits."""
-
 KINDS = ("sidx", "slen", "ridx")
 """Position from the start, length, position from the end."""
 

@@ -45,9 +45,7 @@ from stoker.store import (
 )
 
 Reader = tuple[pa.DataType, Callable[[Any], Any]]
-
 T = TypeVar("T")
-
 R = TypeVar("R")
 
 
@@ -366,15 +364,10 @@ def _mixed_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
 # Dates are parsed by pandas, as its rules (mixed formats, day or month first) depend on the whole column.
 
 _NUMBER = re.compile(r"(-?[0-9]*[.]?[0-9]+(?:[eE][+-]?[0-9]+)?)")
-
 _SLASHES = r"^\s*\d{1,2}/\d{1,2}/\d{4}(?:\s|$)"
-
 _MOST_DIGITS, _MOST_POWER = 17, 308
-
 _POWERS = [float(f"1e{power}") for power in range(_MOST_POWER + 1)]
-
 _INT, _UINT = 2**63 - 1, 2**64 - 1
-
 TYPES: dict[Form, pa.DataType] = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64()}
 
 

@@ -14,7 +14,6 @@ from stoker.errors import BadValueError, OptionError
 Form = Literal["float", "int", "uint"]
 """How numbers are held: float64, int64, or uint64."""
 Encoding = Literal["auto", "discrete", "binned", "digit"]
-
 EXACT = 1 << 20
 CATEGORIES = 1 << 16
 GROUP = 16
@@ -42,7 +41,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 MAX_DISCRETE = 100
 """Values are counted individually where fewer than this many are different."""
-
 ESCAPE, RESERVED = "\x01", ("_RARE_", "<<NULL>>")
 
 

@@ -17,32 +17,16 @@ import pyarrow as pa
 
 from stoker._types import Array
 from stoker.encode.statistics.columns import DateColumn
-from stoker.encode.statistics.quantiles import (
-    NUM_BINS,
-    Distribution,
-    Extremes,
-    KeyBuffer,
-    Run,
-    compiled,
-    decode_keys,
-    distribution_of,
-    log_histogram,
-    state_of,
-    whole_keys,
-)
+from stoker.encode.statistics.quantiles import Extremes, OrderedGatherer, Run, compiled, decode_keys, state_of, whole_keys
 from stoker.errors import BadValueError
 from stoker.store import to_numpy
 
 # ---- the calendar ----
 
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
-
 DAY = 86_400_000_000
-
 _LOWEST = np.array([0, 1, 1, 0, 0, 0, 0, 0, 0])
-
 _HIGHEST = np.array([0, 12, 31, 23, 59, 59, 9, 9, 9])
-
 _TEXT = re.compile(r"(-?\d{1,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{3}|\d{6}))?)?", re.ASCII)
 
 
@@ -120,39 +104,29 @@ def civil_days(year: int, month: int, day: int) -> int:
 # ---- all that is gathered of a column of dates ----
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
-
 _DEFAULT = {"year": 2022, "month": 1, "day": 1}
 """The parts of a column without any date."""
 
 
-class DateGatherer:
+class DateGatherer(OrderedGatherer):
     """Takes in Arrow arrays of dates or timestamps."""
 
     def __init__(self, name: str, limit: int) -> None:
-        self.num_values = self.num_null = 0
+        super().__init__("int", limit)
         self.least = np.full(len(PARTS), np.iinfo(np.int64).max)
         self.most = np.full(len(PARTS), np.iinfo(np.int64).min)
-        self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
-        self.extremes = Extremes()
-        self.distribution = Distribution(limit)
-        self._buffer = KeyBuffer()
         self._name = name
 
     @staticmethod
     def of(column: DateColumn, limit: int) -> DateGatherer:
         """Resume from the statistics of a part."""
         gatherer = DateGatherer(column.name, limit)
-        gatherer.num_values, gatherer.num_null = column.num_values, column.num_null
-        gatherer.histogram[:] = column.log_hist
+        ends = [] if column.min is None or column.max is None else [column.min, column.max]
+        gatherer.resume(column, whole_keys(parse_moments(ends)).tolist())
         if column.num_present:
             gatherer.least[:] = [column.min_values[part] for part in PARTS]
             gatherer.most[:] = [column.max_values[part] for part in PARTS]
         gatherer.extremes = Extremes(whole_keys(parse_moments(column.min_n)), whole_keys(parse_moments(column.max_n[::-1])))
-        if column.state is not None:
-            gatherer.distribution = distribution_of(column.state, limit)
-        if column.min is not None and column.max is not None:
-            ends = whole_keys(parse_moments([column.min, column.max])).tolist()
-            gatherer.distribution.least, gatherer.distribution.most = ends
         return gatherer
 
     def add(self, values: pa.Array) -> None:
@@ -160,25 +134,13 @@ class DateGatherer:
         micros = self._microseconds(values)
         self.num_values += len(values)
         self.num_null += values.null_count
-        run = self._buffer.add(whole_keys(micros))
-        if run is not None:
-            self._take(run)
+        self.add_keys(whole_keys(micros))
 
     def merge(self, other: DateGatherer) -> None:
         """Take in what was gathered of other values; `other` is not usable afterwards."""
-        self.finish()
-        other.finish()
-        self.num_values += other.num_values
-        self.num_null += other.num_null
+        self.merge_ordered(other)
         self.least = np.minimum(self.least, other.least)
         self.most = np.maximum(self.most, other.most)
-        self.histogram += other.histogram
-        self.extremes.merge(other.extremes)
-        self.distribution.merge(other.distribution)
-
-    def finish(self) -> None:
-        """Take in the keys of the buffer."""
-        self._take(self._buffer.flush())
 
     def column(self, **known: Any) -> DateColumn:
         """All that was gathered; `known` are the fields that all columns have."""
@@ -225,13 +187,8 @@ class DateGatherer:
             )
         return numbers * scale
 
-    def _take(self, run: Run) -> None:
-        if not len(run):
-            return
+    def _widen(self, run: Run) -> None:
         widen_parts(decode_keys(run.keys, "int"), self.least, self.most)
-        self.histogram += log_histogram(run, "int")
-        self.extremes.merge(Extremes.of(run))
-        self.distribution.add(run)
 
 
 def _texts(keys: npt.NDArray[np.uint64]) -> list[str]:

@@ -34,7 +34,6 @@ from stoker.store import from_numpy, is_list, one_array, plain_type, to_numpy
 # ---- kinds: what the values of an Arrow type are taken for; a column of lists has the kind of its items ----
 
 Kind = Literal["number", "category", "date", "empty"]
-
 Asked = Literal["number", "category", "date"]
 
 
@@ -81,7 +80,6 @@ def _natural_kind(kind: pa.DataType) -> Kind | None:
 
 MAX_TEXT_BYTES = 64 << 20
 """Bytes of all strings that are kept."""
-
 _MERGE_TEXTS = 1 << 12
 
 
@@ -396,7 +394,6 @@ def _described(column: AnyColumn) -> str:
 
 _MERGE_ROWS = 1 << 20
 """Rows that are buffered before they are aggregated."""
-
 _ZEROS = np.array([2**63 - 1, 2**63], dtype=np.uint64)  # the keys of -0.0 and 0.0
 
 

@@ -14,15 +14,10 @@ from stoker.encode.statistics import numbers, quantiles
 from stoker.encode.statistics.dates import DAY
 
 write_float_keys = kernel(quantiles.write_float_keys)
-
 sort_keys = kernel(quantiles.sort_keys)
-
 find_runs = kernel(quantiles.find_runs)
-
 ends_to_counts = kernel(quantiles.ends_to_counts)
-
 merge_runs = kernel(quantiles.merge_runs)
-
 settled_down_to = kernel(numbers.settled_down_to)
 
 

@@ -19,11 +19,9 @@ from stoker._types import Array
 from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
 from stoker.encode.statistics.columns import MAX_DISCRETE, Form, NumberColumn
 from stoker.encode.statistics.quantiles import (
-    NUM_BINS,
-    Distribution,
     Extremes,
-    KeyBuffer,
     Keys,
+    OrderedGatherer,
     Run,
     compiled,
     counted_by_key,
@@ -31,7 +29,6 @@ from stoker.encode.statistics.quantiles import (
     decode_keys,
     distribution_of,
     float_keys,
-    log_histogram,
     state_of,
     whole_keys,
 )
@@ -40,13 +37,9 @@ from stoker.store import decimals_as_floats, to_numpy
 
 BLOCK = 2048
 """Values per block, as in `digit_kernels`."""
-
 _NUM_PLACES = MAX_DECIMAL - LOWEST + 1
-
 _ABOVE = 10.0 ** (MAX_DECIMAL + 1)
-
 _MOST_DIGITS, _LOWEST_POWER = 17, LOWEST - 1
-
 _POWERS = np.array([float(f"1e{power}") for power in range(_LOWEST_POWER, MAX_DECIMAL + 1)])
 
 
@@ -191,62 +184,42 @@ def form_of(kind: pa.DataType) -> Form:
     return "uint" if pa.types.is_uint64(kind) else "int"
 
 
-class NumberGatherer:
+class NumberGatherer(OrderedGatherer):
     """Takes in Arrow arrays of numbers."""
 
     def __init__(self, form: Form, limit: int) -> None:
-        self.form: Form = form
-        self.num_values = self.num_null = self.num_infinite = self.num_negative = 0
+        super().__init__(form, limit)
+        self.num_infinite = self.num_negative = 0
         self.first_infinite: int | None = None
-        self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
         self.digits = DigitRanges()
-        self.extremes = Extremes()
-        self.distribution = Distribution(limit)
-        self._buffer = KeyBuffer()
 
     @staticmethod
     def of(column: NumberColumn, limit: int) -> NumberGatherer:
         """Resume from the statistics of a part."""
         gatherer = NumberGatherer(column.form, limit)
-        gatherer.num_values, gatherer.num_null = column.num_values, column.num_null
+        ends = [] if column.min is None or column.max is None else [column.min, column.max]
+        gatherer.resume(column, _keys_of(ends, column.form).tolist())
         gatherer.num_infinite, gatherer.first_infinite = column.num_infinite, column.first_infinite
         gatherer.num_negative = column.num_negative
-        gatherer.histogram[:] = column.log_hist
         num_finite = column.num_present - column.num_infinite
         gatherer.digits = DigitRanges.of(column.min_digits, column.max_digits, num_finite)
         gatherer.extremes = Extremes(float_keys(np.array(column.min_n))[0], float_keys(np.array(column.max_n[::-1]))[0])
-        if column.state is not None:
-            gatherer.distribution = distribution_of(column.state, limit)
-        if column.min is not None and column.max is not None:
-            gatherer.distribution.least, gatherer.distribution.most = map(int, _keys_of([column.min, column.max], column.form))
         return gatherer
 
     def add(self, values: pa.Array) -> None:
         """Take in values; null and NaN are missing."""
         keys = self._float_keys(values) if self.form == "float" else self._whole_keys(values)
         self.num_values += len(values)
-        run = self._buffer.add(keys)
-        if run is not None:
-            self._take(run)
+        self.add_keys(keys)
 
     def merge(self, other: NumberGatherer) -> None:
         """Take in what was gathered of the values after these; `other` is not usable afterwards."""
-        self.finish()
-        other.finish()
         if self.first_infinite is None and other.first_infinite is not None:
             self.first_infinite = self.num_values + other.first_infinite
-        self.num_values += other.num_values
-        self.num_null += other.num_null
+        self.merge_ordered(other)
         self.num_infinite += other.num_infinite
         self.num_negative += other.num_negative
-        self.histogram += other.histogram
         self.digits.merge(other.digits)
-        self.extremes.merge(other.extremes)
-        self.distribution.merge(other.distribution)
-
-    def finish(self) -> None:
-        """Take in the keys of the buffer."""
-        self._take(self._buffer.flush())
 
     def column(self, **known: Any) -> NumberColumn:
         """All that was gathered; `known` are the fields that all columns have."""
@@ -291,16 +264,15 @@ class NumberGatherer:
         self.num_null += values.null_count
         return whole_keys(_integers(values.drop_null() if values.null_count else values, self.form))
 
-    def _take(self, run: Run) -> None:
-        if not len(run):
-            return
+    def _widen(self, run: Run) -> None:
         zero = np.array([_FIRST_NOT_NEGATIVE[self.form]], dtype=np.uint64)
         self.num_negative += int(run.before(np.searchsorted(run.keys, zero))[0])
-        self.histogram += log_histogram(run, self.form)
         self.digits.add(run.keys, self.form)
-        extremes = Extremes.of(run)
-        self.extremes.merge(Extremes(_as_floats(extremes.smallest, self.form), _as_floats(extremes.largest, self.form)))
-        self.distribution.add(run)
+
+    def _extremes(self, run: Run) -> Extremes:
+        """Extremes of all forms are floats."""
+        found = Extremes.of(run)
+        return Extremes(_as_floats(found.smallest, self.form), _as_floats(found.largest, self.form))
 
 
 def _floats(values: pa.Array) -> npt.NDArray[np.float64]:

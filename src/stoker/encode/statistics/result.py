@@ -161,7 +161,6 @@ def _refuse_other_version(data: bytes, where: str) -> None:
 # ---- rules: what must hold in the JSON beyond the types of its fields; an error names the JSON path ----
 
 _MAX_INT = 2**63 - 1
-
 _BOUNDS = {"int": (-(2**63), _MAX_INT), "uint": (0, 2**64 - 1)}
 
 

@@ -234,13 +234,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     saved = store.save(folder / DATA_NAME, note="features and labels of bars")
     shape = _shape(settings, saved, reach=reach, warm_up=warm_up)
     split = stoker.split.chronological(
-        saved,
-        shape.view,
-        fractions=settings.fractions,
-        horizon=rule.horizon,
-        warm_up=warm_up,
-        embargo=settings.embargo,
-        time=TIME,
+        saved, shape.view, fractions=settings.fractions, horizon=rule.horizon, warm_up=warm_up, embargo=settings.embargo, time=TIME
     )
     weigh = settings.pos_weight == "train" or (settings.pos_weight == "auto" and rule.compat)
     return Prepared(

@@ -172,10 +172,7 @@ def _train(settings: Settings, folder: Path, device: str, *, resume: bool, progr
     audit.check_model(model, prepared)
     say("model", _describe_model(settings, model))
     say("update", _describe_update(prepared))
-    kept = {
-        CONFIG_NAME: to_yaml(_kept(settings, prepared)),
-        SPEC_NAME: json.dumps(prepared.spec, indent=1).encode() + b"\n",
-    }
+    kept = {CONFIG_NAME: to_yaml(_kept(settings, prepared)), SPEC_NAME: json.dumps(prepared.spec, indent=1).encode() + b"\n"}
     for name, data in kept.items():
         _disk.write_file(folder / name, data)
     with using(threads_of(settings) if device == "cpu" else torch.get_num_threads()):

@@ -152,9 +152,7 @@ def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
 
 PERIODS = (24, 168)
 """Steps of a day and a week of hourly data."""
-
 OWN = "season by autocorrelation"
-
 LOOKED_AT = 1 << 20
 """Points of a series, the last of its training part, whose autocorrelation is computed."""
 
