@@ -252,7 +252,7 @@ def test_batches_made_ahead_are_the_same() -> None:
 def test_a_state_of_other_data_is_refused() -> None:
     state = many_batches().state_dict()
     other = Batches(rows_over(lengths_around(61, spread="lognormal")[:900], 128), batch_size=8, steps=40)
-    with pytest.raises(FeedError, match="the state is of other data"):
+    with pytest.raises(FeedError, match="the state belongs to other data"):
         other.load_state_dict(state)
 
 

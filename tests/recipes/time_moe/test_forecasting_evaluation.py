@@ -220,7 +220,7 @@ def test_no_more_than_the_model_can_take_is_looked_at() -> None:
     forecast(loaded(model, length=64), np.zeros((1, 1000)), 8)
     forecast(loaded(model, length=5000), np.zeros((1, 1000)), 8)
     assert [shown.shape[1] for shown in model.shown] == [64, 504]
-    with pytest.raises(OptionError, match=r"horizon is 512, but the model has 512 positions. Give at most 511"):
+    with pytest.raises(OptionError, match=r"horizon is 512, but the model has 512 positions. Use at most 511"):
         forecast(loaded(), np.zeros((1, 9)), 512)
 
 
@@ -239,7 +239,7 @@ def test_weights_of_official_checkpoints_are_loaded(tmp_path: Path) -> None:
     [
         ({"horizon": 0}, "horizon is 0"),
         ({"test": 1.5}, "test is 1.5 and train 0.7; expected shares"),
-        ({"test": 0.4}, "test is 0.4 and train 0.7; expected shares above 0 that are 1 at most together"),
+        ({"test": 0.4}, "test is 0.4 and train 0.7; expected shares above 0 with a sum of at most 1"),
         ({"train": 0.0}, "train 0.0"),
         ({"scale": "row"}, "scale is 'row'"),
         ({"context": 510}, "need more than the 512 positions"),

@@ -184,7 +184,7 @@ def test_products_in_bfloat16_are_near_those_in_float32() -> None:
 
 def test_a_row_longer_than_the_model_knows_is_refused() -> None:
     model, (x, y) = model_of(), points(1, 65)
-    with pytest.raises(stoker.errors.OptionError, match="65 positions, but the model knows 64"):
+    with pytest.raises(stoker.errors.OptionError, match="65 positions, but the model has 64"):
         model.loss(x, y)
 
 

@@ -179,8 +179,8 @@ def _train(settings: Settings, folder: Path, device: str, *, resume: bool, progr
         result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
         stoker.train.load_trained(model, folder)
         found = scoring.score(model.cpu(), prepared)
-    told = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
-    _disk.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **told}, indent=1).encode() + b"\n")
+    training = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
+    _disk.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **training}, indent=1).encode() + b"\n")
     return Trained(prepared=prepared, model=model, result=result, score=found)
 
 

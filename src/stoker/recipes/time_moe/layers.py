@@ -149,7 +149,7 @@ class Heads(nn.Module):
             counts = ahead(valid, horizon)
             if begins is not None:
                 counts = counts & (ahead(begins, horizon) == begins.unsqueeze(-1))
-            apart = torch.where(counts, prediction - ahead(y, horizon), 0)  # before the loss: a label may be no number
+            apart = torch.where(counts, prediction - ahead(y, horizon), 0)  # before the loss: a label may be NaN
             total = total + share * (huber(apart).sum() / counts.sum().clamp(min=1))
             begin += horizon
         return total / sum(self.shares)
