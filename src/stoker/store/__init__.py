@@ -17,17 +17,17 @@ _LAZY = {
     "store_from_arrays": "stoker.store.memory:store_from_arrays",
     # Writing stores.
     "NonFinite": "stoker.store.manifest:NonFinite",
-    "Tally": "stoker.store.shards:Tally",
+    "NonFiniteCount": "stoker.store.shards:Tally",
     "add_column": "stoker.store.add_column:add_column",
     "check_target": "stoker.store.writer:check_target",
     # Reading tables from files or from memory.
     "Dialect": "stoker.store.formats.csv:Dialect",
-    "Options": "stoker.store.pack.options:Options",
-    "Place": "stoker.store.formats.base:Place",
-    "Plan": "stoker.store.pack.plan:Plan",
-    "Source": "stoker.store.formats.base:Source",
+    "PackOptions": "stoker.store.pack.options:Options",
+    "RowLocation": "stoker.store.formats.base:Place",
+    "PackPlan": "stoker.store.pack.plan:Plan",
+    "DataSource": "stoker.store.formats.base:Source",
     "TableSource": "stoker.store.formats.tables:TableSource",
-    "Unfit": "stoker.store.formats.base:Unfit",
+    "InferredTypeError": "stoker.store.formats.base:Unfit",
     "find_sources": "stoker.store.formats.discover:find_sources",
     "make_plan": "stoker.store.pack.plan:make_plan",
     "read_ahead": "stoker.store.pack.packer:read_ahead",
@@ -55,10 +55,18 @@ _LAZY = {
 }
 
 if TYPE_CHECKING:
+    __all__ = [
+        "DataSource",
+        "InferredTypeError",
+        "NonFiniteCount",
+        "PackOptions",
+        "PackPlan",
+        "RowLocation",
+    ]  # those with another name than in their module
     from stoker.store.add_column import add_column as add_column
-    from stoker.store.formats.base import Place as Place
-    from stoker.store.formats.base import Source as Source
-    from stoker.store.formats.base import Unfit as Unfit
+    from stoker.store.formats.base import Place as RowLocation
+    from stoker.store.formats.base import Source as DataSource
+    from stoker.store.formats.base import Unfit as InferredTypeError
     from stoker.store.formats.csv import Dialect as Dialect
     from stoker.store.formats.discover import find_sources as find_sources
     from stoker.store.formats.tables import TableSource as TableSource
@@ -72,13 +80,13 @@ if TYPE_CHECKING:
     from stoker.store.memory import store_from_arrays as store_from_arrays
     from stoker.store.pack.options import DEFAULT_MEMORY as DEFAULT_MEMORY
     from stoker.store.pack.options import Missing as Missing
-    from stoker.store.pack.options import Options as Options
+    from stoker.store.pack.options import Options as PackOptions
     from stoker.store.pack.options import parse_names as parse_names
     from stoker.store.pack.options import parse_threads as parse_threads
     from stoker.store.pack.packer import Progress as Progress
     from stoker.store.pack.packer import quiet as quiet
     from stoker.store.pack.packer import read_ahead as read_ahead
-    from stoker.store.pack.plan import Plan as Plan
+    from stoker.store.pack.plan import Plan as PackPlan
     from stoker.store.pack.plan import is_list as is_list
     from stoker.store.pack.plan import make_plan as make_plan
     from stoker.store.pack.plan import plain_type as plain_type
@@ -87,7 +95,7 @@ if TYPE_CHECKING:
     from stoker.store.pack.values import one_array as one_array
     from stoker.store.shards import MISSING_TIME as MISSING_TIME
     from stoker.store.shards import Column as Column
-    from stoker.store.shards import Tally as Tally
+    from stoker.store.shards import Tally as NonFiniteCount
     from stoker.store.shards import Texts as Texts
     from stoker.store.store import Store as Store
     from stoker.store.store import open_store as open_store

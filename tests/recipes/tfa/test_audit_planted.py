@@ -249,7 +249,7 @@ def test_labels_that_measure_volatility(sound: Prepared) -> None:
     labels = (chance < 0.9 * (volatility > np.nanmedian(volatility))).astype(np.float32)
     assert "they measure volatility, not direction" in refusal(lambda: audit.check_volatility(relabelled(sound, labels)))
     asked_for = dataclasses.replace(relabelled(sound, labels), rule=Rule(compat=True))
-    assert "A score on them is no skill" in audit.check_volatility(asked_for)
+    assert "A score on them is not skill" in audit.check_volatility(asked_for)
 
 
 # What is wrong with the split

@@ -27,10 +27,10 @@ from stoker.store import (
     Dialect,
     Missing,
     NonFinite,
-    Place,
+    NonFiniteCount,
     Progress,
+    RowLocation,
     Store,
-    Tally,
     Texts,
     check_target,
     find_sources,
@@ -174,7 +174,7 @@ def _listed(contexts: Any, key: str) -> TableColumn:
         schema = source.schema()
         if key not in schema.names:
             raise OptionError(f"{source.label} has no column {key!r} with contexts; it has {', '.join(schema.names[:20])}.")
-        for task in source.read(pa.schema([schema.field(key)]), start=Place(), chunk_bytes=_CHUNK_BYTES):
+        for task in source.read(pa.schema([schema.field(key)]), start=RowLocation(), chunk_bytes=_CHUNK_BYTES):
             column = task().table.column(key)
             parts.extend(column.cast(column.type.value_type).chunks if pa.types.is_dictionary(column.type) else column.chunks)
     return read_column("contexts", pa.chunked_array(parts))
@@ -282,7 +282,7 @@ def _mapping(values: Array) -> mmap.mmap | None:
 
 def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:
     """The column with its counts of NaN and Inf in the chosen series."""
-    tally = Tally()
+    tally = NonFiniteCount()
     rows = max(1, _COUNTED_BYTES // values.dtype.itemsize)
     for start in range(0, len(values), rows) if values.dtype.kind == "f" else ():
         tally.add(values[start : start + rows], first_step=start)

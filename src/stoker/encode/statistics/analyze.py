@@ -26,13 +26,13 @@ from stoker.encode.statistics.quantiles import compiled
 from stoker.encode.statistics.result import Statistics
 from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceInvalidError
 from stoker.store import (
+    DataSource,
     Dialect,
-    Options,
-    Place,
-    Plan,
-    Source,
+    InferredTypeError,
+    PackOptions,
+    PackPlan,
+    RowLocation,
     TableSource,
-    Unfit,
     find_sources,
     make_plan,
     parse_names,
@@ -101,14 +101,14 @@ def analyze(
         names = (*names, key)
     if len(sources) == 1 and isinstance(sources[0], TableSource):
         return _of_table(sources[0], names, asked, limits, threads, key)
-    plan = make_plan(sources, Options(columns=names, dialect=dialect or Dialect(), threads=threads))
+    plan = make_plan(sources, PackOptions(columns=names, dialect=dialect or Dialect(), threads=threads))
     try:
         return _of_files(plan, asked, limits, key)
-    except Unfit:
+    except InferredTypeError:
         plan = replace(plan, schemas=[settled_schema(plan)] * len(plan.sources))
     try:
         return _of_files(plan, asked, limits, key)
-    except Unfit as error:
+    except InferredTypeError as error:
         raise SourceChangedError(
             f"{error}: its values changed between two reads. Do not change files while they are read."
         ) from None
@@ -124,7 +124,7 @@ def _of_table(
             raise OptionError(f"columns names {name!r}, but {source.label} has the columns {', '.join(whole.names[:20])}.")
     schema = whole if names is None else pa.schema([whole.field(name) for name in names])
     _check_names(schema, asked, source.label, key)
-    chunks = [task().table for task in source.read(schema, start=Place(), chunk_bytes=max(source.num_bytes, 1))]
+    chunks = [task().table for task in source.read(schema, start=RowLocation(), chunk_bytes=max(source.num_bytes, 1))]
     read = _readers(schema, asked, lambda names: iter(chunks), where=source.label)
     if "date" in [asked.get(name) for name in read]:
         chunks = [pa.concat_tables(chunks)] if chunks else []  # how a date is parsed depends on the whole column
@@ -146,7 +146,7 @@ def _of_table(
     return _result(sum(chunk.num_rows for chunk in chunks), limits, columns, by_key)
 
 
-def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
+def _of_files(plan: PackPlan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
     """Chunk by chunk: while the columns of one are gathered, the next ones are read."""
     options = plan.options
     where = plan.sources[0].label
@@ -157,7 +157,7 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | N
     num_rows = 0
     with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.num_readers) as readers:
         for source in plan.sources:
-            tasks = source.read(plan.schema, start=Place(), chunk_bytes=options.chunk_bytes)
+            tasks = source.read(plan.schema, start=RowLocation(), chunk_bytes=options.chunk_bytes)
             ahead = read_ahead(tasks, readers, depth=options.num_readers + 1, max_bytes=options.limits.line_bytes)
             with closing(ahead) as chunks:
                 for chunk in chunks:
@@ -171,9 +171,9 @@ def _of_files(plan: Plan, asked: Mapping[str, str], limits: Limits, key: str | N
     return _result(num_rows, limits, columns, by_key)
 
 
-def _tables_of(plan: Plan, names: Sequence[str]) -> Iterator[pa.Table]:
+def _tables_of(plan: PackPlan, names: Sequence[str]) -> Iterator[pa.Table]:
     for source in plan.sources:
-        for task in source.read(plan.schema, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(plan.schema, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             yield task().table.select(names)
 
 
@@ -267,7 +267,7 @@ def _threads(count: int) -> Iterator[Callable[[Callable[[T], R], Sequence[T]], l
 _SHOWN = 60
 
 
-def sources_of(given: Any, dialect: Dialect) -> list[Source]:
+def sources_of(given: Any, dialect: Dialect) -> list[DataSource]:
     """The sources of a path, a pattern, a list of those, a store, or a table in memory."""
     if isinstance(given, np.ndarray) and given.dtype.names:
         given = {name: given[name] for name in given.dtype.names}
@@ -287,12 +287,12 @@ def _read_objects(values: Any) -> Any:
     return values
 
 
-def settled_schema(plan: Plan) -> pa.Schema:
+def settled_schema(plan: PackPlan) -> pa.Schema:
     """Types that hold all values, where the first block of a text file suggested narrower ones; reads everything."""
     types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
     for source in plan.sources:
         asked = plan.schema if source.typed else None
-        for task in source.read(asked, start=Place(), chunk_bytes=plan.options.chunk_bytes):
+        for task in source.read(asked, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
             table = task().table
             for name, kind in types.items():
                 found = None if pa.types.is_string(kind) and not source.typed else table.column(name).type
