@@ -111,7 +111,7 @@ def test_one_series_needs_no_option_and_can_be_fed(stoker: Stoker, folder: Path)
         (["words.csv"], "stoker: column 'close' of the bars holds strings: 'foo' in bar 2; expected numbers.\n"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line_and_leaves_nothing(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
+def test_an_error_is_one_line_and_leaves_nothing(stoker: Stoker, folder: Path, arguments: list[str], line: str) -> None:
     (folder / "close.csv").write_text("close\n1\n2\n")
     (folder / "late.csv").write_text("ts,high,low,close\n3,1,1,1\n5,1,1,1\n1,1,1,1\n")
     (folder / "words.csv").write_text("high,low,close\n1,1,1\n1,1,foo\n")

@@ -53,7 +53,7 @@ def test_the_result_for_programs(stoker: Stoker, folder: Path) -> None:
     assert json.loads(stoker("export", "run", "bundle", "--json").out)["logits"] == 64
 
 
-def test_a_run_goes_on(stoker: Stoker, folder: Path) -> None:
+def test_a_run_resumes(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "tfa.yaml", "--quiet", "--set", "epochs=1").code == 0
     again = stoker("train", "tfa.yaml", "--quiet")
     assert again.code == 2
@@ -140,7 +140,7 @@ def test_ctrl_c_says_what_there_is(stoker: Stoker, folder: Path, monkeypatch: py
     assert (done.code, done.err) == (130, line)
 
 
-def test_a_run_that_ended_before_its_first_step_is_told_so(stoker: Stoker, folder: Path) -> None:
+def test_a_run_that_ended_before_its_first_step_is_reported(stoker: Stoker, folder: Path) -> None:
     change_bars(folder, close=lambda close: -close)
     assert stoker("train", "tfa.yaml", "--quiet").code == 2
     done = stoker("train", "--resume", "run")

@@ -112,7 +112,7 @@ def test_what_a_tree_holds_beside_series_is_a_note(stoker: Stoker, folder: Path)
     assert (shown.code, shown.err) == (0, done.err)
 
 
-def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
+def test_a_run_resumes_and_is_exported(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "half", "--max-seconds", "1e-9").code == 0
     refused = stoker("train", "--resume", "half", "--lr", "1")
     assert (refused.code, refused.err) == (2, "stoker: lr cannot change when a run is resumed. Start another run.\n")

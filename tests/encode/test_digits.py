@@ -109,7 +109,7 @@ def test_the_frame_can_be_written_to() -> None:
     assert frame["E0"].tolist() == [7, 2]
 
 
-def test_division_gets_half_of_money_and_whole_numbers_wrong_and_normals_right(rng: np.random.Generator) -> None:
+def test_division_gets_half_of_money_and_integers_wrong_and_normals_right(rng: np.random.Generator) -> None:
     def wrong(values: Any) -> float:
         return float((arithmetic_digits(values) != split_digits(values).digits).any(axis=1).mean())
 
@@ -187,7 +187,7 @@ def test_bounds_beyond_the_printed_places_are_refused(bounds: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("bound", [1.5, True, "3"])
-def test_a_bound_is_a_whole_number(bound: Any) -> None:
+def test_a_bound_is_an_integer(bound: Any) -> None:
     with pytest.raises(OptionError, match="expected an integer"):
         split_digits([1.0], max_decimal=bound)
 

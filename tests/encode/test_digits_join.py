@@ -119,7 +119,7 @@ def test_a_table_with_other_columns_is_refused(table: Any, error: Any, message: 
 
 
 @pytest.mark.parametrize(("row", "column", "value"), [(1, 0, 2), (0, 1, -1), (1, 5, 10), (0, 2, -128)])
-def test_what_is_no_digit_is_named(row: int, column: int, value: int) -> None:
+def test_an_entry_that_is_not_a_digit_is_named(row: int, column: int, value: int) -> None:
     digits = split_digits([1.5, 2.5])
     digits.matrix[row, column] = value  # type: ignore[index]
     with pytest.raises(BadValueError, match=f"column '{digits.columns[column]}' holds {value} in row {row + 1}"):

@@ -90,7 +90,7 @@ def test_what_is_missing_is_not_ready(column: Any) -> None:
         pa.array(["1.5", "2"]),
     ],
 )
-def test_text_is_refused_with_its_row(column: Any) -> None:
+def test_strings_are_refused_with_their_row(column: Any) -> None:
     with pytest.raises(BadValueError, match=r"column 'close' holds '1.5' \(str_?\) in row 1; expected a number"):
         features({"close": column}, CLOSE)
 
@@ -101,7 +101,7 @@ def test_a_word_among_numbers_is_refused_with_its_row() -> None:
 
 
 @pytest.mark.parametrize("column", [np.array(["2020-01-01"], dtype="M8[s]"), pa.array([0], pa.timestamp("s")), [[1.0]]])
-def test_times_and_lists_are_no_prices(column: Any) -> None:
+def test_times_and_lists_are_not_prices(column: Any) -> None:
     with pytest.raises((BadValueError, OptionError), match="column 'close'"):
         features({"close": column}, CLOSE)
 
@@ -145,7 +145,7 @@ def test_series_by_any_kind_of_key() -> None:
     np.testing.assert_array_equal(found, np.array(expected, dtype=np.float32))
 
 
-def test_series_that_cannot_be_told_apart() -> None:
+def test_rows_without_a_series() -> None:
     with pytest.raises(OptionError, match="series names 'symbol', but the bars have the columns close"):
         features({"close": [1.0]}, CLOSE, series="symbol")
     with pytest.raises(BadValueError, match="column 'symbol' is missing in row 2; expected the series"):

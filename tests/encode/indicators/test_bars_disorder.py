@@ -61,14 +61,14 @@ def test_a_time_that_falls_is_refused(table: Any, behind: str, before: str) -> N
         {"symbol": ["a", None, "a"]},
     ],
 )
-def test_what_is_no_disorder_is_taken(told: Any) -> None:
+def test_bars_in_order_are_accepted(told: Any) -> None:
     assert features({"close": CLOSE, **told}, SPEC)["c"].tolist() == CLOSE
 
 
 @pytest.mark.parametrize(
     "keys", [["a", "b", "b"], pd.Categorical(["a", "b", "b"]), np.array([1, 2, 2]), pl.Series(["a", "b", "b"])]
 )
-def test_several_symbols_are_no_series(keys: Any) -> None:
+def test_several_symbols_are_not_one_series(keys: Any) -> None:
     table = {"close": CLOSE, "Symbol": keys}
     message = (
         r"column 'Symbol' of the bars holds several series: [b2] in row 2 comes after [a1] in row 1\. Pass series='Symbol', or"
@@ -102,7 +102,7 @@ def test_a_store_is_looked_at_where_it_was_packed_without_a_time_or_a_key(tmp_pa
         features(days, SPEC)
 
 
-def test_text_in_a_store_is_named_with_its_bar(tmp_path: Path) -> None:
+def test_a_string_in_a_store_is_named_with_its_bar(tmp_path: Path) -> None:
     (tmp_path / "bars.csv").write_text("close\n1.5\n2.5\nfoo\n3.5\n")
     with pytest.raises(BadValueError, match=r"column 'close' of the bars holds strings: 'foo' in bar 3; expected numbers\."):
         features(pack(tmp_path / "bars.csv", tmp_path / "bars"), SPEC)

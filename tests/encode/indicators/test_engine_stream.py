@@ -100,7 +100,7 @@ def test_a_reset_begins_another_series() -> None:
         (7.0, "a bar is a mapping or 5 numbers, not float"),
     ],
 )
-def test_what_is_no_bar_is_said_and_changes_nothing(bar: Any, message: str) -> None:
+def test_an_invalid_bar_is_an_error_and_changes_nothing(bar: Any, message: str) -> None:
     stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
     with pytest.raises((OptionError, BadValueError), match=message):
         stream.push(bar)
@@ -108,7 +108,7 @@ def test_what_is_no_bar_is_said_and_changes_nothing(bar: Any, message: str) -> N
     assert stream.push({"close": 3.0}).tolist() == [3]
 
 
-def test_several_series_are_no_stream() -> None:
+def test_a_stream_is_one_series() -> None:
     stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
     with pytest.raises(OptionError, match="a stream is one series, but these bars have 2 series"):
         stream.extend(Store.from_arrays(lengths=[1, 2], close=np.arange(3.0)))

@@ -117,7 +117,7 @@ def test_an_operator_like_no_other_lists_them_all() -> None:
     assert refused({"op": "?"}).startswith("the spec at $.features[1].op: found '?', expected an operator: one of ADX AD_LINE ATR ")
 
 
-def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_spec_is_named(tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
     with pytest.raises(OptionError, match=r"spec\.json cannot be read as a spec: No such file or directory\."):
         parse_spec(path)
@@ -148,14 +148,14 @@ def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
         ("a\0b", "a\0b cannot be read as a spec: "),
     ],
 )
-def test_text_that_is_no_spec_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_string_that_is_not_a_spec_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(OptionError) as error:
         parse_spec(text)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_spec(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_spec(tmp_path: Path) -> None:
     text = "\ufeff" + json.dumps(minimal_spec())
     (tmp_path / "spec.json").write_text(text, encoding="utf-8")
     assert (

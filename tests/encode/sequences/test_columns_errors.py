@@ -94,7 +94,7 @@ def test_columns_of_different_lengths() -> None:
         ([1j, 2j, 3j], "column 'v' holds 1j (complex) in row 1, expected a number or a string. Convert it first."),
     ],
 )  # fmt: skip
-def test_values_that_are_no_numbers(values: list[Any], expected: str) -> None:
+def test_values_that_are_not_numbers(values: list[Any], expected: str) -> None:
     objects = np.empty(3, dtype=object)
     objects[:] = values
     for given in (values, objects):
@@ -193,7 +193,7 @@ def test_keys_that_are_none(keys: Any, expected: str) -> None:
         (SECONDS, np.array(["NaT"], dtype="datetime64[s]"), "contexts has no key in row 1."),
     ],
 )  # fmt: skip
-def test_contexts_that_cannot_be_meant(keys: Any, contexts: Any, expected: str) -> None:
+def test_invalid_contexts(keys: Any, contexts: Any, expected: str) -> None:
     assert message({"k": keys, "v": [1, 2, 3]}, StokerError, contexts=contexts).startswith(expected)
 
 

@@ -114,7 +114,7 @@ def test_keys_are_grouped_by_value(kind: str) -> None:
         ("days of arrow", pa.array(ORDER, pa.date32()).to_pylist()),
     ],
 )
-def test_the_keys_are_told(kind: str, expected: list[Any]) -> None:
+def test_the_keys_are_returned(kind: str, expected: list[Any]) -> None:
     assert listed(pad_sequences(given(KINDS[kind]()[0]), key="k").contexts) == twin.first_keys(expected)
 
 

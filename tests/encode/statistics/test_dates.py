@@ -60,13 +60,13 @@ def test_dates_of_arrow() -> None:
 
 
 @given(MOMENTS)
-def test_texts_and_back(moment: int) -> None:
+def test_strings_and_back(moment: int) -> None:
     texts = moment_texts(np.array([moment]))
     assert parse_moments(texts).tolist() == [moment]
 
 
 @given(st.lists(MOMENTS, min_size=1, max_size=5))
-def test_texts_are_those_of_pandas(moments: list[int]) -> None:
+def test_strings_are_those_of_pandas(moments: list[int]) -> None:
     expected = pd.Series(np.array(moments).view("M8[us]")).astype(str).tolist()
     assert moment_texts(np.array(moments)) == expected
 
@@ -109,7 +109,7 @@ def test_negative_control_ending_too_early_is_found(rng: np.random.Generator, mo
     assert most.tolist() != expected
 
 
-def test_quantiles_are_moments_that_occur(rng: np.random.Generator) -> None:
+def test_quantiles_are_timestamps_that_occur(rng: np.random.Generator) -> None:
     micros = rng.integers(0, 10**15, 5001)
     found = dates(pa.array(micros).cast(pa.timestamp("us")))
     assert found.quantiles is not None

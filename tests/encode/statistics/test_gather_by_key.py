@@ -170,7 +170,7 @@ def test_many_values_are_counted_by_key_for_discrete_encoding(rng: np.random.Gen
     assert json.dumps(joined.analysis("discrete")) == expected
 
 
-def test_more_pairs_than_are_kept_are_told_and_not_kept(rng: np.random.Generator) -> None:
+def test_more_pairs_than_are_kept_are_reported(rng: np.random.Generator) -> None:
     frame = {"who": np.arange(5000), "x": rng.permutation(5000) % 200, "few": np.arange(5000) % 7}
     found: Any = analyze(frame, key="who", exact=1024)
     with pytest.raises(OptionError, match="column 'x' has more different pairs of key and value than were kept"):

@@ -210,7 +210,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None
         assert torch.equal(ours, theirs)
 
 
-def test_bars_that_were_refused_can_be_mended_under_the_same_folder(tmp_path: Path) -> None:
+def test_bars_that_were_refused_can_be_fixed_in_the_same_folder(tmp_path: Path) -> None:
     make_folder(tmp_path)
     change_bars(tmp_path, close=lambda values: np.where(np.arange(3000) == 70, np.nan, values))
     with pytest.raises(BadValueError, match="close is nan in bar 71"):
@@ -230,7 +230,7 @@ def test_bars_that_were_refused_can_be_mended_under_the_same_folder(tmp_path: Pa
         ({"features": [{"op": "FOO"}]}, r"spec.json at \$.features\[0\].op: found 'FOO'"),
     ],
 )
-def test_what_is_no_spec_is_refused_by_its_name(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
+def test_an_invalid_spec_is_named(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
     make_folder(tmp_path)
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     with pytest.raises(OptionError, match=message):

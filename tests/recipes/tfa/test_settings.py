@@ -169,7 +169,7 @@ def test_a_wrong_key_of_a_dataset_has_its_place(tmp_path: Path) -> None:
         read_settings(make_folder(tmp_path, MULTI.replace("regime: wild", "regim: wild")))
 
 
-def test_values_can_be_set_anew(tmp_path: Path) -> None:
+def test_values_can_be_overridden(tmp_path: Path) -> None:
     make_folder(tmp_path, THEIRS)
     assert settings_of(tmp_path, model="banded", epochs=7).chosen_model == "banded"
 

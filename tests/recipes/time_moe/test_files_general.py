@@ -33,7 +33,7 @@ def test_missing_points_are_nan(tmp_path: Path) -> None:
     assert open_corpus(tmp_path / "x.jsonl").find_nonfinite() == (0, 1)
 
 
-def test_names_are_the_first_texts_where_every_series_has_one(tmp_path: Path) -> None:
+def test_names_are_the_first_strings_where_every_series_has_one(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", {"sequence": [1, 2], "id": "a", "unit": "kW"}, {"id": "b", "sequence": [3, 4]})
     corpus = open_corpus(path)
     assert [corpus.series_name(number) for number in range(2)] == ["a", "b"]

@@ -246,13 +246,13 @@ def test_weights_of_official_checkpoints_are_loaded(tmp_path: Path) -> None:
         ({"context": 300}, "has no window of 300"),
     ],
 )
-def test_what_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+def test_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         evaluate(loaded(), stoker.Store.from_arrays(x=[np.arange(100.0)]), **{"context": 20, "horizon": 5, **options})
 
 
 @pytest.mark.parametrize("num_actual", [None, 10, 48])
-def test_the_picture_shows_the_past_the_forecast_and_what_came(tmp_path: Path, num_actual: int | None) -> None:
+def test_the_plot_shows_past_forecast_and_actual_values(tmp_path: Path, num_actual: int | None) -> None:
     values = make_waves(900)["OT"]
     actual = None if num_actual is None else values[800 : 800 + num_actual]
     text = plot_forecast(tmp_path / "f.svg", values[:800], values[800:848], actual, title="ett.csv:OT").read_text()

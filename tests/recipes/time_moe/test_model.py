@@ -128,7 +128,7 @@ def test_gradients_of_positions_that_are_nothing_stay_small(constant: bool) -> N
     assert gradient_norm_of_zeros(constant, zero_biases=False) < 100
 
 
-def test_negative_control_with_biases_of_zero_such_gradients_are_no_numbers() -> None:
+def test_negative_control_with_biases_of_zero_such_gradients_are_nan() -> None:
     assert not gradient_norm_of_zeros(constant=False, zero_biases=True) < 1e15
 
 

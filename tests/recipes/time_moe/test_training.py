@@ -169,7 +169,7 @@ def test_series_too_short_for_a_validation_are_trained_on_without_one(tmp_path: 
 
 
 @pytest.mark.parametrize("samples", ["packed", "padded"])
-def test_missing_points_are_no_targets(tmp_path: Path, samples: str) -> None:
+def test_missing_points_are_not_targets(tmp_path: Path, samples: str) -> None:
     holes = np.arange(800.0)
     holes[::4] = np.nan
     stoker.Store.from_arrays(x=[holes]).save(tmp_path / "holes.stoker")

@@ -205,7 +205,7 @@ def test_a_checkpoint_is_not_written_over_another(model: TimeMoe, folder: Path) 
     assert (folder / "model.safetensors").read_bytes() != before, "negative control"
 
 
-def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
+def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     model = TimeMoe(SIZES["tiny"])
     with pytest.raises(stoker.errors.SourceNotFoundError, match="there is no checkpoint"):
         load_weights(model, tmp_path / "nowhere")
