@@ -85,7 +85,7 @@ def refused(change: Any) -> str:
         ({"op": "OBV", "window": 3}, "the spec at $.features[1].window: found 3, expected nothing: OBV takes no fields."),
         ({"name": "a"}, "the spec at $.features[1].name: found 'a', expected a unique name: features[0] has this one."),
         ({"name": ""}, "the spec at $.features[1].name: found an empty string, expected a printable name."),
-        ({"name": "a\nb"}, r"the spec at $.features[1].name: found 'a\nb', expected a name that can be printed."),
+        ({"name": "a\nb"}, r"the spec at $.features[1].name: found 'a\nb', expected a printable name."),
         ({"name": 7}, "the spec is not a spec of features: Expected str | null, got int - at $.features[1].name."),
         ({"windwo": 3}, "the spec is not a spec of features: Object contains unknown field windwo - at $.features[1]."),
         ({"features": []}, "the spec at $.features: found 0 features, expected 1 to 4,096."),

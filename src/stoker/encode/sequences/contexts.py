@@ -210,7 +210,7 @@ def number_texts(column: TableColumn, listed: TableColumn | None, keeps_missing:
     """The number of each row's key, `NO_PLACE` where it has none or is not listed; and the keys by their numbers."""
     keys = _simple(pa.chunked_array(column.parts, type=column.kind))
     if keys.null_count and not keeps_missing:
-        raise missing_key(column, _first_null(keys))
+        raise missing_key(column, int(to_numpy(pc.is_null(keys).combine_chunks()).argmax()))
     wanted = None if listed is None else _listed_texts(column, listed, keys.type)
     if pa.types.is_dictionary(keys.type):
         return _number_categories(column, keys, wanted, keeps_missing)
@@ -233,10 +233,6 @@ def _simple(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_string_view(keys.type):
         return keys.cast(pa.large_string())
     return keys.cast(pa.large_binary()) if pa.types.is_binary_view(keys.type) else keys
-
-
-def _first_null(keys: pa.ChunkedArray) -> int:
-    return int(to_numpy(pc.is_null(keys).combine_chunks()).argmax())
 
 
 def _numbers(found: pa.Array) -> Array:

@@ -109,7 +109,7 @@ class CategoryGatherer:
         if pa.types.is_floating(values.type):
             values = texts_of_floats(values)
         if not pa.types.is_dictionary(values.type):
-            values = _text_type(values).dictionary_encode()
+            values = _grouped_type(values).dictionary_encode()
         indices, texts = values.indices, values.dictionary
         codes = to_numpy((indices.drop_null() if indices.null_count else indices).cast(pa.int64()))
         counts = np.bincount(codes, minlength=len(texts))
@@ -183,11 +183,6 @@ def texts_of_floats(values: pa.Array) -> pa.Array:
     codes = np.searchsorted(found, words) if len(found) else np.zeros(len(words), dtype=np.int64)
     texts = [str(number) for number in found.view(numbers.dtype)]
     return pa.DictionaryArray.from_arrays(pa.array(codes, mask=np.isnan(numbers)), pa.array(texts, pa.large_string()))
-
-
-def _text_type(values: pa.Array) -> pa.Array:
-    """Arrow cannot dictionary-encode string views."""
-    return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values
 
 
 def _as_texts(values: pa.Array) -> pa.Array:

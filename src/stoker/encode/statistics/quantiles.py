@@ -463,7 +463,7 @@ def state_of(distribution: Distribution) -> State:
     sketch = distribution.sketch
     run = distribution.run if sketch is None else sketch.open
     levels = [] if sketch is None else [_NOTHING if level is None else _bytes(level, "<u8") for level in sketch.levels]
-    width = 0 if run.once else _width(int(run.counts.max()))
+    width = 0 if run.once else next(width for width in _WIDTHS if int(run.counts.max()) < 1 << 8 * width)
     return State(keys=_bytes(run.keys, "<u8"), counts=_bytes(run.counts, f"<u{width}") if width else _NOTHING, levels=levels)
 
 
@@ -531,11 +531,6 @@ def _counts(state: State) -> npt.NDArray[np.int64]:
     if not state.counts:
         return np.ones(num_keys, dtype=np.int64)
     return np.frombuffer(state.counts, dtype=f"<u{len(state.counts) // num_keys}").astype(np.int64)
-
-
-def _width(count: int) -> int:
-    """Bytes that a count needs."""
-    return next(width for width in _WIDTHS if count < 1 << 8 * width)
 
 
 def _bytes(values: Any, dtype: str) -> memoryview:

@@ -203,7 +203,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def ignored(settings: Settings) -> list[str]:
     """A sentence for each given key that has no effect."""
-    said = [f"{key}: {_written(value)} is ignored: {why}" for key, why in IGNORED.items() if (value := getattr(settings, key))]
+    given = {key: value for key in IGNORED if (value := getattr(settings, key))}
+    said = [f"{key}: {'true' if value is True else value} is ignored: {IGNORED[key]}" for key, value in given.items()]
     if settings.hidden is not None and not settings.sizes:
         said.append(
             f"hidden: {settings.hidden} is ignored: it is the width of a network on one row, which is a baseline of the score"
@@ -211,10 +212,6 @@ def ignored(settings: Settings) -> list[str]:
     if any(one.description for one in settings.datasets or ()):
         said.append("datasets: description is ignored: it is for readers")
     return said
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def is_tfa(tree: Mapping[str, Any]) -> bool:
