@@ -28,7 +28,7 @@ from stoker.recipes.time_moe.dataset import Dataset
 from stoker.recipes.time_moe.layers import SIZES, Size
 from stoker.recipes.time_moe.model import TimeMoe, time_moe_loss
 from stoker.recipes.time_moe.training import BETAS, EPS, make_rows, make_settings
-from stoker.recipes.time_moe.weights import taken_apart
+from stoker.recipes.time_moe.weights import to_official
 
 Array = npt.NDArray[Any]
 
@@ -144,7 +144,7 @@ def models(plan: Plan) -> tuple[OriginalTimeMoe, TimeMoe]:
     """Both models with the same weights."""
     torch.manual_seed(0)
     ours, theirs = TimeMoe(plan.shape), OriginalTimeMoe(plan.shape)
-    theirs.load_state_dict(taken_apart(ours.state_dict(), plan.shape))
+    theirs.load_state_dict(to_official(ours.state_dict(), plan.shape))
     return theirs.to(plan.device), ours.to(plan.device)
 
 

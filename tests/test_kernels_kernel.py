@@ -6,11 +6,13 @@ The cache: whatever became of its files or folders, a kernel computes what it sh
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import pickle
 import pty
 import pwd
 import runpy
+import shutil
 import stat
 import subprocess
 import sys
@@ -244,6 +246,45 @@ def test_a_kernel_is_compiled_again_when_its_file_or_a_version_changes(
         renewed = tiny().double
         assert (renewed(2), from_cache(renewed)) == (4, False)
     assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1, "a change replaces what it makes stale"
+
+
+def test_a_kernel_is_compiled_again_when_a_function_or_constant_of_another_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kernels.CACHE, str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package = tmp_path / "kernels_of_two_files"
+    package.mkdir()
+    (package / "constants.py").write_text("FACTOR = 2\n")
+    (package / "shared.py").write_text("from stoker._kernels import kernel\n@kernel\ndef scale(x, by):\n    return x * by\n")
+    (package / "main.py").write_text(
+        "from stoker._kernels import kernel\n"
+        "from kernels_of_two_files.constants import FACTOR\n"
+        "from kernels_of_two_files.shared import scale\n"
+        "@kernel\ndef double(x):\n    return below(x)\n"
+        "@kernel\ndef below(x):\n    return scale(x, FACTOR)\n"
+    )
+
+    def load() -> Any:
+        for name in [name for name in sys.modules if name.startswith("kernels_of_two_files")]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        kernels._source_hash.cache_clear()
+        return importlib.import_module("kernels_of_two_files.main").double
+
+    def change(file: str, before: str, after: str) -> None:
+        path = package / file
+        path.write_text(path.read_text().replace(before, after))
+
+    for again in (False, True):
+        found = load()
+        assert (found(3), from_cache(found)) == (6, again)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    shutil.rmtree(package / "__pycache__", ignore_errors=True)
+    change("constants.py", "= 2", "= 5")
+    assert load()(3) == 15
+    change("shared.py", "x * by", "x * by + 1")
+    assert load()(3) == 16
 
 
 ran: list[str] = []

@@ -8,7 +8,7 @@ import torch
 import stoker
 from benchmarks.before.time_moe_original import OriginalTimeMoe
 from stoker.recipes.time_moe import SIZES, Size, TimeMoe
-from stoker.recipes.time_moe.weights import taken_apart
+from stoker.recipes.time_moe.weights import to_official
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ON_GPU = DEVICE == "cuda"
@@ -44,7 +44,7 @@ class Setting:
     def original(self) -> OriginalTimeMoe:
         """The authors' model with these weights."""
         model = OriginalTimeMoe(self.size)
-        model.load_state_dict(taken_apart(self._first, self.size))
+        model.load_state_dict(to_official(self._first, self.size))
         return model.to(DEVICE)
 
     def feed(self, steps: int, batch: int | None = None) -> stoker.Feed:

@@ -3,10 +3,10 @@
 Kernels release the GIL and use the arithmetic of NumPy. They have no parallel loops: threads work on different batches instead
 (nested thread pools collapse on a busy machine).
 
-The cache holds one file per kernel and signature. It contains machine code and a pickle, so it is read only from a folder that belongs
-to this user and that no other user can write (SECURITY.md). A hash of the content comes first, so a damaged file is never unpickled, but
-compiled again. A kernel is also compiled again when its own file or the version of stoker or numba changes, but not when a constant
-of another file does: pass such numbers as arguments.
+The cache holds one file per kernel and signature. Its content is machine code and a pickle, so it is read only from a folder that
+belongs to this user and that nobody else can write (SECURITY.md). A hash over the content comes first: what a power loss, a full
+disk or a flipped bit made of a file is never unpickled, but compiled again. A kernel is also compiled again when its own file, the
+file of a function that it calls, a constant that it uses, or the version of stoker or numba changes.
 
 Compiling takes seconds, so the first kernel that a process compiles is announced on a terminal. Numba notifies listeners of
 compilations only, so calls and loads from the cache cost nothing.
@@ -24,10 +24,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar
 
 import llvmlite
 import numba
+import numpy as np
 import xxhash
 from llvmlite import binding, ir
 from numba import njit, types
@@ -88,9 +90,9 @@ class _Cache(NullCache):  # type: ignore[misc]
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         self._function = repr((code.co_filename, function.__qualname__, code.co_firstlineno, sys.implementation.cache_tag)).encode()
         self._function += serialize.dumps(cells) if cells else b""
-        source = _source_hash(code.co_filename)
-        self._is_on = source is not None  # a function typed at a prompt has no file to hash
-        self._stamp = repr((source, stoker.__version__, numba.__version__, llvmlite.__version__)).encode() + code.co_code
+        # Hashed now, as the file may change until the first call. What was typed at a prompt has no file, so it is not cached.
+        self._is_on = _source_hash(code.co_filename) is not None
+        self._compiled = function
 
     @property
     def cache_path(self) -> str:
@@ -134,8 +136,36 @@ class _Cache(NullCache):  # type: ignore[misc]
         identity = self._function + repr((signature, context.codegen().magic_tuple())).encode()
         return f"{self._prefix}-{xxhash.xxh3_64_hexdigest(identity)}"
 
+    @functools.cached_property
+    def _stamp(self) -> bytes:
+        """All that the machine code depends on. At the first call, as a kernel may call functions that are defined below it."""
+        versions = (stoker.__version__, numba.__version__, llvmlite.__version__)
+        return repr((_dependencies(self._compiled), versions)).encode() + self._compiled.__code__.co_code
+
     def _head(self, name: str, payload: bytes) -> bytes:
         return _MAGIC + xxhash.xxh3_128_digest(self._stamp + name.encode() + payload)
+
+
+def _dependencies(function: Callable[..., Any]) -> list[str]:
+    """Hashes of the files of a function and of all functions of its package that it calls, and the constants that these use."""
+    package = function.__module__.partition(".")[0]
+    found: set[str] = set()
+    seen: set[object] = set()
+    pending: list[Any] = [function]
+    while pending:
+        one = pending.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        found.add(f"{_source_hash(one.__code__.co_filename)}")
+        for name in one.__code__.co_names:
+            value = one.__globals__.get(name)
+            value = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, of an intrinsic
+            if isinstance(value, FunctionType) and value.__module__.partition(".")[0] == package:
+                pending.append(value)
+            elif isinstance(value, bool | int | float | tuple | np.generic):
+                found.add(f"{name} = {value!r}")
+    return sorted(found)
 
 
 @functools.cache

@@ -42,7 +42,7 @@ def test_from_csv_to_a_forecast(stoker: Stoker, folder: Path) -> None:
     shown = stoker("forecast", "runs/ett", "--data", "ett.stoker", "--series", "HUFL", "--horizon", "20", "--plot", "f.svg")
     assert (shown.code, shown.err) == (0, "")
     assert shown.out.startswith("ett.csv:HUFL by runs/ett, step ")
-    assert "what came" not in shown.out, "it begins where the series ends"
+    assert "actual" not in shown.out, "it begins where the series ends"
     assert "written: f.svg" in shown.out
     assert "ett.csv:HUFL" in (folder / "f.svg").read_text()
 
@@ -81,7 +81,7 @@ def test_points_that_are_missing_or_have_not_come_do_not_count(stoker: Stoker, f
     assert found["mse"] == pytest.approx(sum(one**2 for one in apart) / 3)
     assert (folder / "f.csv").read_text().splitlines()[-1].endswith(",")
     shown = stoker(*call, "a", "--at", "92", "--horizon", "16").out
-    assert "over the 3 points that are known" in shown
+    assert "over the 3 known points" in shown
     assert "nan" not in shown
     refused = stoker(*call, "b", "--context", "32")
     assert (refused.code, refused.out) == (2, "")
@@ -112,10 +112,10 @@ def test_what_a_tree_holds_beside_series_is_a_note(stoker: Stoker, folder: Path)
     assert (shown.code, shown.err) == (0, done.err)
 
 
-def test_a_run_goes_on_and_is_exported(stoker: Stoker, folder: Path) -> None:
+def test_a_run_resumes_and_is_exported(stoker: Stoker, folder: Path) -> None:
     assert stoker("train", "time-moe", "--data", "ett.stoker", *QUICK, "--folder", "half", "--max-seconds", "1e-9").code == 0
     refused = stoker("train", "--resume", "half", "--lr", "1")
-    assert (refused.code, refused.err) == (2, "stoker: lr cannot change in a run that goes on. Begin another run.\n")
+    assert (refused.code, refused.err) == (2, "stoker: lr cannot change when a run is resumed. Start another run.\n")
     done = stoker("train", "--resume", "half", "--max-seconds", "100", "--quiet", "--json", "--device", "cpu")
     assert (done.code, json.loads(done.out)["step"]) == (0, 4)
     (folder / "mine").mkdir()
@@ -162,30 +162,30 @@ def test_a_run_that_is_stopped_says_what_was_saved(
     ("arguments", "line"),
     [
         ("train time-moe", "Give --data DATA, or --resume FOLDER."),
-        ("train time-moe --data gone.stoker", "stoker: gone.stoker does not exist. Give a store, a Time-MoE folder, or a file"),
+        ("train time-moe --data gone.stoker", "stoker: gone.stoker does not exist. Pass a store, a Time-MoE folder, or a file"),
         ("train time-moe --data csv", "stoker: csv is neither a store nor a tree of Time-MoE data"),
         ("train time-moe --data ett.stoker --size 51m", "stoker: size is '51m'; expected one of 50m, 200m, tiny."),
         ("train time-moe --data ett.stoker --size tiny", "stoker: length is 2,048, but the model has 512 positions"),
-        ("train time-moe --data ett.stoker --init gone", "stoker: gone does not exist. Give the folder of a checkpoint"),
+        ("train time-moe --data ett.stoker --init gone", "stoker: gone does not exist. Pass the folder of a checkpoint"),
         ("train time-moe --data ett.stoker --columns x", "stoker: ett.stoker has no column of numbers 'x'; it has value."),
         ("train --resume csv --data x", "No such option"),
         ("forecast gone --data ett.stoker --series OT", "stoker: gone is neither a run of Time-MoE (recipe.json) nor a checkpoint"),
         ("forecast gone --data ett.stoker", "stoker: ett.stoker has 4 series: ett.csv:HUFL"),
         ("forecast gone --data ett.stoker --series XY", "stoker: ett.stoker has no series 'XY'; it has ett.csv:HUFL"),
-        ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; give an integer from 1."),
+        ("forecast gone --data ett.stoker --series OT --horizon 0", "--horizon is 0; expected an integer from 1."),
         ("forecast gone --data ett.stoker --series OT --plot f.gif", "stoker: f.gif has the ending '.gif'; expected .svg or .png."),
         ("forecast gone --data ett.stoker --series OT --plot no/f.svg", "stoker: no/f.svg cannot be written: there is no folder"),
         ("forecast gone --data ett.stoker --series OT --csv no/f.csv", "stoker: no/f.csv cannot be written: there is no folder"),
         ("forecast gone --data ett.stoker --series OT --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or"),
         ("train time-moe --data ett.stoker --device banana", "stoker: device is 'banana'; expected 'cpu', 'cuda' or 'cuda:N'"),
         ("forecast gone --data ett.stoker --score --plot f.svg", "--score is over many forecasts"),
-        ("train time-moe --data ett.stoker --head-weights 1,x", "--head-weights is '1,x'; give numbers with commas between them"),
-        ("train time-moe --data ett.stoker --head-weights 1,2", "stoker: head_weights are 2 numbers; expected 4"),
+        ("train time-moe --data ett.stoker --head-weights 1,x", "--head-weights is '1,x'; expected numbers separated by commas"),
+        ("train time-moe --data ett.stoker --head-weights 1,2", "stoker: head_weights has 2 numbers; expected 4"),
         ("train time-moe --data ett.stoker --model gone", "stoker: gone/config.json is missing."),
         ("train time-moe --data x.pkl", "stoker: x.pkl is a pickle, which can run code and is never read."),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(stoker: Stoker, folder: Path, arguments: str, line: str) -> None:
+def test_an_invalid_option_is_one_line(stoker: Stoker, folder: Path, arguments: str, line: str) -> None:
     (folder / "x.pkl").write_bytes(b"")
     done = stoker(*arguments.split())
     assert (done.code, done.out) == (2, "")

@@ -77,7 +77,7 @@ def test_a_frame_of_a_tensor_is_that_of_its_values() -> None:
 
 @pytest.mark.parametrize("values", [torch.zeros(2, 2), torch.tensor(1.0)])
 def test_a_tensor_is_one_column(values: torch.Tensor) -> None:
-    with pytest.raises(OptionError, match="one column of numbers is needed"):
+    with pytest.raises(OptionError, match="expected one column of numbers"):
         split_digits(values)
 
 

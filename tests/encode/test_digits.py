@@ -109,7 +109,7 @@ def test_the_frame_can_be_written_to() -> None:
     assert frame["E0"].tolist() == [7, 2]
 
 
-def test_division_gets_half_of_money_and_whole_numbers_wrong_and_normals_right(rng: np.random.Generator) -> None:
+def test_division_gets_half_of_money_and_integers_wrong_and_normals_right(rng: np.random.Generator) -> None:
     def wrong(values: Any) -> float:
         return float((arithmetic_digits(values) != split_digits(values).digits).any(axis=1).mean())
 
@@ -187,8 +187,8 @@ def test_bounds_beyond_the_printed_places_are_refused(bounds: tuple[int, int]) -
 
 
 @pytest.mark.parametrize("bound", [1.5, True, "3"])
-def test_a_bound_is_a_whole_number(bound: Any) -> None:
-    with pytest.raises(OptionError, match="a place is a whole number"):
+def test_a_bound_is_an_integer(bound: Any) -> None:
+    with pytest.raises(OptionError, match="expected an integer"):
         split_digits([1.0], max_decimal=bound)
 
 
@@ -215,7 +215,7 @@ def test_the_example_of_the_manual_runs() -> None:
 
 
 def test_kernels_are_compiled_once_whatever_is_split(run_python: Callable[..., str]) -> None:
-    """A kernel is compiled anew for each kind of array, so all columns are brought to one kind; none has a parallel loop."""
+    """A kernel is compiled again for each kind of array, so all columns are brought to one kind; none has a parallel loop."""
     counts = json.loads(run_python(SPLIT_ALL_KINDS))
     assert counts == {"place_most": 1, "place_shortest": 1, "write_columns": 2, "widen_ranges": 1, "join_rows": 1}
 
@@ -223,10 +223,7 @@ def test_kernels_are_compiled_once_whatever_is_split(run_python: Callable[..., s
 SPLIT_ALL_KINDS = """
 import json
 import numpy as np
-from stoker.encode.digits import join as digits_join
-from stoker.encode.digits import layout as digits_layout
-from stoker.encode.digits import limbs as digits_limbs
-from stoker.encode.digits import shortest as digits_shortest
+from stoker.encode.digit_kernels import join_rows, place_most, place_shortest, widen_ranges, write_columns
 from stoker.encode import join_digits, profile_digits, split_digits
 
 kinds = [np.ones(3), np.frombuffer(np.full(3, 1e300).tobytes()), np.ones(6, dtype=np.int16)[::2], [1.5, None], [1], []]
@@ -235,13 +232,7 @@ for values in kinds:
         split_digits(values, frame=True, **bounds)
         join_digits(split_digits(values, **bounds))
     profile_digits(values)
-kernels = [
-    digits_limbs.place_most,
-    digits_shortest.place_shortest,
-    digits_layout.write_columns,
-    digits_layout.widen_ranges,
-    digits_join.join_rows,
-]
+kernels = [place_most, place_shortest, write_columns, widen_ranges, join_rows]
 assert all(kernel.targetoptions["nogil"] and not kernel.targetoptions.get("parallel") for kernel in kernels)
 print(json.dumps({kernel.__name__: len(kernel.signatures) for kernel in kernels}))
 """

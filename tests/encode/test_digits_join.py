@@ -12,7 +12,8 @@ import pytest
 from tests.encode.digits_twin import hard_numbers, mixed_numbers, money
 
 from stoker.encode import Digits, join_digits, split_digits
-from stoker.encode.digit_kernels import BLOCK, Window
+from stoker.encode.digit_columns import Window
+from stoker.encode.digit_kernels import BLOCK
 from stoker.errors import BadValueError, OptionError
 
 
@@ -64,7 +65,7 @@ def test_what_was_split_without_a_loss_comes_back(rng: np.random.Generator) -> N
     assert (np.abs(values[lost]) < 1e-3).sum() + (np.abs(values[lost]) >= 1e50).sum() == lost.sum()
 
 
-@pytest.mark.parametrize("make", [money, lambda rng, size: rng.integers(-(10**9), 10**9, size)], ids=["money", "whole numbers"])
+@pytest.mark.parametrize("make", [money, lambda rng, size: rng.integers(-(10**9), 10**9, size)], ids=["money", "integers"])
 def test_plain_columns_come_back_through_the_plain_window(rng: np.random.Generator, make: Any) -> None:
     values = make(rng, 5000)
     digits = split_digits(values)
@@ -101,24 +102,24 @@ def test_columns_that_are_left_out_count_as_zero() -> None:
 @pytest.mark.parametrize(
     ("table", "error", "message"),
     [
-        ({"E0": [1, 10]}, BadValueError, "column 'E0' holds 10 in row 2, where a digit from 0 to 9 is needed"),
+        ({"E0": [1, 10]}, BadValueError, "column 'E0' holds 10 in row 2, expected a digit from 0 to 9"),
         ({"E1": [1, 1], "E0": [1, 0.5]}, BadValueError, "column 'E0' holds 0.5 in row 2"),
         ({"E0": [1, None]}, BadValueError, "column 'E0' holds nan in row 2"),
-        ({"E0": [1], "neg": [2]}, BadValueError, "column 'neg' holds 2 in row 1, where 0 or 1 is needed"),
-        ({"E0": [1], "price": [2]}, OptionError, "has price, but its columns are"),
-        ({"nan": [1]}, OptionError, "has nan, but its columns are"),
+        ({"E0": [1], "neg": [2]}, BadValueError, "column 'neg' holds 2 in row 1, expected 0 or 1"),
+        ({"E0": [1], "price": [2]}, OptionError, "has price; expected the columns"),
+        ({"nan": [1]}, OptionError, "has nan; expected the columns"),
         ({}, OptionError, "has no columns"),
         ({"E0": [1], "E1": [1, 2]}, OptionError, r"have \[1, 2\] rows"),
         ({"E50": [1]}, OptionError, "places end at 49 and -20"),
     ],
 )
-def test_what_is_no_table_of_digits_is_refused(table: Any, error: Any, message: str) -> None:
+def test_a_table_with_other_columns_is_refused(table: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         join_digits(table)
 
 
 @pytest.mark.parametrize(("row", "column", "value"), [(1, 0, 2), (0, 1, -1), (1, 5, 10), (0, 2, -128)])
-def test_what_is_no_digit_is_named(row: int, column: int, value: int) -> None:
+def test_an_entry_that_is_not_a_digit_is_named(row: int, column: int, value: int) -> None:
     digits = split_digits([1.5, 2.5])
     digits.matrix[row, column] = value  # type: ignore[index]
     with pytest.raises(BadValueError, match=f"column '{digits.columns[column]}' holds {value} in row {row + 1}"):

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from tests.encode.digits_twin import mixed_numbers, printed_digits
 
 from stoker.encode import Digits, join_digits, profile_digits, split_digits
-from stoker.encode.digit_kernels import HIGHEST, LOWEST, Window
+from stoker.encode.digit_columns import HIGHEST, LOWEST, Window
 from stoker.encode.digit_tensors import split_on_device
 
 BITS = st.integers(0, 2**64 - 1).map(lambda bits: float(np.uint64(bits).view(np.float64)))
@@ -49,7 +49,7 @@ def test_float32_is_widened(values: Any, window: tuple[int, int]) -> None:
 
 @settings(max_examples=300)
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20), window=WINDOWS)
-def test_whole_numbers_are_those_of_their_float64(values: list[int], window: tuple[int, int]) -> None:
+def test_integers_are_those_of_their_float64(values: list[int], window: tuple[int, int]) -> None:
     column = np.array(values, dtype=np.int64)
     found = split_digits(column, max_decimal=window[0], min_decimal=window[1])
     np.testing.assert_array_equal(found.matrix, printed_digits(column, *window))

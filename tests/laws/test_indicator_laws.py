@@ -147,7 +147,7 @@ def test_negative_control_bars_that_are_taken_for_one_series_are_seen() -> None:
 
 @given(data=st.data(), bars=troubled_markets(200), content=any_specs(), compat=MODES)
 @settings(max_examples=40)
-def test_a_stream_goes_on_from_its_state(data: st.DataObject, bars: Bars, content: Any, compat: str | None) -> None:
+def test_a_stream_resumes_from_its_state(data: st.DataObject, bars: Bars, content: Any, compat: str | None) -> None:
     spec = parse_spec(content, compat=compat)
     now = data.draw(st.integers(0, len(bars["close"])))
     first = FeatureStream(spec)

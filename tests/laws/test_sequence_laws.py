@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from tests.encode import sequences_twin as twin
-from tests.encode.sequences.test_tensors_device import check_same, on_tensors
+from tests.encode.sequences.test_pad_device import check_same, on_tensors
 
 from stoker.encode import pack_sequences, pad_sequences
 

@@ -1,4 +1,4 @@
-"""`stoker encode`: a table of events becomes a store of sequences, one a key, and a file with its statistics."""
+"""`stoker encode`: a table of events becomes a store of sequences, one per key, and a file with its statistics."""
 
 from __future__ import annotations
 
@@ -16,33 +16,35 @@ from stoker.errors import OptionError
 
 @click.command("encode", short_help="Encode a table of events as sequences.")
 @click.argument("source", nargs=-1, required=True, type=PATH)
-@click.option("--key", required=True, metavar="COL", help="Column that says whose each row is; its rows are one sequence.")
+@click.option("--key", required=True, metavar="COL", help="Column with the key of each row; the rows of a key are one sequence.")
 @click.option("--out", required=True, type=PATH, metavar="STORE", help="Folder of the store.")
-@click.option("--stats", type=PATH, metavar="FILE", help="Also analyse the columns and the lengths, and write that as JSON.")
+@click.option(
+    "--stats", type=PATH, metavar="FILE", help="Also analyse the columns and the lengths, and write the statistics as JSON."
+)
 @click.option("--columns", metavar="A,B,…", help="Columns to encode (default: all).")
 @click.option(
     "--contexts", type=PATH, metavar="FILE", help="Table with a column like --key: these sequences, empty where they have no rows."
 )
-@click.option("--time", metavar="COL", help="Column that orders the rows of a sequence; it must rise strictly.")
-@click.option("--sort", is_flag=True, help="Sort by --time instead of refusing unsorted or equal times.")
-@click.option("--dtype", metavar="TYPE", help="float32, or item=int16,price=float32. Never cuts a value silently.")
+@click.option("--time", metavar="COL", help="Column that orders the rows of a sequence; it must ascend strictly.")
+@click.option("--sort", is_flag=True, help="Sort by --time, instead of an error for unsorted or equal times.")
+@click.option("--dtype", metavar="TYPE", help="float32, or item=int16,price=float32. A value that does not fit is an error.")
 @click.option(
     "--missing",
     type=click.Choice(["keep", "error", "ffill", "drop"]),
     default="keep",
     show_default=True,
-    help="What becomes of missing values.",
+    help="How missing values are handled.",
 )
 @click.option("--memory", default="1GB", show_default=True, help="Memory of the packing; inputs may be far larger.")
 @click.option("--threads", type=int, help="Threads that decode (default: the cores this process may use).")
-@click.option("--replace", is_flag=True, help="Replace a store that is at --out already, and a file at --stats.")
+@click.option("--replace", is_flag=True, help="Replace a store at --out, and a file at --stats.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_json: bool, quiet: bool, **options: Any) -> None:
     """Encode SOURCE (files, folders, or patterns in quotes) as sequences: rows with the same --key, in the order of the input.
 
-    Rows may lie anywhere in the input, which may be larger than memory. The result is a store; stoker.Feed with
-    stoker.Sequences makes batches of it. A store that is at --out already is replaced only with --replace, at the very end.
+    Rows of a key may be anywhere in the input, which may be larger than memory. The result is a store; stoker.Feed with
+    stoker.Sequences makes batches of it. A store at --out is replaced only with --replace, at the end.
 
     \b
     stoker encode events.parquet --key user_id --out events.stoker
@@ -56,7 +58,7 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
     if stats is not None:
         _check_stats(Path(stats), source, replace=options["replace"])
         check_target(Path(out), replace=options["replace"])  # before a long analysis
-        from stoker.encode.statistics.analyze import analyze  # brings the compiler, of which a pack has no need
+        from stoker.encode.statistics.analyze import analyze  # loads numba, which a pack does not need
 
         statistics = analyze(list(source), columns=options["columns"], threads=options["threads"])
     with progress(unit="rows", enabled=not quiet and not as_json) as show:
@@ -77,7 +79,7 @@ def command(source: tuple[str, ...], key: str, out: str, stats: str | None, as_j
 
 
 def _check_stats(path: Path, sources: tuple[str, ...], *, replace: bool) -> None:
-    """A file that is there is replaced only where that is asked for, and a source never."""
+    """An existing file is replaced only with `replace`, and a source never."""
     if any(Path(source).resolve() == path.resolve() for source in sources):
         raise OptionError(f"{path} is both a source and --stats. Choose another name for the statistics.")
     if path.exists() and not replace:

@@ -34,9 +34,9 @@ SHOWN_ROWS = 12
     "--context",
     type=int,
     metavar="N",
-    help="Points to look back on. [default: as many as the model takes; with --score 512 at most]",
+    help="Points of the context. [default: as many as the model takes; with --score at most 512]",
 )
-@click.option("--at", type=int, metavar="STEP", help="Forecast from this step, without the points behind it. [default: the end]")
+@click.option("--at", type=int, metavar="STEP", help="Forecast from this step, without later points. [default: the end]")
 @click.option(
     "--score",
     is_flag=True,
@@ -81,14 +81,14 @@ def command(
     if plot is not None:
         check_picture(plot)
     if csv_path is not None and not Path(csv_path).absolute().parent.is_dir():
-        raise OptionError(f"{csv_path} cannot be written: there is no folder {Path(csv_path).parent}. Make it first.")
+        raise OptionError(f"{csv_path} cannot be written: there is no folder {Path(csv_path).parent}. Create it first.")
     for name, given in (("--horizon", horizon), ("--context", context), ("--stride", stride)):
         if given is not None and given < 1:
-            raise click.UsageError(f"{name} is {given}; give an integer from 1.")
+            raise click.UsageError(f"{name} is {given}; expected an integer from 1.")
     if score and (at is not None or plot or csv_path):
         raise click.UsageError("--score is over many forecasts: leave out --at, --plot and --csv.")
     if stride is not None and not score:
-        raise click.UsageError("--stride is for --score.")
+        raise click.UsageError("--stride needs --score.")
     corpus = open_corpus(data, report=lambda note: click.echo(f"note: {printable(note)}", err=True))
     number = _number(corpus, series, needed=not score)
     loaded = load_model(run, device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -99,7 +99,7 @@ def command(
     end = len(values) if at is None else at
     if not 1 <= end <= len(values):
         name = corpus.series_name(number or 0)
-        raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, as many as points of series {name!r}.")
+        raise OptionError(f"--at is {end:,}; expected a step from 1 to {len(values):,}, the points of series {name!r}.")
     _forecast(loaded, corpus, number or 0, end, horizon=horizon, context=context, plot=plot, csv_path=csv_path, as_json=as_json)
 
 
@@ -138,7 +138,7 @@ def _forecast(
     known = np.asarray(values[max(0, end - (context or end)) : end], dtype=np.float64)
     found = forecasting.forecast(loaded, known[None], horizon)[0]
     came = np.asarray(values[end : end + horizon], dtype=np.float64)
-    # Steps that have not come yet are as unknown as those that are missing.
+    # Steps after the end of the series are unknown like missing ones.
     actual = np.concatenate([came, np.full(horizon - len(came), np.nan)]) if np.isfinite(came).any() else None
     name = corpus.series_name(number)
     if csv_path is not None:
@@ -147,13 +147,13 @@ def _forecast(
         plot_forecast(plot, np.asarray(values[:end], dtype=np.float64), found, actual, title=name)
     mse, mae, count = (0.0, 0.0, 0) if actual is None else forecasting.errors_of(found, actual)
     if as_json:
-        told: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon}
-        told |= {"mse": mse, "mae": mae, "known": count} if count else {}
-        click.echo(forecasting.as_json(found, actual, **told))
+        fields: dict[str, Any] = {"series": name, "model": loaded.source, "from": end, "horizon": horizon}
+        fields |= {"mse": mse, "mae": mae, "known": count} if count else {}
+        click.echo(forecasting.as_json(found, actual, **fields))
         return
     _table(name, loaded.source, end, found, actual)
     if count:
-        partly = f", over the {count:,} points that are known" if count < horizon else ""
+        partly = f", over the {count:,} known points" if count < horizon else ""
         click.echo(f"MSE {mse:.6g}, MAE {mae:.6g} in the units of the series{partly}")
     for path in (plot, csv_path):
         if path is not None:
@@ -167,7 +167,7 @@ def _table(name: str, source: str, end: int, found: Any, actual: Any) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("step", "forecast", *(["what came"] if actual is not None else [])):
+    for title in ("step", "forecast", *(["actual"] if actual is not None else [])):
         table.add_column(title, justify="right")
     rows: list[tuple[str, ...]] = [(f"{end + i:,}", f"{found[i]:.6g}") for i in range(len(found))]
     if actual is not None:

@@ -15,18 +15,18 @@ from stoker.cli.paths import PATH
 
 @click.command("indicators", short_help="Compute the indicators of bars into a store.")
 @click.argument("source", nargs=-1, required=True, type=PATH)
-@click.option("--spec", required=True, type=PATH, metavar="FILE", help="Which features: a JSON file.")
+@click.option("--spec", required=True, type=PATH, metavar="FILE", help="JSON file with the features.")
 @click.option(
     "--out", required=True, type=PATH, metavar="STORE", help="The store to write: the bars, and a column with all features."
 )
-@click.option("--name", default="features", show_default=True, help="Of that column.")
-@click.option("--compat", type=click.Choice(["sentio"]), help="Compute as Sentio's C++ builder did, bit for bit.")
-@click.option("--series", metavar="KEY", help="Column of raw bars that tells series apart.")
-@click.option("--time", metavar="COL", help="Column of raw bars that orders them; it must rise strictly.")
-@click.option("--sort", is_flag=True, help="Sort by --time instead of refusing unsorted or equal times.")
+@click.option("--name", default="features", show_default=True, help="Name of that column.")
+@click.option("--compat", type=click.Choice(["sentio"]), help="Compute as Sentio's C++ builder does, bit for bit.")
+@click.option("--series", metavar="KEY", help="Column of raw bars with the series of each bar.")
+@click.option("--time", metavar="COL", help="Column of raw bars that orders them; it must ascend strictly.")
+@click.option("--sort", is_flag=True, help="Sort by --time, instead of an error for unsorted or equal times.")
 @click.option("--memory", default="1GB", show_default=True, help="Memory for reading raw bars.")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads (default: the cores this process may use).")
-@click.option("--replace", is_flag=True, help="Replace a store that is at --out already.")
+@click.option("--replace", is_flag=True, help="Replace a store at --out.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(
@@ -46,8 +46,8 @@ def command(
 ) -> None:
     """Compute the features of SOURCE: a store of bars, or raw files of them (as for `stoker pack`).
 
-    Bars have the columns open, high, low, close and volume, as far as the spec needs them. Features are computed series by
-    series, and are NaN where they are not ready. A store that is at --out already is replaced only with --replace.
+    Bars have those of the columns open, high, low, close and volume that the spec needs. Features are computed series by
+    series, and are NaN where they are not ready. A store at --out is replaced only with --replace.
 
     \b
     stoker indicators bars.csv --spec features.json --out features.stoker

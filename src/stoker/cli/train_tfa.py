@@ -1,4 +1,4 @@
-"""`stoker train tfa.yaml`: bars become a model that was checked, judged, and can be exported."""
+"""`stoker train tfa.yaml`: bars become a checked and scored model that can be exported."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 @click.argument("config", required=False, type=PATH)
 @click.option("--set", "assignments", multiple=True, metavar="NAME=VALUE", help="Set a value of the configuration.")
 @click.option("--resume", type=PATH, metavar="FOLDER", help="Resume the run of this folder.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; files of others stay.")
-@click.option("--fields", is_flag=True, help="Show all that a configuration may hold.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier run of this recipe in the folder; other files stay.")
+@click.option("--fields", is_flag=True, help="Show all keys of a configuration.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, for programs.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
 def command(
@@ -36,12 +36,12 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train on market bars as CONFIG (the YAML of a TFA training) says.
+    """Train on market bars, with the settings of CONFIG (YAML).
 
-    Bars become indicators and labels; train, validation and score are kept apart in time; training stops early by the validation,
-    and the score says whether the model is better than trivial ones. What looks like a leak is refused. Ctrl-C saves and stops.
+    Bars become indicators and labels; train, validation and score are kept apart in time; training stops early by the
+    validation loss, and the score compares the model with baselines. A likely leak is an error. Ctrl-C saves and stops.
 
-    The run goes to `out_dir`, which must be new, empty, or of an earlier run: a folder with anything else is never written into.
+    The run is written to `out_dir`, which must be new, empty, or of an earlier run of this recipe.
 
     \b
     stoker train tfa.yaml
@@ -97,10 +97,10 @@ def _show_fields() -> None:
 def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
     result, score = done.result, done.score
     if as_json:
-        told: dict[str, Any] = {"folder": str(folder), "score": score.to_dict()}
+        report: dict[str, Any] = {"folder": str(folder), "score": score.to_dict()}
         for name in ("stopped", "step", "epoch", "best", "best_step", "seconds"):
-            told[name] = getattr(result, name)
-        click.echo(json.dumps(told))
+            report[name] = getattr(result, name)
+        click.echo(json.dumps(report))
         return
     words = {"finished": "all epochs", "early": "stopped early", "budget": "stopped by max_training_hours"}
     ended = words.get(result.stopped, result.stopped)
@@ -122,4 +122,4 @@ def _table(score: Score) -> None:
             ["", ""] if line.log_loss is None or line.calibration is None else [f"{line.log_loss:.4f}", f"{line.calibration:.4f}"]
         )
         click.echo(f"  {NAMES[line.name]:<43}{numbers[0]:>6}{numbers[1]:>11}{numbers[2]:>20}")
-    click.echo(f"  {'labels moved in time stay below (95 %)':<43}{score.chance:>6.4f}")
+    click.echo(f"  {'chance: labels shifted in time (95 %)':<43}{score.chance:>6.4f}")

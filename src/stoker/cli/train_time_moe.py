@@ -34,7 +34,7 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
     "--init",
     type=PATH,
     metavar="CHECKPOINT",
-    help="Begin with the weights of an official checkpoint: config.json, model.safetensors.",
+    help="Start from the weights of an official checkpoint: config.json, model.safetensors.",
 )
 @click.option("--length", type=int, default=2048, show_default=True, metavar="N", help="Positions per row.")
 @click.option(
@@ -55,14 +55,12 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option("--accumulate", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches per update.")
 @click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates. [default: as many as --epochs takes]")
 @click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
-@click.option("--lr", type=float, default=1e-4, show_default=True, help="Learning rate at the beginning.")
-@click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of half a cosine. [default: half of --lr]")
-@click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Updates in which the learning rate rises.")
+@click.option("--lr", type=float, default=1e-4, show_default=True, help="Initial learning rate.")
+@click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of the cosine decay. [default: half of --lr]")
+@click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Warm-up updates of the learning rate.")
 @click.option("--weight-decay", type=float, default=0.1, show_default=True)
 @click.option("--clip", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
-@click.option(
-    "--head-weights", metavar="W,W,…", help="How much the loss of each head (1, 8, 32, 64 points) counts. [default: all alike]"
-)
+@click.option("--head-weights", metavar="W,W,…", help="Weight of the loss of each head (1, 8, 32, 64 points). [default: equal]")
 @click.option(
     "--valid", type=float, metavar="SHARE", help="Share of each series, at its end, for validation. [default: 0.1; compat: 0]"
 )
@@ -122,16 +120,16 @@ def command(
     if export is not None and Path(export).exists() and not Path(export).is_dir():
         raise OptionError(f"--export is {export}, which is a file; expected a folder for the weights.")  # before a long training
     shows = not quiet and not as_json
-    told: dict[str, Any] = {"device": device, "progress": shows, "export": export, "report": _note}
+    common: dict[str, Any] = {"device": device, "progress": shows, "export": export, "report": _note}
     where = Path(resume or folder or f"runs/{Path(data).resolve().name.partition('.')[0]}")
     try:
         if resume is not None:
             if folder is not None:
-                raise click.UsageError("--folder is of a new run: --resume names the folder.")
+                raise click.UsageError("--folder is for a new run; --resume names its folder itself.")
             changes = {name: settings[name] for name in given}
-            done = training.resume(where, **told, **changes)
+            done = training.resume(where, **common, **changes)
         else:
-            done = training.train(data, folder=where, **told, **settings)
+            done = training.train(data, folder=where, **common, **settings)
     except (KeyboardInterrupt, Terminated) as stop:
         if find_ranks().is_first:
             click.echo(stopped_line(where), err=True)
@@ -139,7 +137,7 @@ def command(
     if find_ranks().is_first:
         _show(done, where, as_json=as_json)
     if find_ranks().world_size > 1:
-        # All is saved and said: torch's process group may abort the interpreter as it takes itself apart.
+        # All is saved and printed: torch's process group may abort the interpreter when it shuts down.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
@@ -149,7 +147,7 @@ def _numbers(given: str | None) -> list[float] | None:
     try:
         return [float(one) for one in given.split(",")] if given is not None else None
     except ValueError:
-        raise click.UsageError(f"--head-weights is {given!r}; give numbers with commas between them, like 1,1,1,2.") from None
+        raise click.UsageError(f"--head-weights is {given!r}; expected numbers separated by commas, such as 1,1,1,2.") from None
 
 
 def _note(note: str) -> None:
@@ -158,12 +156,16 @@ def _note(note: str) -> None:
 
 def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
     weights = None if done.weights is None else str(done.weights)
-    told: Any
     if as_json:
-        told = {"folder": str(folder), "weights": weights, "points_per_second": done.points, "useful": done.rows.useful}
+        report: dict[str, Any] = {
+            "folder": str(folder),
+            "weights": weights,
+            "points_per_second": done.points,
+            "useful": done.rows.useful,
+        }
         for name in ("stopped", "step", "metrics", "best", "best_step", "seconds", "wait"):
-            told[name] = getattr(done.result, name)
-        click.echo(json.dumps({**told, "epochs": done.epochs}))
+            report[name] = getattr(done.result, name)
+        click.echo(json.dumps({**report, "epochs": done.epochs}))
         return
     result = done.result
     for name, value in result.metrics.items():
@@ -171,9 +173,9 @@ def _show(done: Trained, folder: Path, *, as_json: bool) -> None:
         click.echo(f"{name:<10}{value:.6g}{best}")
     rate = result.step / result.seconds if result.seconds else 0.0
     ended = "stopped by --max-seconds" if result.stopped == "budget" else "finished"
-    click.echo(f"{ended}: {result.step:,} steps over {done.epochs:.3g} epochs of the data, {rate:,.1f} steps a second")
-    told = f"{done.rows.useful:.1%} of positions are targets, {result.wait:.1%} of the time spent waiting for data"
-    click.echo(f"{done.points:,.0f} points a second ({told})")
+    click.echo(f"{ended}: {result.step:,} steps over {done.epochs:.3g} epochs of the data, {rate:,.1f} steps per second")
+    useful = f"{done.rows.useful:.1%} of positions are targets, {result.wait:.1%} of the time spent waiting for data"
+    click.echo(f"{done.points:,.0f} points per second ({useful})")
     click.echo(f"run: {printable(str(folder))}")
     if weights is not None:
         click.echo(f"weights: {printable(weights)}")

@@ -1,6 +1,7 @@
-"""Encode: from raw values to numbers that a model takes.
+"""Encoders: raw values become the numbers that a model takes.
 
-These are all the public names. Each is imported when first used.
+Digits (`split_digits`), sequences (`pad_sequences`), statistics (`analyze`) and market indicators (`features`). These are all the public
+names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING
@@ -11,8 +12,8 @@ _LAZY = {
     "Digits": "stoker.encode.digits:Digits",
     "FeatureFrame": "stoker.encode.indicators.bars:FeatureFrame",
     "FeatureStream": "stoker.encode.indicators.engine:FeatureStream",
-    "PackedSequences": "stoker.encode.sequences.tensors:PackedSequences",
-    "PaddedSequences": "stoker.encode.sequences.tensors:PaddedSequences",
+    "PackedSequences": "stoker.encode.sequences.pad:PackedSequences",
+    "PaddedSequences": "stoker.encode.sequences.pad:PaddedSequences",
     "Statistics": "stoker.encode.statistics.result:Statistics",
     "analyze": "stoker.encode.statistics.analyze:analyze",
     "features": "stoker.encode.indicators.engine:features",
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
     from stoker.encode.indicators.bars import FeatureFrame as FeatureFrame
     from stoker.encode.indicators.engine import FeatureStream as FeatureStream
     from stoker.encode.indicators.engine import features as features
+    from stoker.encode.sequences.pad import PackedSequences as PackedSequences
+    from stoker.encode.sequences.pad import PaddedSequences as PaddedSequences
     from stoker.encode.sequences.pad import pad_sequences as pad_sequences
     from stoker.encode.sequences.store import pack_sequences as pack_sequences
-    from stoker.encode.sequences.tensors import PackedSequences as PackedSequences
-    from stoker.encode.sequences.tensors import PaddedSequences as PaddedSequences
     from stoker.encode.statistics.analyze import analyze as analyze
     from stoker.encode.statistics.result import Statistics as Statistics
 else:

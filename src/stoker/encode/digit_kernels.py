@@ -1,23 +1,27 @@
-"""Limbs: a block of values as fixed-point decimals, eight places a number; between the raw values and all that is made of them.
+"""Compiled kernels that turn float64 values into decimal digits and back.
 
-Limb 3 holds the places 0 to 7, limb 2 the eight decimals, and so on from place -24 up to 55. Nearly all values are placed by
-float64 arithmetic that is proven to be right where it is used, many at a time; the few others are left to `digits_shortest`.
+    float64 values ──► `Block`: fixed-point decimals, eight places per limb ──► `write_columns`, `widen_ranges`
+    digits         ──► `join_rows`: the nearest float64
 
-Why it is right. Let a be the value, s the decimal that is printed for it, and t = fl(a * scale) with t < 1e15.
+Limb 3 of a block holds the places 0 to 7, limb 2 the eight decimals, and so on from place -24 up to 55. `place_most` places
+nearly all values with float64 arithmetic, many at a time; `place_shortest` takes the few for which that is not proven to be right.
+
+Why float64 arithmetic is right. Let a be the value, s the decimal that is printed for it, and t = fl(a * scale) with t < 1e15.
 - s lies within half a step of a (or within 5e-21, where it is rounded at 1e-20), so s * scale is within t * 2**-52 + 5e-13 of t.
-  If no whole number is as near to t as twice that, s * scale and t are cut to the same whole number.
+  If no integer is as near to t as twice that, s * scale and t are cut to the same integer.
 - If m = rint(t) has at most 15 digits and m / scale == a, then m / scale is the only decimal of at most 15 digits that reads
-  as a, hence the shortest one. Whole numbers below 2**53 are a step or more apart, so they are printed exactly.
+  as a, hence the shortest one. Integers below 2**53 are a step or more apart, so they are printed exactly.
+
+`place_shortest` is Schubfach (R. Giulietti, "The Schubfach way to render doubles"), in integers without a loop: the fewest digits
+that read back as the same number, and the nearest of those. A number with more than 20 decimals is printed as NumPy does with
+`precision=20`: its exact value, rounded half to even at 1e-20. So the digits are those of
+`np.format_float_positional(abs(x), unique=True, precision=20)`.
 """
 
 from __future__ import annotations
 
-import math
-import operator
-import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,15 +32,13 @@ from numba.extending import intrinsic
 
 from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.errors import BadValueError, OptionError
+from stoker.encode.digit_columns import Window
 
 BLOCK = 2048
-"""Rows of a block: its limbs stay in the caches, and a call is paid by many rows."""
-
+"""Rows per block: its limbs stay in the caches, and the cost of a call is shared by many rows."""
 NUM_LIMBS, LIMB_PLACES, LOWEST_PLACE = 10, 8, -24
 _POINT = 3
 _TENS = 10 ** np.arange(19, dtype=np.uint64)
-
 _MAX_DECIMALS = 8
 _TOO_LARGE = 1e15
 _WHOLE = 2.0**53
@@ -64,36 +66,31 @@ class Block:
     def fill(self, values: Array) -> int:
         """Place the values of a block (float64, contiguous, read-only); returns the first infinite one, or -1."""
         self.num_rows = len(values)
-        num_open, self.num_cut = place_most(
-            values,
-            self._scale,
-            self._may_cut,
-            self._step,
-            self._ceiling,
-            self.limbs,
-            self.filled,
-            self.null,
-            self.negative,
-            self._open,
-        )
+        scales = self._scale, self._may_cut, self._step, self._ceiling
+        num_open, self.num_cut = place_most(values, *scales, self.limbs, self.filled, self.null, self.negative, self._open)
         if not num_open:
             return -1
         pending = np.flatnonzero(self._open[: len(values)])
         top, bottom = self.window.max_decimal, self.window.min_decimal
+        bits, powers = values.view(np.uint64), powers_of_ten()
         num_cut, infinite = place_shortest(
-            values.view(np.uint64),
-            pending,
-            powers_of_ten(),
-            LOWEST_POWER,
-            _TENS,
-            self.limbs,
-            LOWEST_PLACE,
-            self.filled,
-            top,
-            bottom,
+            bits, pending, powers, LOWEST_POWER, _TENS, self.limbs, LOWEST_PLACE, self.filled, top, bottom
         )
         self.num_cut += num_cut
         return infinite
+
+    def write(self, target: Array, start: int) -> None:
+        """Write the flags and digits to target[column, start + row], of any integer type."""
+        top, bottom = self.window.max_decimal, self.window.min_decimal
+        rows = self.num_rows
+        write_columns(
+            self.limbs, self.filled, self.null, self.negative, rows, LIMB_PLACES, LOWEST_PLACE, top, bottom, target, start
+        )
+
+    def widen(self, least: Array, most: Array) -> None:
+        """Widen the ranges of digits, the highest place of the window first, by the values that are not missing."""
+        top, bottom = self.window.max_decimal, self.window.min_decimal
+        widen_ranges(self.limbs, self.filled, self.null, self.num_rows, LIMB_PLACES, LOWEST_PLACE, top, bottom, least, most)
 
 
 @kernel
@@ -111,8 +108,8 @@ def place_most(
 ) -> tuple[int, int]:
     """Place all values for which float64 arithmetic is proven to be right, and mark the others as open.
 
-    Returns how many are open, and how many of the placed ones have digits that no place holds: below 1 / scale (which only
-    happens with `may_cut`), below `step`, or from `ceiling` on.
+    Returns how many are open, and how many of the placed ones have digits outside of the window: below 1 / scale (only with
+    `may_cut`), below `step`, or from `ceiling` on.
     """
     num_rows = len(values)
     for i in range(len(filled)):
@@ -154,11 +151,7 @@ def place_most(
     return num_open, num_cut
 
 
-# Shortest: the digits of any float64, as it is printed: the fewest that read back as the same number, and the nearest of those.
-#
-# This is Schubfach (R. Giulietti, "The Schubfach way to render doubles"), in whole numbers without a loop. A number that needs
-# more than 20 decimals is printed as NumPy does with `precision=20`: its exact value, rounded half to even at 1e-20.
-# Law: digits are those of `np.format_float_positional(abs(x), unique=True, precision=20)`.
+# ---- the shortest digits of any float64 ----
 
 _U = np.uint64
 _FRACTION = _U(2**52 - 1)
@@ -291,72 +284,7 @@ def _rounded(mantissa: Any, halvings: int) -> Any:
     return whole + (_U(1) if up else _U(0))
 
 
-# Window: which decimal places become columns, from 10**max_decimal down to 10**min_decimal.
-#
-# Law: the columns are `nan`, `neg` and one `E{place}` a place, the highest first.
-
-HIGHEST, LOWEST = 49, -20
-"""Beyond these places a printed number has no digits of its own: see docs/encoding/digits.md."""
-
-MAX_DECIMAL, MIN_DECIMAL = 18, -8
-"""The window where none is asked for."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """The places from `max_decimal` down to `min_decimal`, both included."""
-
-    max_decimal: int = MAX_DECIMAL
-    min_decimal: int = MIN_DECIMAL
-
-    def __post_init__(self) -> None:
-        for name in ("max_decimal", "min_decimal"):
-            object.__setattr__(self, name, _whole(name, getattr(self, name)))
-        if not LOWEST <= self.min_decimal <= self.max_decimal <= HIGHEST:
-            raise OptionError(
-                f"max_decimal is {self.max_decimal} and min_decimal {self.min_decimal}, but places end at {HIGHEST} and {LOWEST}. "
-                f"Choose {LOWEST} <= min_decimal <= max_decimal <= {HIGHEST}."
-            )
-
-    @staticmethod
-    def asked(max_decimal: int | None, min_decimal: int | None) -> Window:
-        """The window that is asked for; a bound that is None is as far as it can be."""
-        return Window(HIGHEST if max_decimal is None else max_decimal, LOWEST if min_decimal is None else min_decimal)
-
-    @staticmethod
-    def derived(used: Collection[int], max_decimal: int | None, min_decimal: int | None) -> Window:
-        """A bound that is None becomes the highest (but at least 0) or lowest place that is used, as far as the other allows."""
-        lowest, highest = min(used, default=0), max(used, default=0)
-        if max_decimal is None:
-            max_decimal = max(highest, 0 if min_decimal is None else min_decimal)
-        return Window(max_decimal, min(lowest, max_decimal) if min_decimal is None else min_decimal)
-
-    @property
-    def num_places(self) -> int:
-        """How many columns of digits there are."""
-        return self.max_decimal - self.min_decimal + 1
-
-    @cached_property
-    def places(self) -> range:
-        """The places in the order of their columns."""
-        return range(self.max_decimal, self.min_decimal - 1, -1)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The names of all columns."""
-        return ("nan", "neg", *(f"E{place}" for place in self.places))
-
-
-def _whole(name: str, given: object) -> int:
-    if isinstance(given, bool):
-        raise OptionError(f"{name} is {given}, but a place is a whole number.")
-    try:
-        return operator.index(given)  # type: ignore[arg-type]
-    except TypeError:
-        raise OptionError(f"{name} is {given!r}, but a place is a whole number.") from None
-
-
-# Product: the upper half of a product of two 64-bit numbers, which kernels cannot say in Python.
+# ---- products of 64-bit numbers, and powers of ten in 128 bits ----
 
 LOWEST_POWER, HIGHEST_POWER = -292, 324
 
@@ -388,211 +316,182 @@ def powers_of_ten() -> npt.NDArray[np.uint64]:
     return table
 
 
-# Numbers: one column of numbers from wherever it comes, as blocks of float64 in which what is missing is NaN.
+# ---- digits out of limbs ----
 #
-# It stands before the encoders. NumPy, pandas, polars, Arrow and plain lists are taken; nothing is copied but the block at hand,
-# so a column costs no memory of its own. Law: what is not a number is an error that names column, row and value.
+# Digits are taken off the lower end of a limb, one place of all rows at a time, which the compiler vectorizes.
 
-Read = Callable[[int, int, Array], Array]
-"""Rows start to stop as float64: where they lie, or written to the block that is given."""
-
-_SHOWN = 60
+_TEN = np.uint32(10)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Numbers:
-    """A column of numbers."""
+@kernel
+def write_columns(
+    limbs: Array,
+    filled: Array,
+    null: Array,
+    negative: Array,
+    num_rows: int,
+    places: int,
+    lowest_place: int,
+    top: int,
+    bottom: int,
+    target: Array,
+    first: int,
+) -> None:
+    """Write the flags and the digits from place `top` down to `bottom` to target[column, first + row].
 
-    name: str | None
-    num_rows: int
-    read: Read
-    index: Any = None
-    """That of pandas, where the column is one of pandas."""
-
-    @staticmethod
-    def of(given: Any, *, name: str | None = None) -> Numbers:
-        """See a column as numbers; `name` is what errors call it, where it has no name of its own."""
-        own = getattr(given, "name", None)
-        label = name if name is not None or own is None or own == "" else str(own)
-        module = type(given).__module__.partition(".")[0]
-        is_table = hasattr(given, "columns") or hasattr(given, "column_names") or isinstance(given, str | bytes | Mapping)
-        if is_table or getattr(given, "ndim", 1) != 1:
-            raise OptionError(f"{_column(label)} is {_described(given)}, but one column of numbers is needed.")
-        if module == "pandas":
-            return _from_pandas(given, label)
-        if isinstance(given, np.ndarray):
-            return _from_array(given, label)
-        if module in ("polars", "pyarrow") or hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-            return _from_arrow(given, label)
-        if hasattr(given, "__array__"):
-            return _from_array(np.asarray(given), label)
-        if not isinstance(given, Sequence):
-            raise OptionError(f"{_column(label)} is {_described(given)}, but a list, an array or a column of numbers is needed.")
-        return _from_objects(given, label)
-
-    def blocks(self, size: int) -> Iterator[tuple[int, Array]]:
-        """All rows in blocks of at most `size`: the first row, and contiguous, read-only float64 that the next block overwrites."""
-        scratch = np.empty(min(size, self.num_rows), dtype=np.float64)
-        for start in range(0, self.num_rows, size):
-            stop = min(start + size, self.num_rows)
-            values = self.read(start, stop, scratch[: stop - start])
-            if not values.flags.aligned:
-                values = values.copy()
-            if values.flags.writeable:  # one kind of array, as kernels are compiled for each
-                values = values.view()
-                values.flags.writeable = False
-            yield start, values
-
-
-def infinite_value(name: str | None, row: int, value: float) -> BadValueError:
-    """The error for a number without digits."""
-    return _bad(name, row, value, "which has no digits. Replace infinite values, or make them missing")
-
-
-def _column(name: str | None) -> str:
-    return "the column" if name is None else f"column {name!r}"
-
-
-def _described(given: object) -> str:
-    kind = type(given)
-    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}" if kind.__module__ != "builtins" else f"a {kind.__name__}"
-
-
-def _bad(name: str | None, row: int, value: object, reason: str) -> BadValueError:
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        text = str(value)
-    else:
-        text = repr(value.item() if isinstance(value, np.generic) else value)
-    text = " ".join(text.split())  # some things show themselves in many lines
-    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return BadValueError(f"{_column(name)} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
-
-
-def _from_array(values: Array, name: str | None, index: Any = None) -> Numbers:
-    if values.dtype == object:
-        return _from_objects(values, name, index)
-    if values.dtype.kind not in "iuf":
-        raise _wrong_type(name, values.dtype, (values[i] for i in range(len(values))))
-    mask = np.broadcast_to(values.mask, values.shape) if isinstance(values, np.ma.MaskedArray) else None
-    plain = values.data if isinstance(values, np.ma.MaskedArray) else values
-    shared = plain.dtype == np.float64 and plain.dtype.isnative and plain.flags.c_contiguous and mask is None
-
-    def read(start: int, stop: int, block: Array) -> Array:
-        if shared:
-            return plain[start:stop]
-        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit becomes infinite, which is found later
-            np.copyto(block, plain[start:stop], casting="same_kind")
-        if mask is not None:
-            block[mask[start:stop]] = np.nan
-        return block
-
-    return Numbers(name=name, num_rows=len(values), read=read, index=index)
-
-
-def _from_objects(values: Sequence[Any] | Array, name: str | None, index: Any = None) -> Numbers:
-    def read(start: int, stop: int, block: Array) -> Array:
-        for i, value in enumerate(values[start:stop]):
-            if isinstance(value, float | np.floating | int | np.integer) and not isinstance(value, bool):
-                try:
-                    block[i] = value
-                except OverflowError:
-                    raise _bad(name, start + i, value, "which float64 cannot hold") from None
-            elif _is_missing(value):
-                block[i] = np.nan
+    A limb has `places` places; those of the first limb begin at `lowest_place`.
+    """
+    end = first + num_rows
+    flags, signs = null[:num_rows], negative[:num_rows]
+    column = target[0][first:end]
+    for i in range(num_rows):
+        column[i] = flags[i]
+    column = target[1][first:end]
+    for i in range(num_rows):
+        column[i] = signs[i]
+    rest = np.empty(num_rows, dtype=np.uint32)
+    for number in range(len(limbs)):
+        low = lowest_place + places * number
+        if low > top or low + places <= bottom:
+            continue
+        limb = limbs[number][:num_rows]
+        for i in range(num_rows):
+            rest[i] = limb[i]
+        for place in range(low, min(low + places, top + 1)):
+            if not filled[number]:
+                if place >= bottom:
+                    target[2 + top - place][first:end] = 0
+            elif place < bottom:
+                for i in range(num_rows):
+                    rest[i] //= _TEN
             else:
-                raise _bad(name, start + i, value, "where a number is needed. Convert or remove it (in pandas: pandas.to_numeric)")
-        return block
-
-    return Numbers(name=name, num_rows=len(values), read=read, index=index)
-
-
-def _is_missing(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isnan(value)
-    return value is None or (type(value).__name__ == "NAType" and type(value).__module__.startswith("pandas."))
+                column = target[2 + top - place][first:end]
+                for i in range(num_rows):
+                    left = rest[i] // _TEN
+                    column[i] = rest[i] - left * _TEN
+                    rest[i] = left
 
 
-def _from_pandas(given: Any, name: str | None) -> Numbers:
-    pandas = sys.modules["pandas"]
-    index = given.index if isinstance(given, pandas.Series) else None
-    values = given if isinstance(given, pandas.api.extensions.ExtensionArray) else given.array
-    dtype = given.dtype
-    if isinstance(dtype, np.dtype):
-        return _from_array(given.to_numpy(), name, index)
-    if isinstance(dtype, pandas.ArrowDtype):
-        return _from_arrow(values.__arrow_array__(), name, index)
-    if dtype.kind not in "iuf":
-        raise _wrong_type(name, dtype, iter(values))
+@kernel
+def widen_ranges(
+    limbs: Array,
+    filled: Array,
+    null: Array,
+    num_rows: int,
+    places: int,
+    lowest_place: int,
+    top: int,
+    bottom: int,
+    least: Array,
+    most: Array,
+) -> None:
+    """Widen least[i] and most[i], the range of digits at place `top` - i, by the rows that are not null.
 
-    def read(start: int, stop: int, block: Array) -> Array:
-        block[:] = values[start:stop].to_numpy(dtype=np.float64, na_value=np.nan)
-        return block
-
-    return Numbers(name=name, num_rows=len(values), read=read, index=index)
-
-
-def _from_arrow(given: Any, name: str | None, index: Any = None) -> Numbers:
-    import pyarrow as pa
-
-    if isinstance(given, pa.Array):
-        chunks, kind = [given], given.type
-    else:
-        chunked = given if isinstance(given, pa.ChunkedArray) else pa.chunked_array(given)
-        chunks, kind = chunked.chunks, chunked.type
-    if isinstance(kind, pa.BaseExtensionType):
-        chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)):
-        raise _wrong_type(name, kind, (value.as_py() for chunk in chunks for value in chunk))
-    ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
-
-    def read(start: int, stop: int, block: Array) -> Array:
-        number = int(np.searchsorted(ends, start, side="right"))
-        if stop <= ends[number]:
-            return _arrow_values(chunks[number], start - int(ends[number]) + len(chunks[number]), block)
-        done = 0
-        while done < len(block):
-            begin = int(ends[number]) - len(chunks[number])
-            part = block[done : done + int(ends[number]) - start - done]
-            if len(part):
-                part[:] = _arrow_values(chunks[number], start + done - begin, part)
-            done, number = done + len(part), number + 1
-        return block
-
-    return Numbers(name=name, num_rows=int(ends[-1]) if len(ends) else 0, read=read, index=index)
-
-
-def _arrow_values(chunk: Any, start: int, block: Array) -> Array:
-    """As many values as the block has, from `start` on: where they lie if they are float64 without gaps."""
-    import pyarrow as pa
-
-    if pa.types.is_decimal(chunk.type):
-        from stoker.store.interop import decimals_as_floats, to_numpy
-
-        block[:] = to_numpy(decimals_as_floats(chunk.slice(start, len(block))).fill_null(np.nan))
-        return block
-    validity, data = chunk.buffers() if not pa.types.is_null(chunk.type) else (None, None)
-    if data is None:
-        block[:] = np.nan
-        return block
-    size, first = len(block), chunk.offset + start
-    dtype: np.dtype[Any] = np.dtype(chunk.type.to_pandas_dtype())
-    values = np.frombuffer(data, dtype=dtype, count=size, offset=first * dtype.itemsize)
-    if validity is None or not chunk.null_count:
-        if dtype == np.float64:
-            return values
-        block[:] = values
-    else:
-        block[:] = values
-        bits = np.unpackbits(np.frombuffer(validity, dtype=np.uint8, offset=first // 8), count=first % 8 + size, bitorder="little")
-        block[bits[first % 8 :] == 0] = np.nan
-    return block
+    A place that has had 0 and 9 cannot widen, so most blocks cost next to nothing.
+    """
+    flags = null[:num_rows]
+    num_null = 0
+    for i in range(num_rows):
+        num_null += flags[i]
+    if num_null == num_rows:
+        return
+    rest = np.empty(num_rows, dtype=np.uint32)
+    for number in range(len(limbs)):
+        low, high = max(lowest_place + places * number, bottom), min(lowest_place + places * (number + 1) - 1, top)
+        settled = True
+        for place in range(low, high + 1):
+            if not filled[number]:
+                least[top - place] = 0
+            settled = settled and least[top - place] == 0 and most[top - place] == 9
+        if settled or not filled[number]:
+            continue
+        limb = limbs[number][:num_rows]
+        for i in range(num_rows):
+            rest[i] = limb[i]
+        for place in range(lowest_place + places * number, high + 1):
+            smallest, largest = np.uint32(9), np.uint32(0)
+            for i in range(num_rows):
+                left = rest[i] // _TEN
+                digit = rest[i] - left * _TEN
+                rest[i] = left
+                largest = max(largest, digit)
+                smallest = min(smallest, np.uint32(9) if flags[i] else digit)
+            if place >= bottom:
+                least[top - place] = min(least[top - place], smallest)
+                most[top - place] = max(most[top - place], largest)
 
 
-def _wrong_type(name: str | None, kind: object, values: Iterator[Any]) -> BadValueError:
-    """The first value shows what is wrong."""
-    for row, value in enumerate(values):
-        if not _is_missing(value):
-            return _bad(name, row, value, f"and its type is {kind}, not a number. Convert it first (to float64 or a whole number)")
-    return BadValueError(
-        f"{_column(name)} has the type {kind}, which is not a number. Convert it first (to float64 or a whole number)."
-    )
+# ---- digits back to float64 ----
+
+_FULL = _U(10**18)
+_EXACT = _U(2**53)
+
+
+@kernel
+def join_rows(
+    matrix: Array, top: int, powers: Array, lowest_power: int, exact_powers: int, tens: Array, target: Array, open_rows: Array
+) -> tuple[int, int, int]:
+    """Write the number of each row, and mark rows that cannot be decided here as open.
+
+    Returns how many are open, and row and column of the first entry that is not a digit (or -1).
+    """
+    bits = target.view(np.uint64)
+    num_open = 0
+    for row in range(len(matrix)):
+        open_rows[row] = 0
+        for flag in range(2):
+            if not 0 <= matrix[row, flag] <= 1:
+                return num_open, row, flag
+        digits, place, more = _U(0), top, False
+        for column in range(2, matrix.shape[1]):
+            digit = matrix[row, column]
+            if not 0 <= digit <= 9:
+                return num_open, row, column
+            if digits < _FULL:
+                digits = digits * _U(10) + _U(digit)
+                place = top + 2 - column
+            else:
+                more = more or digit > 0
+        sign = _U(matrix[row, 1]) << _U(63)
+        if matrix[row, 0]:
+            target[row] = np.nan
+        elif digits == _U(0):
+            bits[row] = sign
+        elif digits < _EXACT and not more and -len(tens) < place < len(tens):
+            number = np.float64(digits)  # both are exact, so the one rounding is right
+            number = number / tens[-place] if place < 0 else number * tens[place]
+            target[row] = -number if sign else number
+        else:
+            power = place - lowest_power
+            high, low = powers[power, 0], powers[power, 1]
+            inexact = _U(0) if 0 <= place <= exact_powers else _U(1)
+            upper = _nearest(digits + (_U(1) if more else _U(0)), high, low, place)
+            lower = _nearest(digits, high - (inexact if low == _U(0) else _U(0)), low - inexact, place)
+            bits[row] = lower | sign
+            if lower != upper:
+                open_rows[row] = 1
+                num_open += 1
+    return num_open, -1, -1
+
+
+@kernel
+def _nearest(digits: Any, high: Any, low: Any, place: int) -> Any:
+    """The bits of the float64 nearest to digits * 10**place, where (high, low) are 128 bits of that power."""
+    exponent = 64 + ((place * 1741647) >> 19)
+    while digits >> _U(63) == _U(0):
+        digits <<= _U(1)
+        exponent -= 1
+    bottom = digits * low
+    middle = digits * high
+    total = middle + upper_half(digits, low)
+    top = upper_half(digits, high) + (_U(1) if total < middle else _U(0))
+    if top >> _U(63) == _U(0):
+        top = (top << _U(1)) | (total >> _U(63))
+        total = (total << _U(1)) | (bottom >> _U(63))
+        bottom <<= _U(1)
+        exponent -= 1
+    mantissa, rest = top >> _U(11), top & _U(2047)
+    beyond = (total | bottom) != _U(0)
+    if rest > _U(1024) or (rest == _U(1024) and (beyond or (mantissa & _U(1)) == _U(1))):
+        mantissa += _U(1)
+    return (_U(exponent + 1022) << _U(52)) + mantissa

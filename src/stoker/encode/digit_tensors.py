@@ -1,7 +1,7 @@
-"""Tensor: digits on the device where the numbers lie, with plain operations of torch; the twin of `digits_shortest`.
+"""Digits of a tensor on its device, in plain torch operations; gives the same digits as the kernels on the CPU.
 
-All values go the way of whole numbers at once, as a device has no use for a shorter way for most of them. 64-bit numbers
-without a sign are kept as int64 of the same bits. Law: the same digits as on the CPU.
+All values take the integer path of `digit_kernels.place_shortest`: a GPU gains nothing from a shorter path for most of them.
+Unsigned 64-bit numbers are kept as int64 with the same bits.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from functools import cache
 import numpy as np
 import torch
 
-from stoker.encode.digit_kernels import HIGHEST, LOWEST, LOWEST_POWER, Window, infinite_value, powers_of_ten
+from stoker.encode.digit_columns import HIGHEST, LOWEST, Window, infinite_value
+from stoker.encode.digit_kernels import LOWEST_POWER, powers_of_ten
 from stoker.encode.digits import Digits, split_digits
 from stoker.errors import BadValueError
 
 Tensor = torch.Tensor
-
 CHUNK = 2**18
-"""Rows at a time, which bounds the memory beyond the result."""
-
+"""Rows per step, which bounds the memory beyond the result."""
 _HALF_WORD = 0xFFFFFFFF
 _SIGN = -(2**63)
 _FIVES = 5**20

@@ -1,7 +1,7 @@
-"""Recipes: whole workloads, from raw files to a trained model. They use public names of stoker only.
+"""Recipes: whole workloads, from raw files to a trained model. They use only public names of stoker.
 
-time_moe    forecasting with a mixture of experts, on series of any kind
-tfa         the direction of market bars, from CSV to a model that is served bar by bar
+time_moe    forecasting of any time series with a mixture of experts
+tfa         the direction of market bars, from CSV files to a model that predicts bar by bar
 """
 
 from typing import TYPE_CHECKING

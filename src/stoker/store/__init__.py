@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _NAMES = {
+    "stoker.store.add_column": "add_column",
     "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation",
     "stoker.store.formats.csv": "Dialect",
     "stoker.store.formats.discover": "find_sources",
@@ -33,6 +34,7 @@ _NAMES = {
 }
 
 if TYPE_CHECKING:
+    from stoker.store.add_column import add_column as add_column
     from stoker.store.formats.base import Chunk as Chunk
     from stoker.store.formats.base import DataSource as DataSource
     from stoker.store.formats.base import InferredTypeError as InferredTypeError

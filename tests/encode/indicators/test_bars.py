@@ -90,18 +90,18 @@ def test_what_is_missing_is_not_ready(column: Any) -> None:
         pa.array(["1.5", "2"]),
     ],
 )
-def test_text_is_refused_with_its_row(column: Any) -> None:
-    with pytest.raises(BadValueError, match=r"column 'close' holds '1.5' \(str_?\) in row 1, but numbers are needed"):
+def test_strings_are_refused_with_their_row(column: Any) -> None:
+    with pytest.raises(BadValueError, match=r"column 'close' holds '1.5' \(str_?\) in row 1; expected a number"):
         features({"close": column}, CLOSE)
 
 
 def test_a_word_among_numbers_is_refused_with_its_row() -> None:
-    with pytest.raises(BadValueError, match=r"column 'close' holds 'n/a' \(str\) in row 3, but numbers are needed"):
+    with pytest.raises(BadValueError, match=r"column 'close' holds 'n/a' \(str\) in row 3; expected a number"):
         features({"close": np.array([1.0, 2.0, "n/a"], dtype=object)}, CLOSE)
 
 
 @pytest.mark.parametrize("column", [np.array(["2020-01-01"], dtype="M8[s]"), pa.array([0], pa.timestamp("s")), [[1.0]]])
-def test_times_and_lists_are_no_prices(column: Any) -> None:
+def test_times_and_lists_are_not_prices(column: Any) -> None:
     with pytest.raises((BadValueError, OptionError), match="column 'close'"):
         features({"close": column}, CLOSE)
 
@@ -109,7 +109,7 @@ def test_times_and_lists_are_no_prices(column: Any) -> None:
 def test_a_column_that_is_not_there_is_named_with_the_feature() -> None:
     spec = {"features": [{"name": "c", "op": "IDENT"}, {"name": "true range", "op": "ATR"}]}
     with pytest.raises(
-        OptionError, match=r"feature 'true range' \(\$\.features\[1\]\) needs a column 'high', but the bars gave only"
+        OptionError, match=r"feature 'true range' \(\$\.features\[1\]\) needs a column 'high', but the columns of the bars are"
     ):
         features({"close": [1.0], "ts": [0]}, spec)
 
@@ -128,7 +128,7 @@ def test_columns_of_different_lengths() -> None:
 
 @pytest.mark.parametrize("given", [7, None, "bars.csv", [1.0, 2.0], np.zeros(3)])
 def test_what_is_no_table(given: Any) -> None:
-    with pytest.raises(OptionError, match="is no table of bars"):
+    with pytest.raises(OptionError, match="the bars are a"):
         features(given, CLOSE)
 
 
@@ -145,10 +145,10 @@ def test_series_by_any_kind_of_key() -> None:
     np.testing.assert_array_equal(found, np.array(expected, dtype=np.float32))
 
 
-def test_series_that_cannot_be_told_apart() -> None:
+def test_rows_without_a_series() -> None:
     with pytest.raises(OptionError, match="series names 'symbol', but the bars have the columns close"):
         features({"close": [1.0]}, CLOSE, series="symbol")
-    with pytest.raises(BadValueError, match="column 'symbol' is missing in row 2, so that row belongs to no series"):
+    with pytest.raises(BadValueError, match="column 'symbol' is missing in row 2; expected the series"):
         features({"close": [1.0, 2.0], "symbol": ["a", None]}, CLOSE, series="symbol")
     with pytest.raises(OptionError, match="column 'symbol' has 1 rows, but 'close' has 2"):
         features({"close": [1.0, 2.0], "symbol": ["a"]}, CLOSE, series="symbol")
@@ -158,8 +158,8 @@ def test_a_store_knows_its_series() -> None:
     store = Store.from_arrays(lengths=[3, 0, 2], close=np.arange(5.0))
     spec = {"features": [{"name": "m", "op": "MOMENTUM", "window": 1}]}
     assert np.isnan(features(store, spec)["m"]).tolist() == [True, False, False, True, False]
-    with pytest.raises(OptionError, match="is a store, which knows its series"):
+    with pytest.raises(OptionError, match="is a store, which has its own series"):
         features(store, spec, series="symbol")
     wide = Store.from_arrays(lengths=[2], close=np.zeros((2, 3)))
-    with pytest.raises(OptionError, match=r"column 'close' of <memory> holds float64\[3\], but a number a bar is needed"):
+    with pytest.raises(OptionError, match=r"column 'close' of <memory> holds float64\[3\]; expected one number per bar"):
         features(wide, spec)

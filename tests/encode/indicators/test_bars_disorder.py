@@ -61,14 +61,14 @@ def test_a_time_that_falls_is_refused(table: Any, behind: str, before: str) -> N
         {"symbol": ["a", None, "a"]},
     ],
 )
-def test_what_is_no_disorder_is_taken(told: Any) -> None:
+def test_bars_in_order_are_accepted(told: Any) -> None:
     assert features({"close": CLOSE, **told}, SPEC)["c"].tolist() == CLOSE
 
 
 @pytest.mark.parametrize(
     "keys", [["a", "b", "b"], pd.Categorical(["a", "b", "b"]), np.array([1, 2, 2]), pl.Series(["a", "b", "b"])]
 )
-def test_several_symbols_are_no_series(keys: Any) -> None:
+def test_several_symbols_are_not_one_series(keys: Any) -> None:
     table = {"close": CLOSE, "Symbol": keys}
     message = (
         r"column 'Symbol' of the bars holds several series: [b2] in row 2 comes after [a1] in row 1\. Pass series='Symbol', or"
@@ -90,10 +90,10 @@ def test_times_rise_within_each_series() -> None:
 def test_a_store_is_looked_at_where_it_was_packed_without_a_time_or_a_key(tmp_path: Path) -> None:
     close = np.array(CLOSE)
     assert len(features(Store.from_arrays(lengths=[2, 1], close=close, ts=np.array([1, 2, 0])), SPEC)) == 3
-    with pytest.raises(TimeOrderError, match=r"falls: 0 in bar 2 of series 1 comes after 2\. Pass --time ts --sort when"):
+    with pytest.raises(TimeOrderError, match=r"falls: 0 in bar 2 of series 1 comes after 2\. Pass time='ts' and sort=True when"):
         features(Store.from_arrays(lengths=[1, 2], close=close, ts=np.array([1, 2, 0])), SPEC)
     table = pa.table({"close": CLOSE, "date": np.array(DAYS, dtype="M8[s]"), "symbol": ["a", "b", "a"]})
-    with pytest.raises(OptionError, match=r"holds several series: b in bar 2 comes after a\. Pass --series symbol when the bars"):
+    with pytest.raises(OptionError, match=r"holds several series: b in bar 2 comes after a\. Pass series='symbol' when the bars"):
         features(pack(table, tmp_path / "plain"), SPEC)
     keyed = pack(table, tmp_path / "keyed", series="symbol", time="date", sort=True)
     assert features(keyed, SPEC)["c"].tolist() == [3, 1, 2]
@@ -102,9 +102,9 @@ def test_a_store_is_looked_at_where_it_was_packed_without_a_time_or_a_key(tmp_pa
         features(days, SPEC)
 
 
-def test_text_in_a_store_is_named_with_its_bar(tmp_path: Path) -> None:
+def test_a_string_in_a_store_is_named_with_its_bar(tmp_path: Path) -> None:
     (tmp_path / "bars.csv").write_text("close\n1.5\n2.5\nfoo\n3.5\n")
-    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds text: 'foo' in bar 3, but numbers are needed\."):
+    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds strings: 'foo' in bar 3; expected numbers\."):
         features(pack(tmp_path / "bars.csv", tmp_path / "bars"), SPEC)
 
 

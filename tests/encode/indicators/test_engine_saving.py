@@ -105,7 +105,7 @@ def test_what_would_be_lost_is_refused(bars: Store, tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(OptionError, match=r"is not a store and not empty \(it holds 'thesis.txt'\)"):
         write_features(bars, SPEC, tmp_path / "mine")
-    with pytest.raises(OptionError, match=r"bars has a column 'close' already\. Choose another name for the features"):
+    with pytest.raises(OptionError, match=r"bars has a column 'close' already\. Choose another name"):
         write_features(bars, SPEC, tmp_path / "out", name="close")
     with pytest.raises(OptionError, match="<memory> is in memory: pack it first"):
         write_features(bars_in_memory(), SPEC, tmp_path / "out")
@@ -164,6 +164,6 @@ def test_an_error_at_any_operation_leaves_the_old_store_or_the_new_one(quick_pat
 
 def test_bars_that_cannot_be_read_leave_nothing(tmp_path: Path) -> None:
     bars = pack({"close": ["a", "b"], "x": [1.0, 2.0]}, tmp_path / "bars")
-    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds text: 'a' in bar 1, but numbers are needed\."):
+    with pytest.raises(BadValueError, match=r"column 'close' of the bars holds strings: 'a' in bar 1; expected numbers\."):
         write_features(bars, {"features": [{"name": "c", "op": "IDENT"}]}, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -100,7 +100,7 @@ def test_a_reset_begins_another_series() -> None:
         (7.0, "a bar is a mapping or 5 numbers, not float"),
     ],
 )
-def test_what_is_no_bar_is_said_and_changes_nothing(bar: Any, message: str) -> None:
+def test_an_invalid_bar_is_an_error_and_changes_nothing(bar: Any, message: str) -> None:
     stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
     with pytest.raises((OptionError, BadValueError), match=message):
         stream.push(bar)
@@ -108,9 +108,9 @@ def test_what_is_no_bar_is_said_and_changes_nothing(bar: Any, message: str) -> N
     assert stream.push({"close": 3.0}).tolist() == [3]
 
 
-def test_several_series_are_no_stream() -> None:
+def test_a_stream_is_one_series() -> None:
     stream = FeatureStream({"features": [{"name": "c", "op": "IDENT"}]})
-    with pytest.raises(OptionError, match="a stream is one series, but these bars are 2"):
+    with pytest.raises(OptionError, match="a stream is one series, but these bars have 2 series"):
         stream.extend(Store.from_arrays(lengths=[1, 2], close=np.arange(3.0)))
 
 
@@ -125,7 +125,7 @@ def test_a_state_of_another_spec_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"sums": np.zeros((1, 1))}, "the state is not one of this spec: sums is float64 of shape"),
+        ({"sums": np.zeros((1, 1))}, "the state belongs to another spec: sums is float64 of shape"),
         ({"lanes": np.zeros(3, dtype=np.int8)}, "lanes is int8 of shape"),
         ({"registers": None}, "registers is object of shape"),
         ({"last": None}, r"the state is damaged: last is object of shape \(\), expected float32 of \(1, 32\)"),
@@ -155,5 +155,5 @@ def test_a_state_with_an_impossible_place_is_refused() -> None:
     stream = FeatureStream(SPEC)
     state = stream.state()
     state["registers"][1] = 1e9
-    with pytest.raises(OptionError, match="the state is damaged: its place is 1e\\+09"):
+    with pytest.raises(OptionError, match="the state is damaged: its position is 1e\\+09"):
         stream.restore(state)

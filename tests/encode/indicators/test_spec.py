@@ -82,10 +82,10 @@ def refused(change: Any) -> str:
             f"the spec at $.features[1].window: found {10**9}, expected a number of bars from 1 to {MAX_WINDOW:,}.",
         ),
         ({"k": 2.0}, "the spec at $.features[1].k: found 2, expected nothing: EMA takes window."),
-        ({"op": "OBV", "window": 3}, "the spec at $.features[1].window: found 3, expected nothing: OBV takes no number."),
-        ({"name": "a"}, "the spec at $.features[1].name: found 'a', expected a name of its own: features[0] has this one."),
-        ({"name": ""}, "the spec at $.features[1].name: found an empty text, expected a name that can be printed."),
-        ({"name": "a\nb"}, r"the spec at $.features[1].name: found 'a\nb', expected a name that can be printed."),
+        ({"op": "OBV", "window": 3}, "the spec at $.features[1].window: found 3, expected nothing: OBV takes no fields."),
+        ({"name": "a"}, "the spec at $.features[1].name: found 'a', expected a unique name: features[0] has this one."),
+        ({"name": ""}, "the spec at $.features[1].name: found an empty string, expected a printable name."),
+        ({"name": "a\nb"}, r"the spec at $.features[1].name: found 'a\nb', expected a printable name."),
         ({"name": 7}, "the spec is not a spec of features: Expected str | null, got int - at $.features[1].name."),
         ({"windwo": 3}, "the spec is not a spec of features: Object contains unknown field windwo - at $.features[1]."),
         ({"features": []}, "the spec at $.features: found 0 features, expected 1 to 4,096."),
@@ -117,7 +117,7 @@ def test_an_operator_like_no_other_lists_them_all() -> None:
     assert refused({"op": "?"}).startswith("the spec at $.features[1].op: found '?', expected an operator: one of ADX AD_LINE ATR ")
 
 
-def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_spec_is_named(tmp_path: Path) -> None:
     path = tmp_path / "spec.json"
     with pytest.raises(OptionError, match=r"spec\.json cannot be read as a spec: No such file or directory\."):
         parse_spec(path)
@@ -130,7 +130,7 @@ def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
     path.write_text('{"features": [{"op": "NOPE"}]}')
     with pytest.raises(OptionError, match=r"spec\.json at \$\.features\[0\]\.op"):
         parse_spec(path)
-    with pytest.raises(OptionError, match="a spec is a mapping, JSON text, or the path of a file; found int"):
+    with pytest.raises(OptionError, match="a spec is a mapping, a JSON string, or the path of a file; found int"):
         parse_spec(7)
 
 
@@ -148,14 +148,14 @@ def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
         ("a\0b", "a\0b cannot be read as a spec: "),
     ],
 )
-def test_text_that_is_no_spec_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_string_that_is_not_a_spec_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(OptionError) as error:
         parse_spec(text)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_spec(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_spec(tmp_path: Path) -> None:
     text = "\ufeff" + json.dumps(minimal_spec())
     (tmp_path / "spec.json").write_text(text, encoding="utf-8")
     assert (

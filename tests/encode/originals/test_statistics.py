@@ -16,8 +16,8 @@ from tests.encode.digits_twin import mixed_numbers, money
 from tests.encode.originals.mostlyai import as_written, numbers_of_text, original
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import analyze as subjects
-from stoker.encode.statistics.columns import parse_number
+from stoker.encode.statistics import gather
+from stoker.encode.statistics.analyze import parse_number
 
 pytestmark = [pytest.mark.originals, pytest.mark.filterwarnings("ignore")]
 MANY = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
@@ -119,14 +119,14 @@ TEXTS = st.lists(
 
 @given(TEXTS, KEYS, st.integers(0, 99))
 @MANY
-def test_any_texts(values: list[Any], keys: str, seed: int) -> None:
+def test_any_strings(values: list[Any], keys: str, seed: int) -> None:
     texts = [None if text is None else text.encode(errors="ignore").decode() for text in values]
     check(pd.Series(texts, dtype=object), "category", keys_like(keys, len(values), seed))
 
 
 @pytest.mark.parametrize("values", [pd.Series([True, False, True]), pd.Series([True, None, True], dtype="boolean")])
 @pytest.mark.parametrize("kind", ["auto", "digit", "category"])
-def test_truth_values(values: pd.Series, kind: str) -> None:
+def test_booleans(values: pd.Series, kind: str) -> None:
     check(values, kind)
     check(values, kind, np.array([1, 1, 2]))
 
@@ -141,7 +141,7 @@ NUMBERS_IN_TEXT = (
 
 @given(st.lists(st.none() | NUMBERS_IN_TEXT, min_size=1, max_size=60))
 @MANY
-def test_any_numbers_in_texts_have_its_bits(texts: list[Any]) -> None:
+def test_any_numbers_in_strings_have_its_bits(texts: list[Any]) -> None:
     parsed = [parse_number(text) for text in texts]
     found = np.array([np.nan if one is None else one[1] for one in parsed])
     expected = numbers_of_text([*texts, "0.5"])[:-1]  # one with decimals, so that all are floats
@@ -150,7 +150,7 @@ def test_any_numbers_in_texts_have_its_bits(texts: list[Any]) -> None:
 
 @given(st.lists(st.none() | NUMBERS_IN_TEXT, min_size=1, max_size=40), ENCODINGS, KEYS, st.integers(0, 99))
 @MANY
-def test_texts_taken_for_numbers(texts: list[Any], kind: str, keys: str, seed: int) -> None:
+def test_strings_as_numbers(texts: list[Any], kind: str, keys: str, seed: int) -> None:
     numbers = numbers_of_text([*texts, "x"])
     if np.isinf(numbers).any() or (np.signbit(numbers) & (numbers == 0)).any():
         return  # an error in both, and the chance of two zeros
@@ -168,7 +168,7 @@ def test_texts_taken_for_numbers(texts: list[Any], kind: str, keys: str, seed: i
         ["1.0"],
     ],
 )
-def test_the_type_of_numbers_in_texts_is_that_of_all_together(texts: list[Any]) -> None:
+def test_the_type_of_numbers_in_strings_is_that_of_all_together(texts: list[Any]) -> None:
     for kind in ("auto", "discrete", "digit"):
         check(pd.Series(texts, dtype=object), kind)
 
@@ -192,7 +192,7 @@ DATE_TEXTS = st.sampled_from(
 
 @given(st.lists(st.none() | DATE_TEXTS, min_size=1, max_size=12), KEYS, st.integers(0, 99))
 @MANY
-def test_texts_taken_for_dates(texts: list[Any], keys: str, seed: int) -> None:
+def test_strings_as_dates(texts: list[Any], keys: str, seed: int) -> None:
     check(pd.Series(texts, dtype=object), "date", keys_like(keys, len(texts), seed))
 
 
@@ -232,7 +232,7 @@ def test_negative_control_the_original_sees_another_value(rng: np.random.Generat
     # and keys that are missing would be seen if they were counted
     owners = keys_like("missing", 300, 1)
     check(values, "discrete", owners)
-    monkeypatch.setattr(subjects, "_of_known", lambda table, name: subjects.one_array(table.column(name)))
+    monkeypatch.setattr(gather, "_of_known", lambda table, name: gather.one_array(table.column(name)))
     with pytest.raises(AssertionError):
         check(values, "discrete", owners)
 

@@ -31,28 +31,28 @@ def message(table: Any, kind: type[StokerError], **options: Any) -> str:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"max_length": 0}, "max_length is 0; expected a whole number from 1 to 2,147,483,646."),
-        ({"max_length": -3}, "max_length is -3; expected a whole number from 1 to 2,147,483,646."),
-        ({"max_length": 2.5}, "max_length is 2.5; expected a whole number from 1 to 2,147,483,646."),
-        ({"max_length": True}, "max_length is True; expected a whole number from 1 to 2,147,483,646."),
-        ({"max_length": 2**40}, "max_length is 1099511627776; expected a whole number from 1 to 2,147,483,646."),
+        ({"max_length": 0}, "max_length is 0; expected an integer from 1 to 2,147,483,646."),
+        ({"max_length": -3}, "max_length is -3; expected an integer from 1 to 2,147,483,646."),
+        ({"max_length": 2.5}, "max_length is 2.5; expected an integer from 1 to 2,147,483,646."),
+        ({"max_length": True}, "max_length is True; expected an integer from 1 to 2,147,483,646."),
+        ({"max_length": 2**40}, "max_length is 1099511627776; expected an integer from 1 to 2,147,483,646."),
         ({"layout": "ragged"}, "layout is 'ragged'; expected 'padded' or 'packed'."),
         ({"compat": "x"}, "compat is 'x'; expected 'mostlyai' or None."),
-        ({"compat": "mostlyai"}, "compat='mostlyai' needs max_length=, and takes no dtype=: its tensors are int64."),
+        ({"compat": "mostlyai"}, "compat='mostlyai' needs max_length=, and dtype=None: its tensors are int64."),
         ({"dtype": "int"}, "dtype is 'int'; expected one of bool, int8"),
         ({"key": "user"}, "the table has no column 'user' to group by; it has k, v."),
-        ({"key": None}, "rows are grouped by key=, or by lengths= where they lie end to end: pass one of them."),
-        ({"lengths": [3]}, "rows are grouped by key=, or by lengths= where they lie end to end: pass one of them."),
+        ({"key": None}, "pass either key= or lengths=: rows are grouped by one of them."),
+        ({"lengths": [3]}, "pass either key= or lengths=: rows are grouped by one of them."),
         (
             {"key": None, "lengths": [3], "contexts": [1]},
-            "contexts are keys, so they need key=;",
+            "contexts= are keys: they need key=",
         ),
-        ({"key": None, "lengths": [3, 1]}, "lengths sum up to 4, but column 'k' has 3 rows."),
-        ({"key": None, "lengths": [4, -1]}, "column 'lengths' holds -1 (int) in row 2, but a sequence has no fewer than 0 rows."),
+        ({"key": None, "lengths": [3, 1]}, "lengths sum to 4, but column 'k' has 3 rows."),
+        ({"key": None, "lengths": [4, -1]}, "column 'lengths' holds -1 (int) in row 2, expected 0 or more rows."),
         ({"columns": ["v", "w"]}, "the table has no column 'w'; it has k, v."),
         ({"columns": ["v", "v"]}, "columns names 'v' twice."),
         ({"columns": "v"}, "columns is 'v'; expected a list of names."),
-        ({"columns": []}, "no column is left to pad beside 'k'. Name some with columns=."),
+        ({"columns": []}, "the table has no column to pad besides 'k'. Add some, or name them with columns=."),
     ],
 )
 def test_options(options: dict[str, Any], expected: str) -> None:
@@ -66,8 +66,8 @@ def test_a_missing_key_column_lists_those_that_are_there(frame: Any) -> None:
 
 
 def test_what_is_no_table() -> None:
-    assert "ndarray is no table: give a frame" in message(np.zeros(3), OptionError)
-    assert "str is no table" in message("events.parquet", OptionError)
+    assert "the table is a ndarray; expected a pandas" in message(np.zeros(3), OptionError)
+    assert "the table is a str; expected" in message("events.parquet", OptionError)
 
 
 def test_two_columns_of_one_name() -> None:
@@ -77,24 +77,24 @@ def test_two_columns_of_one_name() -> None:
 
 def test_columns_of_different_lengths() -> None:
     text = message({"k": KEYS, "v": [1, 2]}, OptionError)
-    assert text == "column 'v' has 2 rows, but 'k' has 3; all columns of a table are equally long."
+    assert text == "column 'v' has 2 rows, but 'k' has 3; expected the same number in all columns."
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        (["x", "y", "z"], "column 'v' holds 'x' (str) in row 1, and its type is string, where a number is needed."),
-        ([1, "y", 3], "column 'v' holds 'y' (str) in row 2, but int before it. Give the column one type."),
-        ([None, 2, 2.5], "column 'v' holds 2.5 (float) in row 3, but int before it. Give the column one type."),
-        ([True, 2, 3], "column 'v' holds 2 (int) in row 2, but bool before it. Give the column one type."),
+        (["x", "y", "z"], "column 'v' holds 'x' (str) in row 1, and its type is string; expected a number."),
+        ([1, "y", 3], "column 'v' holds 'y' (str) in row 2, but int in the rows before. Use one type per column."),
+        ([None, 2, 2.5], "column 'v' holds 2.5 (float) in row 3, but int in the rows before. Use one type per column."),
+        ([True, 2, 3], "column 'v' holds 2 (int) in row 2, but bool in the rows before. Use one type per column."),
         ([1, None, 3], "column 'v' holds None (NoneType) in row 2, which int64 cannot hold. Fill the gaps, or"),
         ([[1], [2], [3]], "column 'v' holds [1] (list) in row 1, and its type is list<item: int64>"),
-        ([None, None, None], "column 'v' has no values (type null), where numbers are needed. Leave it out of columns=."),
-        ([object(), 1, 2], "column 'v' holds 1 (int) in row 2, but object before it."),
-        ([1j, 2j, 3j], "column 'v' holds 1j (complex) in row 1, where a number or a text is needed. Convert it first."),
+        ([None, None, None], "column 'v' has no values (type null); expected numbers. Leave it out of columns=."),
+        ([object(), 1, 2], "column 'v' holds 1 (int) in row 2, but object in the rows before."),
+        ([1j, 2j, 3j], "column 'v' holds 1j (complex) in row 1, expected a number or a string. Convert it first."),
     ],
 )  # fmt: skip
-def test_values_that_are_no_numbers(values: list[Any], expected: str) -> None:
+def test_values_that_are_not_numbers(values: list[Any], expected: str) -> None:
     objects = np.empty(3, dtype=object)
     objects[:] = values
     for given in (values, objects):
@@ -103,7 +103,7 @@ def test_values_that_are_no_numbers(values: list[Any], expected: str) -> None:
 
 def test_values_with_axes() -> None:
     text = message({"k": KEYS, "v": np.zeros((3, 2))}, OptionError)
-    assert text == "column 'v' has 2 axes, shape (3, 2); expected one value a row."
+    assert text == "column 'v' has 2 axes, shape (3, 2); expected one value per row."
 
 
 def test_nullable_columns_of_pandas() -> None:
@@ -154,16 +154,16 @@ def test_a_row_far_behind_is_named() -> None:
 )
 def test_a_missing_key(keys: Any) -> None:
     text = message({"k": keys, "v": [1, 2, 3]}, BadValueError)
-    assert text == "the key 'k' is missing in row 2. Every row needs a key: fill it, or leave the row out."
+    assert text == "the key 'k' is missing in row 2. Every row needs a key: fill it, or remove the row."
 
 
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
-        ([1, "a", 2], "column 'k' holds 'a' (str) in row 2, but int before it."),
-        ([b"a", "a", b"b"], "column 'k' holds 'a' (str) in row 2, but bytes before it."),
+        ([1, "a", 2], "column 'k' holds 'a' (str) in row 2, but int in the rows before."),
+        ([b"a", "a", b"b"], "column 'k' holds 'a' (str) in row 2, but bytes in the rows before."),
         ([[1], [2], [3]], "column 'k' holds [1] (list) in row 1, and its type is list<item: int64>, which cannot be a key."),
-        ([uuid.UUID(int=1), "a", "b"], "column 'k' holds 'a' (str) in row 2, but UUID before it."),
+        ([uuid.UUID(int=1), "a", "b"], "column 'k' holds 'a' (str) in row 2, but UUID in the rows before."),
         (pa.array([1, 2, 3], pa.decimal128(5, 1)), "column 'k' holds Decimal('1.0') (Decimal) in row 1, and its type is decimal"),
         ([None, None, None], "the key 'k' is missing in row 1."),
     ],
@@ -182,24 +182,24 @@ def test_keys_that_are_none(keys: Any, expected: str) -> None:
         (pd.Categorical(["a", "b", "a"]), [1], "column 'contexts' holds 1 (int) in row 1, but the key 'k' is"),
         ([1, 2, 3], [1.5], "column 'contexts' holds 1.5 (float) in row 1, which int64 cannot hold."),
         (np.array([1, 2, 3], dtype=np.uint64), [-1], "column 'contexts' holds -1 (int) in row 1, which uint64 cannot hold."),
-        ([1, 2, 3], pd.DataFrame({"k": [1]}), "column 'contexts' is a table (DataFrame), but one column is needed."),
-        ([1, 2, 3], {"k": [1]}, "column 'contexts' is a table (dict), but one column is needed."),
-        ([1, 2, 3], {1, 2}, "column 'contexts' is a set, but an array or a column of a table is needed."),
+        ([1, 2, 3], pd.DataFrame({"k": [1]}), "column 'contexts' is a table (DataFrame); expected one column."),
+        ([1, 2, 3], {"k": [1]}, "column 'contexts' is a table (dict); expected one column."),
+        ([1, 2, 3], {1, 2}, "column 'contexts' is a set; expected an array or a column of a table."),
         ([1, 2, 3], [1, None], "contexts has no key in row 2. Every context needs a key."),
         ([1.0, 2.0, 3.0], [1.0, None], "contexts has no key in row 2. Every context needs a key."),
         (["a", "b", "c"], ["a", None], "contexts has no key in row 2. Every context needs a key."),
-        ([1, 2, 3], [1, "a"], "column 'contexts' holds 'a' (str) in row 2, but int before it."),
+        ([1, 2, 3], [1, "a"], "column 'contexts' holds 'a' (str) in row 2, but int in the rows before."),
         (SECONDS, SECONDS.astype("datetime64[ns]"), "contexts is datetime64[ns], but the key 'k' is datetime64[s]."),
         (SECONDS, np.array(["NaT"], dtype="datetime64[s]"), "contexts has no key in row 1."),
     ],
 )  # fmt: skip
-def test_contexts_that_cannot_be_meant(keys: Any, contexts: Any, expected: str) -> None:
+def test_invalid_contexts(keys: Any, contexts: Any, expected: str) -> None:
     assert message({"k": keys, "v": [1, 2, 3]}, StokerError, contexts=contexts).startswith(expected)
 
 
 def test_more_than_there_is_memory_for() -> None:
     text = message({"k": KEYS, "v": [1.0, 2.0, 3.0]}, SourceTooLargeError, max_length=2**31 - 2, contexts=np.arange(2**20))
-    assert text.startswith("1 columns of shape [1048576, 2147483646, 1] take 18,014.4 TB, which there is no memory for.")
+    assert text.startswith("1 columns of shape [1048576, 2147483646, 1] take 18,014.4 TB, which do not fit into memory.")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_codes_that_are_none(values: Any, expected: str) -> None:
 
 def test_a_store_cannot_hold_every_key() -> None:
     missing = pad_sequences({"k": ["a", None], "v": [1, 2]}, key="k", compat="mostlyai", max_length=3, layout="packed")
-    with pytest.raises(OptionError, match=r"one of the contexts has no key, which a store cannot hold\. Pass key=None"):
+    with pytest.raises(OptionError, match=r"a context has no key, which a store cannot hold\. Pass key=None"):
         missing.store()
     assert len(missing.store(key=None)) == 2
     names = pad_sequences({"k": KEYS, "v": [1, 2, 3]}, key="k", layout="packed")

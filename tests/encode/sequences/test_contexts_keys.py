@@ -15,8 +15,8 @@ import pytest
 from tests.encode import sequences_twin as twin
 
 from stoker.encode import pad_sequences
-from stoker.encode.sequences import contexts as numbering_module
-from stoker.encode.sequences.contexts import Numbering
+from stoker.encode.sequences import kernels as numbering_module
+from stoker.encode.sequences.kernels import Numbering
 
 Array = npt.NDArray[Any]
 
@@ -114,7 +114,7 @@ def test_keys_are_grouped_by_value(kind: str) -> None:
         ("days of arrow", pa.array(ORDER, pa.date32()).to_pylist()),
     ],
 )
-def test_the_keys_are_told(kind: str, expected: list[Any]) -> None:
+def test_the_keys_are_returned(kind: str, expected: list[Any]) -> None:
     assert listed(pad_sequences(given(KINDS[kind]()[0]), key="k").contexts) == twin.first_keys(expected)
 
 

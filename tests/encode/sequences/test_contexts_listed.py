@@ -35,7 +35,7 @@ def both(keys: Any, listed: Any) -> list[Any]:
 
 
 @given(keys=st.lists(NUMBERS, max_size=20, unique=True), listed=st.lists(NUMBERS, max_size=20))
-def test_whole_numbers_are_numbered_as_by_the_kernels(keys: list[int], listed: list[int]) -> None:
+def test_integers_are_numbered_as_by_the_kernels(keys: list[int], listed: list[int]) -> None:
     ours, theirs = both(np.array(keys, dtype=np.int64), np.array(listed, dtype=np.int64))
     assert ours == theirs
 
@@ -63,7 +63,7 @@ def test_all_kinds_of_keys_and_errors_are_those_of_the_kernels(keys: Any, listed
     assert ours == theirs
 
 
-def test_a_pack_of_listed_contexts_loads_no_compiler(run_python: Callable[..., str]) -> None:
+def test_a_pack_of_listed_contexts_does_not_load_numba(run_python: Callable[..., str]) -> None:
     code = """
 import sys
 import stoker.encode

@@ -16,7 +16,7 @@ SCRIPT = """
 import pathlib, re, sys
 from stoker.cli.main import main
 if sys.argv.pop(1) == "with the compiler":
-    import stoker.encode.sequences.contexts
+    import stoker.encode.sequences.kernels
 main()
 status = pathlib.Path("/proc/self/status").read_text()  # getrusage would count the parent's memory before the exec too
 print(int(re.search(r"VmHWM:\\s+(\\d+) kB", status)[1]) * 1024)

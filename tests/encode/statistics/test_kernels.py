@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from tests.encode.digits_twin import mixed_numbers, money
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import columns, dates, numbers, quantiles
-from stoker.encode.statistics.columns import SMALL, compiled
+from stoker.encode.statistics import dates, numbers, quantiles
+from stoker.encode.statistics.quantiles import SMALL, compiled
 
-USERS = (columns, quantiles, dates, numbers)
+USERS = (quantiles, dates, numbers)
 
 
 def plain(frame: Any, **options: Any) -> Statistics:

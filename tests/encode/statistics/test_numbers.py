@@ -56,7 +56,7 @@ def test_more_values_than_wait_at_a_time(rng: np.random.Generator) -> None:
     assert found.num_distinct == values.nunique()
 
 
-def test_whole_numbers_stay_exact() -> None:
+def test_integers_stay_exact() -> None:
     found = number(np.array([2**63 - 1, 2**53 + 1, -(2**63)]))
     assert (found.min, found.max) == (-(2**63), 2**63 - 1)
     assert found.cnt_values == {str(-(2**63)): 1, str(2**53 + 1): 1, str(2**63 - 1): 1}
@@ -65,7 +65,7 @@ def test_whole_numbers_stay_exact() -> None:
     assert found.min_n == [-(2.0**63), 2.0**53, 2.0**63]
 
 
-def test_minus_zero_is_no_negative_number_and_counts_as_zero() -> None:
+def test_minus_zero_is_not_negative_and_counts_as_zero() -> None:
     found = number(np.array([-0.0, 0.0, -0.0, 1.5, -2.0]))
     assert found.num_negative == 1
     assert found.num_distinct == 3
@@ -102,7 +102,7 @@ def test_other_types_of_numbers(values: pa.Array, numbers: list[float]) -> None:
     assert found.num_null == 1
 
 
-def test_truth_values_and_categories_of_numbers_can_be_taken_for_numbers() -> None:
+def test_booleans_and_categories_of_numbers_can_be_numbers() -> None:
     column = analyze({"x": np.array([True, False, True])}, kinds={"x": "number"})["x"]
     assert isinstance(column, NumberColumn)
     assert as_json(column.analysis()) == as_json(analyze_numeric(pd.Series([True, False, True], name="x")))
@@ -117,5 +117,5 @@ def test_values_are_counted_one_by_one_only_where_all_were_kept(rng: np.random.G
     sketched = number(values, exact=1024)
     with pytest.raises(OptionError, match="more different values than were kept"):
         sketched.analysis("discrete")
-    with pytest.raises(OptionError, match="encoding is 'digits', but it is one of"):
+    with pytest.raises(OptionError, match="encoding is 'digits'; expected one of"):
         sketched.analysis("digits")  # type: ignore[arg-type]

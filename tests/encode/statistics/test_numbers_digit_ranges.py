@@ -15,8 +15,8 @@ from tests.encode.digits_twin import mixed_numbers, money
 
 from stoker.encode.digit_kernels import BLOCK
 from stoker.encode.statistics import numbers
-from stoker.encode.statistics.columns import float_keys, whole_keys
 from stoker.encode.statistics.numbers import DigitRanges, settled_down_to
+from stoker.encode.statistics.quantiles import float_keys, whole_keys
 
 FEW = 4 * BLOCK + 77
 

@@ -87,7 +87,7 @@ def test_the_bound_is_the_sum_that_is_stated() -> None:
 
 
 @pytest.mark.parametrize(("num_values", "share"), [(64 * 2**20, 0.000054), (10**9, 0.00008), (10**12, 0.00016)])
-def test_the_shares_that_are_told_are_true(num_values: int, share: float) -> None:
+def test_the_reported_shares_are_true(num_values: int, share: float) -> None:
     assert 0.8 * share < rank_error(num_values, 2**20) / num_values <= share < 0.001
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stoker.encode.statistics.columns import Keys
-from stoker.encode.statistics.quantiles import Run
+from stoker.encode.statistics.quantiles import Keys, Run
 
 
 def as_json(analysis: dict[str, Any]) -> Any:

@@ -83,7 +83,7 @@ def test_series_that_were_sorted_together_by_time(tmp_path: Path, apart: int) ->
     order = np.argsort(np.concatenate([one["ts"], other["ts"]]), kind="stable")
     write_csv(tmp_path / "bars.csv", {name: np.concatenate([one[name], other[name]])[order] for name in one})
     line = refusal(lambda: prepared_of(tmp_path, gaps="allow"))
-    assert ("several prices sorted together by time" if apart else "series sorted together look so") in line
+    assert ("several prices sorted together by time" if apart else "series sorted together cause this") in line
 
 
 def test_bars_that_run_back_in_time(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_cache_of_these_bars_with_other_features(tmp_path: Path, monkeypatch: 
         patch.setattr(engine, "_rows_in_order", lambda *given: (np.where(rows > 50, rows + 1, rows) for rows in true(*given)))
         write_cache(tmp_path, SPEC, tmp_path / "bars.csv")
     line = refusal(lambda: prepared_of(tmp_path, feature_cache="cache.stoker"))
-    assert "has other features than its own bars and this spec give in bar " in line
+    assert "differs from the features of its bars and this spec in bar " in line
     monkeypatch.setattr(audit, "COMPUTED_AGAIN", 0)  # control: without the check it is believed
     believed = np.asarray(prepared_of(tmp_path, feature_cache="cache.stoker").store.column("features"))
     assert not np.array_equal(believed, prepared_of(tmp_path).store.column("features"))
@@ -247,11 +247,9 @@ def test_labels_that_measure_volatility(sound: Prepared) -> None:
     volatility = np.asarray(sound.store.column("volatility"))
     chance = np.random.default_rng(0).random(len(volatility))
     labels = (chance < 0.9 * (volatility > np.nanmedian(volatility))).astype(np.float32)
-    assert "they say how restless the market is, not where it goes" in refusal(
-        lambda: audit.check_volatility(relabelled(sound, labels))
-    )
+    assert "they measure volatility, not direction" in refusal(lambda: audit.check_volatility(relabelled(sound, labels)))
     asked_for = dataclasses.replace(relabelled(sound, labels), rule=Rule(compat=True))
-    assert "A score on them is no skill" in audit.check_volatility(asked_for)
+    assert "A score on them is not skill" in audit.check_volatility(asked_for)
 
 
 # What is wrong with the split
@@ -307,7 +305,7 @@ def test_a_weight_of_labels_that_has_seen_the_validation(sound: Prepared) -> Non
     everywhere = stoker.split.pos_weight(sound.store, None, "label")
     assert everywhere != own
     line = refusal(lambda: audit.check_pos_weight(dataclasses.replace(sound, pos_weight=everywhere)))
-    assert "it was made of other rows" in line
+    assert "it was computed from other rows" in line
 
 
 # What is wrong with samples
@@ -319,7 +317,7 @@ def test_padded_rows_within_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(data, "_ready_rows", padded)
     make_folder(tmp_path)
     line = refusal(lambda: prepared_of(tmp_path, stationary=False))
-    assert "but features are ready from bar 11 on: it would hold padding" in line
+    assert "but features are ready from bar 11 on: it would contain padding" in line
 
 
 def test_windows_over_the_end_of_a_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,7 +334,7 @@ def test_windows_over_the_end_of_a_series(tmp_path: Path, monkeypatch: pytest.Mo
     write_csv(tmp_path / "other.csv", market(3000, "none", 5))
     assert len(prepared_of(tmp_path).store) == 2
     monkeypatch.setattr(data, "_ready_rows", joined)
-    assert "reaches over the end of a series or a gap" in refusal(lambda: prepared_of(tmp_path))
+    assert "crosses the end of a series or a gap" in refusal(lambda: prepared_of(tmp_path))
 
 
 def windows_of(prepared: Prepared, length: int = 8) -> tuple[Array, Array, list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -378,7 +376,7 @@ def test_inputs_and_labels_of_different_rows(sound: Prepared) -> None:
 
 
 def test_control_a_feed_serves_each_sample_once(sound: Prepared) -> None:
-    assert audit.check_served(sound) == f"each of {len(sound.split.train):,} training samples is served once an epoch"
+    assert audit.check_served(sound) == f"each of {len(sound.split.train):,} training samples is served once per epoch"
 
 
 def test_samples_that_come_twice(sound: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:

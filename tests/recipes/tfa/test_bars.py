@@ -43,7 +43,7 @@ def test_the_time_of_new_york_goes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zeros", [0, 3, 6, 9])
-def test_whole_numbers_are_times_in_any_usual_unit(tmp_path: Path, zeros: int) -> None:
+def test_integers_are_times_in_any_usual_unit(tmp_path: Path, zeros: int) -> None:
     bars = read(tmp_path, f"ts,close\n{1700000060 * 10**zeros},2\n{1700000120 * 10**zeros},3\n")
     assert bars.times.tolist() == [1700000060000, 1700000120000]
 

@@ -138,7 +138,7 @@ def test_a_history_with_holes_is_as_its_bars_one_by_one(bundle: Path, holes: str
     assert logit is not None
 
 
-def test_a_volume_that_is_missing_is_no_hole(bundle: Path) -> None:
+def test_a_missing_volume_is_not_a_gap(bundle: Path) -> None:
     _, rows = bars_of()
     rows[150] = {**rows[150], "volume": math.nan}
     pushed, warmed = Predictor.load(bundle), Predictor.load(bundle)
@@ -242,8 +242,8 @@ def test_what_the_spec_gives_is_not_taken_from_elsewhere(copy: Path, name: str, 
         Predictor.load(copy)
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path, copy: Path) -> None:
-    with pytest.raises(ConfigError, match="so it is no bundle"):
+def test_other_folders_are_not_bundles(tmp_path: Path, copy: Path) -> None:
+    with pytest.raises(ConfigError, match="so it is not a bundle"):
         Predictor.load(tmp_path)
     edit(copy, surprise=1)
     with pytest.raises(CheckpointInvalidError, match="surprise"):
@@ -261,5 +261,5 @@ def test_a_predictor_that_differs_from_the_batch_is_found(bundle: Path, monkeypa
     monkeypatch.setattr(Predictor, "_logit", logit)
     push = stoker.encode.FeatureStream.push
     monkeypatch.setattr(stoker.encode.FeatureStream, "push", lambda self, bar: push(self, bar).clip(-5, 5))
-    with pytest.raises(TrainError, match="are others bar by bar than in the batch"):
+    with pytest.raises(TrainError, match="differ between bar by bar and batch"):
         verify_bundle(bundle)

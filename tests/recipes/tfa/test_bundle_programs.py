@@ -97,11 +97,11 @@ def test_a_program_alone_is_a_file(run: Path, tmp_path: Path, name: str) -> None
     assert done.path == tmp_path / name
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, done.golden.name])
     assert all(path.is_file() for path in tmp_path.iterdir())
-    with pytest.raises(OptionError, match=rf"{name} is there already\. Replace it"):
+    with pytest.raises(OptionError, match=rf"{name} exists already\. Pass overwrite=True"):
         write_program(run, tmp_path / name)
     write_program(run, tmp_path / name, overwrite=True)
     with pytest.raises(
-        OptionError, match=r"model\.pth is no program: expected a name that ends in \.pt2, \.onnx, \.pt, or a folder"
+        OptionError, match=r"model\.pth is not a program; expected a name that ends in \.pt2, \.onnx, \.pt, or a folder"
     ):
         write_program(run, tmp_path / "model.pth")
 
@@ -141,7 +141,7 @@ def test_a_bundle_is_only_written_where_nothing_of_the_users_is(run: Path, tmp_p
             write_bundle(run, tmp_path / "v1", overwrite=overwrite)
     assert (tmp_path / "v1" / "model.pt").read_text() == "precious"
     assert len(list((tmp_path / "v1").iterdir())) == 1
-    with pytest.raises(OptionError, match=r"bundle has a bundle already\. Replace it \(overwrite=True, --overwrite\)"):
+    with pytest.raises(OptionError, match=r"bundle has a bundle already\. Pass overwrite=True to replace it"):
         write_bundle(run, run.parent / "bundle")
 
 

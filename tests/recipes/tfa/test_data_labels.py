@@ -83,7 +83,7 @@ def test_volatility_is_that_of_the_last_returns() -> None:
     np.testing.assert_allclose(found[20:], [returns[i - 20 : i].std() for i in range(20, 60)], rtol=1e-6)
 
 
-def test_what_cannot_be_meant() -> None:
+def test_invalid_options() -> None:
     with pytest.raises(OptionError, match="label_horizon is 0"):
         label_bars(np.ones(3), None, Rule(horizon=0))
     with pytest.raises(OptionError, match="the bars have no volume"):

@@ -197,7 +197,7 @@ def test_it_trains_on_runs_and_on_windows_alike() -> None:
     ],
     ids=str,
 )
-def test_sizes_that_cannot_be_meant_are_refused(sizes: dict[str, int], says: str) -> None:
+def test_invalid_sizes_are_refused(sizes: dict[str, int], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         Tfa(**moments(), **sizes)
 

@@ -174,7 +174,7 @@ def test_it_learns_from_a_feed() -> None:
     ],
     ids=str,
 )
-def test_sizes_that_cannot_be_meant_are_refused(sizes: dict[str, int], says: str) -> None:
+def test_invalid_sizes_are_refused(sizes: dict[str, int], says: str) -> None:
     with pytest.raises(OptionError, match=says):
         banded(**sizes)
 

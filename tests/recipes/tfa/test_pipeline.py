@@ -128,7 +128,8 @@ def test_overwriting_a_run_leaves_what_is_not_of_it(tmp_path: Path) -> None:
         (run / name).write_text("precious")
     first = (run / "run.json").read_bytes()
     with pytest.raises(
-        OptionError, match=r"has a run already\. Resume it .*, replace it \(--overwrite\), or choose another folder"
+        OptionError,
+        match=r"has a run already\. Pass resume=True to continue it, overwrite=True to replace it, or choose another folder",
     ):
         train(settings_of(tmp_path, epochs=2))
     assert (run / "run.json").read_bytes() == first
@@ -142,7 +143,7 @@ def test_a_run_folder_is_for_one_process(tmp_path: Path) -> None:
     make_folder(tmp_path)
     (tmp_path / "run" / "bars").mkdir(parents=True)
     (tmp_path / "run" / "recipe.json").write_text('{"recipe": "tfa"}\n')
-    with _disk.Lock(tmp_path / "run" / "bars"), pytest.raises(TrainError, match=r"run is being trained by process \d+\. Wait"):
+    with _disk.Lock(tmp_path / "run" / "bars"), pytest.raises(TrainError, match=r"run is in use by process \d+\. Wait"):
         train(settings_of(tmp_path))
     assert train(settings_of(tmp_path, epochs=1)).result.epoch == 1
 
@@ -207,7 +208,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None
         assert torch.equal(ours, theirs)
 
 
-def test_bars_that_were_refused_can_be_mended_under_the_same_folder(tmp_path: Path) -> None:
+def test_bars_that_were_refused_can_be_fixed_in_the_same_folder(tmp_path: Path) -> None:
     make_folder(tmp_path)
     change_bars(tmp_path, close=lambda values: np.where(np.arange(3000) == 70, np.nan, values))
     with pytest.raises(BadValueError, match="close is nan in bar 71"):
@@ -227,7 +228,7 @@ def test_bars_that_were_refused_can_be_mended_under_the_same_folder(tmp_path: Pa
         ({"features": [{"op": "FOO"}]}, r"spec.json at \$.features\[0\].op: found 'FOO'"),
     ],
 )
-def test_what_is_no_spec_is_refused_by_its_name(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
+def test_an_invalid_spec_is_named(tmp_path: Path, spec: dict[str, Any], message: str) -> None:
     make_folder(tmp_path)
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     with pytest.raises(OptionError, match=message):
@@ -279,7 +280,7 @@ def test_verdicts_say_what_was_beaten() -> None:
     best = Line(name="mlp", auc=0.7, log_loss=0.6, calibration=0.01)
     assert judge(0.51, 0.52, best, 0.1, 0.01) == (
         False,
-        "NO SKILL: an AUC of 0.510 is what chance gives (up to 0.520 with labels moved in time). Do not use this model.",
+        "NO SKILL: an AUC of 0.510 is within chance (up to 0.520 with labels shifted in time). Do not use this model.",
     )
     assert judge(0.71, 0.52, best, 0.01, 0.01)[1].startswith(
         "NO BETTER than a small network on the last row (AUC 0.710 against 0.700"

@@ -142,7 +142,7 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
         ("T: 8", "T: eight", "tfa.yaml:10: T is the text 'eight'; expected "),
         ("lr: 2e-3", "lr: -1", "tfa.yaml:8: lr is -1; expected a number above 0 or null."),
         ("symbol: QQQ", "symbol: TQQQ", "tfa.yaml:1: symbol is TQQQ, which is a leveraged or inverse fund"),
-        ("bars_csv: bars.csv\n", "", "tfa.yaml: bars come from bars_csv or from datasets; there is neither. Give one of them."),
+        ("bars_csv: bars.csv\n", "", "tfa.yaml: bars come from bars_csv or datasets; neither is given. Give one of them."),
         ("spec.json", "specs.json", "tfa.yaml:3: feature_spec is 'specs.json', but there is no "),
         (
             "label_kind",
@@ -153,10 +153,10 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
         ("T: 8", "T: 8\naccumulate: 0", "accumulate is 0; expected a whole number from 1 "),
         ("d_model: 16", "d_model: 100000000000", "d_model is 100000000000; expected a whole number from 1 up to 16,384"),
         ("artifacts/TFA/v1", '"a\\0b"', "tfa.yaml:5: out_dir is the text 'a\\x00b'; expected a text or null without NUL."),
-        ("label_kind", "split: [0.9, 0.2, 0.1]\nlabel_kind", "split has 3 numbers with the sum 1.2; expected the shares of train"),
+        ("label_kind", "split: [0.9, 0.2, 0.1]\nlabel_kind", "split has 3 numbers with the sum 1.2; expected three shares (train"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(tmp_path: Path, found: str, change: str, line: str) -> None:
+def test_an_invalid_value_is_one_line(tmp_path: Path, found: str, change: str, line: str) -> None:
     assert found in THEIRS
     with pytest.raises(ConfigError) as error:
         read_settings(make_folder(tmp_path, THEIRS.replace(found, change, 1)))
@@ -169,7 +169,7 @@ def test_a_wrong_key_of_a_dataset_has_its_place(tmp_path: Path) -> None:
         read_settings(make_folder(tmp_path, MULTI.replace("regime: wild", "regim: wild")))
 
 
-def test_values_can_be_set_anew(tmp_path: Path) -> None:
+def test_values_can_be_overridden(tmp_path: Path) -> None:
     make_folder(tmp_path, THEIRS)
     assert settings_of(tmp_path, model="banded", epochs=7).chosen_model == "banded"
 

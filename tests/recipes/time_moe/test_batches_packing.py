@@ -159,7 +159,7 @@ def test_the_loss_of_packed_series_is_that_of_the_same_series_one_a_row() -> Non
     assert abs(mixed - losses[0]) > 1e-6, "negative control: without segments, series see each other"
 
 
-def test_an_epoch_is_packed_anew_but_always_alike() -> None:
+def test_each_epoch_is_packed_differently_but_reproducibly() -> None:
     rows, again = (rows_over(lengths_around(100, spread="uniform"), 512) for _ in range(2))
     first, other = rows.pool(0, 1), rows.pool(1, 1)
     assert first.starts.tolist() != other.starts.tolist()
@@ -176,7 +176,7 @@ def test_long_series_are_not_packed_and_need_no_segments() -> None:
     assert batch["mask"].all()
 
 
-def test_values_are_scaled_in_float64_and_missing_ones_are_no_targets() -> None:
+def test_values_are_scaled_in_float64_and_missing_ones_are_not_targets() -> None:
     values = np.array([5.0, 7.0, np.nan, 9.0, np.inf, 1.0])
     corpus = open_corpus(stoker.Store.from_arrays(x=[values]))
     batch = next(iter(Batches(PackedRows(Pieces(corpus, 8), Scales(corpus, "zero"), seed=0, packed=True), batch_size=1, steps=1)))
@@ -207,7 +207,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_stopped_pass_goes_on_where_it_was() -> None:
+def test_a_stopped_pass_resumes_where_it_was() -> None:
     whole = many_batches()
     expected = [*whole, *whole]
     assert len(expected) == 80
@@ -252,7 +252,7 @@ def test_batches_made_ahead_are_the_same() -> None:
 def test_a_state_of_other_data_is_refused() -> None:
     state = many_batches().state_dict()
     other = Batches(rows_over(lengths_around(61, spread="lognormal")[:900], 128), batch_size=8, steps=40)
-    with pytest.raises(FeedError, match="the state is of other data"):
+    with pytest.raises(FeedError, match="the state belongs to other data"):
         other.load_state_dict(state)
 
 
@@ -269,7 +269,7 @@ def test_compat_rows_give_each_window_once() -> None:
         assert torch.equal(batch["mask"][order], wanted["loss_masks"].bool())
 
 
-def test_numbers_that_cannot_be_meant() -> None:
+def test_invalid_numbers() -> None:
     with pytest.raises(OptionError, match="batch_size is 0"):
         many_batches(batch_size=0)
     with pytest.raises(OptionError, match="length is 0"):

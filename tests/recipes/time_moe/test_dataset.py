@@ -57,7 +57,7 @@ def test_only_the_path_travels_to_worker_processes(folder: Path) -> None:
     assert torch.equal(again[3]["input_ids"], dataset[3]["input_ids"])
 
 
-def test_what_cannot_be_meant(folder: Path) -> None:
+def test_invalid_options(folder: Path) -> None:
     dataset = Dataset(folder, 32)
     with pytest.raises(IndexError, match="there is no window 99"):
         dataset[99]

@@ -41,7 +41,7 @@ def test_every_target_is_in_exactly_one_piece(lengths: list[int], length: int, v
     ends = train_ends(corpus, valid)
     expected = [point for begin, end in zip(corpus.begins, ends, strict=True) for point in range(begin + 1, end)]
     if not expected:
-        with pytest.raises(OptionError, match="nothing for the train part"):
+        with pytest.raises(OptionError, match="no samples for the train part"):
             Pieces(corpus, length, valid=valid)
         return
     pieces = Pieces(corpus, length, valid=valid)

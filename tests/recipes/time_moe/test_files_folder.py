@@ -28,7 +28,7 @@ def test_a_wide_store_has_a_series_a_column_under_its_name(tmp_path: Path) -> No
     assert len(corpus) == 2 * len(NAMES)
     assert corpus.series_name(1).endswith(f":{NAMES[1]}")
     assert corpus.series(3).tobytes() == make_waves(50, seed=3)["OT"].tobytes()
-    with pytest.raises(OptionError, match=r"has 2 series 'OT': .*Give the whole name"):
+    with pytest.raises(OptionError, match=r"has 2 series 'OT': .*Use the full name"):
         corpus.find("OT")
     assert corpus.find(corpus.series_name(5)) == 5
     assert corpus.find("6") == 6
@@ -88,7 +88,7 @@ def test_a_store_of_other_data_beside_a_file_is_not_replaced(tmp_path: Path) -> 
     (tmp_path / "x.csv").write_text("a\n1\n2\n")
     (tmp_path / "y.csv").write_text("a\n5\n6\n")
     stoker.pack(tmp_path / "y.csv", tmp_path / "x.csv.stoker")
-    with pytest.raises(OptionError, match=r"x\.csv\.stoker is a store, but not of .*x\.csv, which would be packed there"):
+    with pytest.raises(OptionError, match=r"x\.csv\.stoker is a store, but not of .*x\.csv, which is packed there"):
         open_corpus(tmp_path / "x.csv")
     assert stoker.open(tmp_path / "x.csv.stoker").column("a").tolist() == [5, 6]
 
@@ -111,7 +111,7 @@ def test_what_is_none_of_these_is_refused_with_the_way_out(tmp_path: Path) -> No
         SourceNotFoundError, match=r"neither a store nor a tree of Time-MoE data .*: it is empty\. .*stoker pack .*--wide"
     ):
         open_corpus(tmp_path / "csv")
-    with pytest.raises(OptionError, match="no column with one number a step"):
+    with pytest.raises(OptionError, match="no column with one number per step"):
         open_corpus(stoker.Store.from_arrays(x=np.zeros((2, 3, 4))))
 
 
@@ -154,7 +154,7 @@ def test_a_tree_is_read_as_the_authors_read_it_in_the_order_of_names(tmp_path: P
     assert_samples_are_theirs(CompatSamples(corpus, 8, method=method or "none"), tree, method)  # type: ignore[arg-type]
     assert told == [
         f"{tree}: left out 2 other files or folders ({', '.join(LEFT_OUT)}). "
-        "Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest apart."
+        "Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest separately."
     ]
     assert {path: path.stat().st_mtime_ns for path in tree.rglob("*")} == before, "nothing is written"
 

@@ -33,7 +33,7 @@ def test_missing_points_are_nan(tmp_path: Path) -> None:
     assert open_corpus(tmp_path / "x.jsonl").find_nonfinite() == (0, 1)
 
 
-def test_names_are_the_first_texts_where_every_series_has_one(tmp_path: Path) -> None:
+def test_names_are_the_first_strings_where_every_series_has_one(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", {"sequence": [1, 2], "id": "a", "unit": "kW"}, {"id": "b", "sequence": [3, 4]})
     corpus = open_corpus(path)
     assert [corpus.series_name(number) for number in range(2)] == ["a", "b"]
@@ -47,8 +47,7 @@ def test_integers_that_float64_rounds_are_reported(tmp_path: Path) -> None:
     assert told == []
     open_corpus(write(tmp_path / "x.jsonl", [1.5, 2], [2**53 + 1, 0]), report=told.append)
     assert told == [
-        f"{tmp_path}/x.jsonl: series 1 has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
-        "Subtract a constant from them first."
+        f"{tmp_path}/x.jsonl: series 1 has integers beyond 2**53, which float64 rounds. Subtract a constant from them first."
     ]
 
 

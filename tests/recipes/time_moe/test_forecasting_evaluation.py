@@ -220,7 +220,7 @@ def test_no_more_than_the_model_can_take_is_looked_at() -> None:
     forecast(loaded(model, length=64), np.zeros((1, 1000)), 8)
     forecast(loaded(model, length=5000), np.zeros((1, 1000)), 8)
     assert [shown.shape[1] for shown in model.shown] == [64, 504]
-    with pytest.raises(OptionError, match=r"horizon is 512, but the model has 512 positions. Give at most 511"):
+    with pytest.raises(OptionError, match=r"horizon is 512, but the model has 512 positions. Use at most 511"):
         forecast(loaded(), np.zeros((1, 9)), 512)
 
 
@@ -239,23 +239,23 @@ def test_weights_of_official_checkpoints_are_loaded(tmp_path: Path) -> None:
     [
         ({"horizon": 0}, "horizon is 0"),
         ({"test": 1.5}, "test is 1.5 and train 0.7; expected shares"),
-        ({"test": 0.4}, "test is 0.4 and train 0.7; expected shares above 0 that are 1 at most together"),
+        ({"test": 0.4}, "test is 0.4 and train 0.7; expected shares above 0 with a sum of at most 1"),
         ({"train": 0.0}, "train 0.0"),
         ({"scale": "row"}, "scale is 'row'"),
         ({"context": 510}, "need more than the 512 positions"),
         ({"context": 300}, "has no window of 300"),
     ],
 )
-def test_what_cannot_be_meant(options: dict[str, Any], message: str) -> None:
+def test_invalid_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         evaluate(loaded(), stoker.Store.from_arrays(x=[np.arange(100.0)]), **{"context": 20, "horizon": 5, **options})
 
 
 @pytest.mark.parametrize("num_actual", [None, 10, 48])
-def test_the_picture_shows_the_past_the_forecast_and_what_came(tmp_path: Path, num_actual: int | None) -> None:
+def test_the_plot_shows_past_forecast_and_actual_values(tmp_path: Path, num_actual: int | None) -> None:
     values = make_waves(900)["OT"]
     actual = None if num_actual is None else values[800 : 800 + num_actual]
     text = plot_forecast(tmp_path / "f.svg", values[:800], values[800:848], actual, title="ett.csv:OT").read_text()
     assert "ett.csv:OT" in text
-    assert ("what came" in text) == (actual is not None)
+    assert ("actual" in text) == (actual is not None)
     assert text.count("<path") >= (2 if actual is None else 3)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import stoker
 from stoker.recipes.time_moe import SIZES, Size, TimeMoe, time_moe_loss
-from stoker.recipes.time_moe.weights import taken_apart
+from stoker.recipes.time_moe.weights import to_official
 
 SMALL = Size(hidden=16, intermediate=24, layers=2, heads=2, experts=4, top_k=2, horizons=(1, 3, 8), max_position=64)
 
@@ -51,7 +51,7 @@ def compare(model: TimeMoe, found: Tensor, series: list[tuple[Tensor, Tensor, Te
 
 
 def official(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return taken_apart(tensors, SMALL)
+    return to_official(tensors, SMALL)
 
 
 def ones(series: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def test_gradients_of_positions_that_are_nothing_stay_small(constant: bool) -> N
     assert gradient_norm_of_zeros(constant, zero_biases=False) < 100
 
 
-def test_negative_control_with_biases_of_zero_such_gradients_are_no_numbers() -> None:
+def test_negative_control_with_biases_of_zero_such_gradients_are_nan() -> None:
     assert not gradient_norm_of_zeros(constant=False, zero_biases=True) < 1e15
 
 
@@ -184,7 +184,7 @@ def test_products_in_bfloat16_are_near_those_in_float32() -> None:
 
 def test_a_row_longer_than_the_model_knows_is_refused() -> None:
     model, (x, y) = model_of(), points(1, 65)
-    with pytest.raises(stoker.errors.OptionError, match="65 positions, but the model knows 64"):
+    with pytest.raises(stoker.errors.OptionError, match="65 positions, but the model has 64"):
         model.loss(x, y)
 
 

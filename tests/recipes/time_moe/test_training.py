@@ -92,13 +92,13 @@ def test_a_run_that_was_stopped_ends_like_one_that_was_not(ett: Path, tmp_path: 
         assert torch.equal(tensor, whole[name]), name
 
 
-def test_a_run_goes_on_with_what_it_began_with_only(ett: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_only_with_its_own_settings(ett: Path, tmp_path: Path) -> None:
     train(ett, folder=tmp_path / "run", **QUICK)
     with pytest.raises(OptionError, match="has a run already"):
         train(ett, folder=tmp_path / "run", **QUICK)
-    with pytest.raises(OptionError, match="lr cannot change in a run that goes on"):
+    with pytest.raises(OptionError, match="lr cannot change when a run is resumed"):
         resume(tmp_path / "run", lr=1.0)
-    with pytest.raises(ConfigError, match=r"has no recipe.json, so it is no run of Time-MoE"):
+    with pytest.raises(ConfigError, match=r"has no recipe.json, so it is not a run of Time-MoE"):
         resume(tmp_path)
     (tmp_path / "run" / "recipe.json").write_text("{")
     with pytest.raises(ConfigError, match=r"recipe.json is damaged"):
@@ -110,7 +110,7 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     store.save(tmp_path / "x.stoker")
     train(tmp_path / "x.stoker", folder=tmp_path / "run", **QUICK, max_seconds=1e-9, save_every=1)
     stoker.Store.from_arrays(x=[np.cos(np.arange(200.0))]).save(tmp_path / "x.stoker", replace=True)
-    with pytest.raises(stoker.errors.FeedError, match="the state is of other data"):
+    with pytest.raises(stoker.errors.FeedError, match="the state belongs to other data"):
         resume(tmp_path / "run", device="cpu", max_seconds=None)
 
 
@@ -135,7 +135,7 @@ def test_binary_folders_in_place_with_all_kinds_of_samples(tmp_path: Path, sampl
     assert done.result.step == 2
     assert math.isfinite(done.result.metrics["loss"])
     assert ("val_loss" in done.result.metrics) == (samples != "compat")
-    kind = {"packed": "packed", "padded": "one piece a row", "compat": "compat"}[samples]
+    kind = {"packed": "packed", "padded": "one piece per row", "compat": "compat"}[samples]
     assert f"({kind})" in str(done.rows)
 
 
@@ -152,31 +152,31 @@ def test_a_run_can_be_begun_with(ett: Path, tmp_path: Path) -> None:
     for name, weight in weights_of(first).items():
         assert torch.equal(weight, model.state_dict()[name]), name
     _disk.remove_folder(tmp_path / "first" / "weights")
-    with pytest.raises(OptionError, match=r"is a run that has not ended. Write its weights first"):
+    with pytest.raises(OptionError, match=r"is an unfinished run. Export its weights first"):
         make_model(make_settings({"data": str(ett), "init": str(tmp_path / "first"), "length": 64}))
 
 
 def test_series_too_short_for_a_validation_are_trained_on_without_one(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text("[1, 2, 3, 5, 2, 1, 3, 4, 5, 1, 2, 1]\n" * 4)
-    told: list[str] = []
-    done = train(tmp_path / "x.jsonl", **QUICK, report=told.append)
+    reported: list[str] = []
+    done = train(tmp_path / "x.jsonl", **QUICK, report=reported.append)
     assert (done.result.step, done.rows.valid) == (6, None)
-    assert told == [
-        f"{tmp_path}/x.jsonl: no validation, for no series has 2 points in its last tenth. Give longer series, or set valid."
+    assert reported == [
+        f"{tmp_path}/x.jsonl: no validation, as no series has 2 points in its last tenth. Use longer series, or set valid."
     ]
-    with pytest.raises(OptionError, match="has nothing for the valid part"):
+    with pytest.raises(OptionError, match="has no samples for the valid part"):
         train(tmp_path / "x.jsonl", **QUICK, valid=0.1)
 
 
 @pytest.mark.parametrize("samples", ["packed", "padded"])
-def test_missing_points_are_no_targets(tmp_path: Path, samples: str) -> None:
+def test_missing_points_are_not_targets(tmp_path: Path, samples: str) -> None:
     holes = np.arange(800.0)
     holes[::4] = np.nan
     stoker.Store.from_arrays(x=[holes]).save(tmp_path / "holes.stoker")
     stoker.Store.from_arrays(x=[holes[::4]]).save(tmp_path / "gone.stoker")
     given = {"length": 64, "samples": samples}
     assert make_rows(make_settings({**given, "data": str(tmp_path / "holes.stoker")})).useful == pytest.approx(0.75, abs=0.05)
-    with pytest.raises(OptionError, match=r"gone.stoker has nothing to train on: its points are missing \(NaN\)"):
+    with pytest.raises(OptionError, match=r"gone.stoker has no targets to train on: its points are missing \(NaN\)"):
         make_rows(make_settings({**given, "data": str(tmp_path / "gone.stoker")}))
 
 
@@ -191,9 +191,9 @@ def test_windows_of_the_authors_need_finite_points(tmp_path: Path, normalize: st
     with pytest.raises(OptionError) as caught:
         train(tmp_path / "two.stoker", folder=tmp_path / "run", **given)
     assert str(caught.value) == (
-        f"series 'two.csv:holes' of {tmp_path}/two.stoker is missing (NaN) at point 218, but windows of samples "
-        "'compat' must be finite. Use samples 'packed' or 'padded', which leave such points out, or "
-        "pack the data again with --missing ffill or drop."
+        f"series 'two.csv:holes' of {tmp_path}/two.stoker is missing (NaN) at point 218, but samples='compat' "
+        "needs finite values. Use samples='packed' or 'padded', which leave such points out, or "
+        "pack the data again with missing='ffill' or 'drop'."
     )
     assert not (tmp_path / "run").exists()
     stoker.pack(tmp_path / "two.csv", tmp_path / "two.stoker", wide=True, missing="ffill", replace=True)
@@ -217,18 +217,18 @@ def test_points_in_place_are_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
     for look in (1, 7, 1 << 22):
         monkeypatch.setattr(files, "_LOOK", look)
         assert open_corpus(tmp_path).find_nonfinite() == (6, 5)
-    with pytest.raises(OptionError, match=f"is {'missing' if bad != bad else 'infinite'}.* at point 6, but windows"):
+    with pytest.raises(OptionError, match=f"is {'missing' if bad != bad else 'infinite'}.* at point 6, but samples='compat'"):
         train(tmp_path / "b", samples="compat", **QUICK)
 
 
 def test_epochs_become_steps(ett: Path) -> None:
     options = {**QUICK, "steps": None, "epochs": 2.0, "validate_every": None}
-    told: list[str] = []
-    done = train(ett, **options, report=told.append)
+    reported: list[str] = []
+    done = train(ett, **options, report=reported.append)
     rows = done.rows.per_epoch
     assert done.result.step == math.ceil(2 * rows / 2)
     assert done.epochs == pytest.approx(2.0, abs=0.2)
-    assert told == [
+    assert reported == [
         f"{done.result.step} updates in all, which is very few: epochs is 2, {rows} rows each, and an update takes 2 rows. "
         "Raise epochs, or set steps."
     ]
@@ -237,11 +237,11 @@ def test_epochs_become_steps(ett: Path) -> None:
 
 
 def test_enough_updates_or_those_asked_for_are_not_reported(ett: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    train(ett, **{**QUICK, "steps": 1}, report=told.append)
+    reported: list[str] = []
+    train(ett, **{**QUICK, "steps": 1}, report=reported.append)
     monkeypatch.setattr(training, "FEW_UPDATES", 2)
-    train(ett, **{**QUICK, "steps": None, "epochs": 0.2}, report=told.append)
-    assert told == []
+    train(ett, **{**QUICK, "steps": None, "epochs": 0.2}, report=reported.append)
+    assert reported == []
 
 
 @pytest.fixture
@@ -282,7 +282,7 @@ def test_a_run_needs_neither_config_nor_checkpoint_again(ett: Path, tmp_path: Pa
 def test_sizes_that_disagree_are_refused(ett: Path, tmp_path: Path, sizes: Path) -> None:
     time_moe.save_weights(time_moe.TimeMoe(time_moe.SIZES["tiny"]), tmp_path / "other")
     for options, message in (
-        ({"size": "tiny", "model": str(sizes)}, "both say how large the model is"),
+        ({"size": "tiny", "model": str(sizes)}, "both set the size of the model"),
         (
             {"size": None, "model": str(sizes), "init": str(tmp_path / "other")},
             r"model is .*sizes', but .*other is of another size",
@@ -333,11 +333,11 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
         ({"length": 513}, "length is 513, but the model has 512 positions"),
         ({"batch_size": 0}, "batch_size is 0; expected an integer from 1"),
         ({"lr_end": 1.0}, "lr_end is 1.0; expected a rate from 0 up to lr"),
-        ({"samples": "compat", "valid": 0.1}, "scale by whole series: a validation at their ends would be seen"),
-        ({"stride": 4}, "stride is for samples 'compat'"),
+        ({"samples": "compat", "valid": 0.1}, "scales by whole series, so validation data at their ends would leak"),
+        ({"stride": 4}, "stride= needs samples='compat'"),
         ({"sampels": "packed"}, "time-moe: .*sampels"),
         ({"columns": ["x"]}, "has no column of numbers 'x'; it has value"),
-        ({"valid": 0.999}, "nothing for the train part"),
+        ({"valid": 0.999}, "no samples for the train part"),
         ({"valid": 1.5}, "valid is 1.5; expected a share from 0 to below 1"),
         ({"warmup": -1}, "warmup is -1; expected a number from 0"),
         ({"weight_decay": math.nan}, "weight_decay is nan; expected a number from 0"),
@@ -347,7 +347,7 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
         ({"steps": None, "epochs": 1e300}, r"epochs is 1e\+300, which are more than 1,000,000,000,000 updates"),
         ({"batch_size": 10**12}, "batch_size is 1,000,000,000,000: a batch needs .*, but .* of memory are free"),
         ({"warmup": 6}, "warmup is 6, but the run has 6 updates in all"),
-        ({"head_weights": [1, 1]}, "head_weights are 2 numbers; expected 4, for the horizons 1, 8, 32, 64"),
+        ({"head_weights": [1, 1]}, "head_weights has 2 numbers; expected 4, for the horizons 1, 8, 32, 64"),
         ({"head_weights": [1, 1, 1, -1]}, "head_weights are .*; expected a number from 0 for each head, and one above 0"),
         ({"head_weights": [0, 0, 0, 0]}, "and one above 0"),
         ({"head_weights": [1, 1, 1, math.nan]}, "expected a number from 0 for each head"),
@@ -355,7 +355,7 @@ def test_the_learning_rate_goes_down_half_a_cosine() -> None:
         ({"head_weights": "1,1,1,1"}, "time-moe: .*head_weights"),
     ],
 )
-def test_what_cannot_be_meant_is_one_line(ett: Path, options: dict[str, Any], message: str) -> None:
+def test_an_invalid_option_is_one_line(ett: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message) as caught:
         train(ett, **{**QUICK, **options})
     assert "\n" not in str(caught.value)

@@ -13,7 +13,7 @@ from tests.recipes.time_moe.test_model import model_of
 
 import stoker
 from stoker.recipes.time_moe import SIZES, TimeMoe, load_weights, read_size, save_weights
-from stoker.recipes.time_moe.weights import joined, taken_apart
+from stoker.recipes.time_moe.weights import from_official, to_official
 
 OFFICIAL = {
     "model.embed_layer.emb_layer.weight": (384, 1),
@@ -56,7 +56,7 @@ def weights_of(model: TimeMoe) -> list[torch.Tensor]:
 def test_names_and_shapes_are_the_official_ones() -> None:
     with torch.device("meta"):
         model = TimeMoe(SIZES["50m"])
-    found = {name: tuple(tensor.shape) for name, tensor in taken_apart(dict(model.named_parameters()), model.size).items()}
+    found = {name: tuple(tensor.shape) for name, tensor in to_official(dict(model.named_parameters()), model.size).items()}
     assert len(found) == 463
     assert OFFICIAL.items() <= found.items()
 
@@ -71,7 +71,7 @@ def test_what_is_saved_is_read_bit_for_bit(model: TimeMoe, folder: Path) -> None
 
 def test_taking_apart_and_joining_are_inverse(folder: Path) -> None:
     official = load_file(folder / "model.safetensors")
-    again = taken_apart(joined(official, SIZES["tiny"]), SIZES["tiny"])
+    again = to_official(from_official(official, SIZES["tiny"]), SIZES["tiny"])
     assert official.keys() == again.keys()
     assert all(torch.equal(again[name], tensor) for name, tensor in official.items())
 
@@ -117,7 +117,7 @@ def test_parts_that_disagree_with_their_index_are_refused(folder: Path) -> None:
     with pytest.raises(stoker.errors.SourceNotFoundError, match=r"model-00002-of-00002\.safetensors is missing"):
         load_weights(TimeMoe(SIZES["tiny"]), folder)
     save_file({"model.norm.weight": torch.ones(32)}, folder / "model-00002-of-00002.safetensors")
-    with pytest.raises(stoker.errors.SourceInvalidError, match=r"has no|does not say"):
+    with pytest.raises(stoker.errors.SourceInvalidError, match=r"has no|does not list"):
         load_weights(TimeMoe(SIZES["tiny"]), folder)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": dict.fromkeys(places, "../other.safetensors")}))
     with pytest.raises(stoker.errors.SourceInvalidError, match="weight_map is not a map"):
@@ -130,7 +130,7 @@ def test_tensors_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> No
     cases = {
         "has no tensor model.layers.0.ffn_layer.experts.1.up_proj": {key: one for key, one in tensors.items() if key != name},
         r"experts.1.up_proj.weight has shape \(32, 32, 1\); expected \(32, 32\)": {**tensors, name: torch.ones(32, 32, 1)},
-        "holds extra, which is no tensor": {**tensors, "extra": torch.ones(1)},
+        "holds extra, which is not a tensor": {**tensors, "extra": torch.ones(1)},
         "is torch.int64; expected": {**tensors, name: torch.ones(32, 32, dtype=torch.int64)},
     }
     for number, (text, given) in enumerate(cases.items()):
@@ -162,7 +162,7 @@ def test_a_refused_checkpoint_changes_nothing(model: TimeMoe, tmp_path: Path) ->
         ("num_attention_heads", 0, "num_attention_heads is 0"),
         ("hidden_size", 33, "hidden_size is 33; expected an even number for each of the 4 heads"),
         ("num_experts_per_tok", 5, "num_experts_per_tok is 5; expected a divisor of intermediate"),
-        ("horizon_lengths", None, "horizon_lengths are \\(None,\\); expected rising integers"),
+        ("horizon_lengths", None, "horizon_lengths are \\(None,\\); expected ascending integers"),
         ("horizon_lengths", [8, 1], "horizon_lengths are \\(8, 1\\)"),
         ("horizon_lengths", ["1"], "horizon_lengths are"),
         ("rope_theta", "10000", "rope_theta is '10000'; expected a number"),
@@ -205,14 +205,14 @@ def test_a_checkpoint_is_not_written_over_another(model: TimeMoe, folder: Path) 
     assert (folder / "model.safetensors").read_bytes() != before, "negative control"
 
 
-def test_what_is_no_checkpoint_is_told(tmp_path: Path) -> None:
+def test_other_files_are_not_checkpoints(tmp_path: Path) -> None:
     model = TimeMoe(SIZES["tiny"])
     with pytest.raises(stoker.errors.SourceNotFoundError, match="there is no checkpoint"):
         load_weights(model, tmp_path / "nowhere")
     with pytest.raises(stoker.errors.SourceNotFoundError, match="holds neither"):
         load_weights(model, tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\x80\x02}q\x00.")
-    with pytest.raises(stoker.errors.SourceInvalidError, match="is no safetensors file"):
+    with pytest.raises(stoker.errors.SourceInvalidError, match="is not a safetensors file"):
         load_weights(model, tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(stoker.errors.SourceInvalidError, match="is a list; expected a JSON object"):

@@ -1,6 +1,7 @@
-"""Raw bars: files that are packed beside the store that is to be made of them, in a folder that is removed when it is there.
+"""Bars in, features out: tables and stores of bars as columns of numbers, checks of their order, and `FeatureFrame`.
 
-Reading, grouping, the check of times and the bound on memory are those of a pack; one that was stopped goes on.
+pandas, polars, Arrow, mappings of arrays or a store become columns and the bounds of each series, without a copy where values are
+numbers already. A value that cannot be read is named with its column and row, a missing column with the feature that needs it.
 """
 
 from __future__ import annotations
@@ -15,46 +16,44 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from stoker import _disk
+from stoker import _disk, pack
 from stoker._types import Array
 from stoker.encode.indicators.spec import Spec
 from stoker.errors import BadValueError, OptionError, TimeOrderError
-from stoker.store.pack.api import pack
-from stoker.store.store import Store
+from stoker.store import Store
 
 
 @contextlib.contextmanager
 def packed_bars(source: Sequence[str], target: Path, **options: Any) -> Iterator[Store]:
-    """A store of the bars in `source` for the time of the block; `options` are those of `pack`."""
+    """A temporary store of the bars in `source`, beside the store `target`; `options` are those of `stoker.pack`.
+
+    A pack that was interrupted resumes.
+    """
     with _disk.scratch_folder(_disk.beside(target, "{}.bars")) as folder:
-        # What a killed run left there is of this command's own making, so it may be replaced.
+        # Only a killed run of this command can have left a store there, so it may be replaced.
         store = pack(list(source), folder / "store", replace=True, **options)
         try:
             yield store
-        except BaseException:  # Ctrl-C too: behind the pack there is nothing left to resume
+        except BaseException:  # Ctrl-C too: after the pack there is nothing left to resume
             _disk.remove_scratch(folder)
             raise
 
 
-# Bars as they come: pandas, polars, Arrow, mappings of arrays or a store become columns of numbers and where each series lies.
-#
-# It stands between what the user has and the engine. Nothing is copied that is numbers already. Law: what cannot be read names
-# column, row and value, what is missing names the feature that needs it, and bars that are out of order are refused.
-
+# ---- reading ----
 
 _SHOWN_COLUMNS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """Columns of bars. In the order of `order` (or as they are) the series lie one behind the other."""
+    """Columns of bars. In the order of `order` (or as they are) series are consecutive."""
 
     columns: dict[str, Array]
     """By the names of program.BAR; numbers of any type."""
     offsets: Array
     """Where each series begins, and the end of the last; int64."""
     order: Array | None = None
-    """Row numbers, series by series; None where the rows lie so already."""
+    """Row numbers, series by series; None where the rows are in this order."""
 
     @property
     def num_rows(self) -> int:
@@ -63,10 +62,10 @@ class Bars:
 
 
 def read_bars(given: Any, spec: Spec, *, series: str | None = None) -> Bars:
-    """Take the columns that a spec needs; `series` names the column that tells the series apart."""
+    """Read the columns that a spec needs; `series` is the column with the series of each row."""
     if isinstance(given, Store):
         if series is not None:
-            raise OptionError(f"{given.name} is a store, which knows its series: leave series={series!r} out.")
+            raise OptionError(f"{given.name} is a store, which has its own series: leave series={series!r} out.")
         return _store_bars(given, spec)
     names = _names(given)
     taken = {name: _numbers(found, given[found]) for name, found in _found(spec, names, "the bars").items()}
@@ -82,7 +81,7 @@ def read_bars(given: Any, spec: Spec, *, series: str | None = None) -> Bars:
         offsets, order = _group(series, given[series])
     if offsets[-1] != num_rows:
         raise OptionError(f"column {series!r} has {offsets[-1]:,} rows, but {next(iter(taken))!r} has {num_rows:,}.")
-    refuse_disorder(_told(given, names), offsets=offsets, order=order)
+    refuse_disorder(_times_and_keys(given, names), offsets=offsets, order=order)
     return Bars(columns=taken, offsets=offsets, order=order)
 
 
@@ -94,19 +93,19 @@ def _store_bars(store: Store, spec: Spec) -> Bars:
         if column.kind == "category":
             _refuse_text(store, found)
         if column.kind != "number" or column.width is not None:
-            raise OptionError(f"column {found!r} of {store.name} holds {column.label}, but a number a bar is needed.")
+            raise OptionError(f"column {found!r} of {store.name} holds {column.label}; expected one number per bar.")
         columns[name] = store.column(found)
     refuse_disorder_of_store(store)
     return Bars(columns=columns, offsets=store.offsets)
 
 
 def _refuse_text(store: Store, name: str) -> NoReturn:
-    """One text among numbers makes a whole column text: find it."""
+    """One string among numbers makes a whole column strings: find it."""
     texts = list(store.texts(name))
     words = [code for code, text in enumerate(texts) if not _is_number(text)] or range(len(texts))
     rows = np.flatnonzero(np.isin(store.column(name), np.array(words)))
     place = f": {texts[int(store.column(name)[rows[0]])][:60]!r} in {place_in_store(store, int(rows[0]))}" if len(rows) else ""
-    raise BadValueError(f"column {name!r} of the bars holds text{place}, but numbers are needed.")
+    raise BadValueError(f"column {name!r} of the bars holds strings{place}; expected numbers.")
 
 
 def _is_number(text: str) -> bool:
@@ -118,7 +117,7 @@ def _is_number(text: str) -> bool:
 
 
 def _found(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
-    """The columns to read, by the names of a bar; capitals do not matter where only they differ."""
+    """The columns to read, by the names of a bar; case is ignored where that is unambiguous."""
     found: dict[str, str] = {}
     for i, feature in enumerate(spec.features):
         for name in feature.reads:
@@ -127,7 +126,7 @@ def _found(spec: Spec, names: Sequence[str], where: str) -> dict[str, str]:
                 raise OptionError(f"both {same[0]!r} and {same[1]!r} of {where} may be {name!r}: rename one of them.")
             if not same:
                 raise OptionError(
-                    f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}, but {where} gave only {_listed(names)}."
+                    f"feature {feature.name!r} ($.features[{i}]) needs a column {name!r}, but the columns of {where} are {_listed(names)}."
                 )
             found[name] = same[0]
     return found
@@ -143,29 +142,29 @@ def _names(given: Any) -> list[str]:
     if isinstance(given, Mapping):
         return [str(name) for name in given]
     if type(given).__name__ == "LazyFrame":
-        raise OptionError("a LazyFrame holds no bars yet: give what its collect() returns.")
+        raise OptionError("the bars are a LazyFrame; pass the result of its collect().")
     if isinstance(given, np.ndarray) and given.dtype.names:
         return list(given.dtype.names)
     names = getattr(given, "column_names", None) or getattr(given, "columns", None)
     if names is None or not hasattr(given, "__getitem__"):
         raise OptionError(
-            f"{type(given).__name__} is no table of bars: give a DataFrame, an Arrow table, a mapping of arrays, or a store."
+            f"the bars are a {type(given).__name__}; expected a DataFrame, an Arrow table, a mapping of arrays, or a store."
         )
     return [str(name) for name in names]
 
 
-def _told(given: Any, names: Sequence[str]) -> dict[str, Any]:
-    """The columns that say which bar a row is, with the times that pandas may have as its index."""
-    told = {name: given[name] for name in time_and_key_columns(names)}
+def _times_and_keys(given: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The columns with times and symbols, and the times of a pandas index."""
+    columns = {name: given[name] for name in time_and_key_columns(names)}
     index = getattr(given, "index", None)
-    return told if type(index).__name__ != "DatetimeIndex" else {**told, "timestamp": index}
+    return columns if type(index).__name__ != "DatetimeIndex" else {**columns, "timestamp": index}
 
 
 def _numbers(name: str, column: Any) -> Array:
-    """A column as a one-dimensional array of numbers; what is missing is NaN."""
+    """A column as a one-dimensional array of numbers, NaN where a value is missing."""
     values = column if isinstance(column, np.ndarray) else _from_frame(name, column)
     if values.ndim != 1:
-        raise OptionError(f"column {name!r} has shape {values.shape}, but one number a bar is needed.")
+        raise OptionError(f"column {name!r} has shape {values.shape}; expected one number per bar.")
     if values.dtype.kind in "biuf":
         return values
     return _from_objects(name, values)
@@ -187,7 +186,7 @@ def _from_arrow(name: str, column: Any) -> Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from stoker.store.interop import decimals_as_floats
+    from stoker.store import decimals_as_floats
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = array.type
@@ -201,22 +200,22 @@ def _from_arrow(name: str, column: Any) -> Array:
 
 
 def _from_objects(name: str, values: Array) -> Array:
-    """Python objects one by one: numbers and None are taken, anything else is refused with its row."""
+    """Python objects one by one: numbers and None are read, anything else is an error with its row."""
     numbers = np.empty(len(values))
     for row, value in enumerate(values):
         try:
             if isinstance(value, str | bytes | np.datetime64 | np.timedelta64):
-                raise TypeError("no number, though NumPy would make one of it")
+                raise TypeError("not a number, though NumPy would convert it")
             numbers[row] = np.nan if value is None else value
         except (TypeError, ValueError):
             raise BadValueError(
-                f"column {name!r} holds {str(value)[:60]!r} ({type(value).__name__}) in row {row + 1:,}, but numbers are needed."
+                f"column {name!r} holds {str(value)[:60]!r} ({type(value).__name__}) in row {row + 1:,}; expected a number."
             ) from None
     return numbers
 
 
 def _group(name: str, column: Any) -> tuple[Array, Array | None]:
-    """Where each series begins, and the order of rows that brings them together; rows of a series keep theirs."""
+    """Where each series begins, and the stable order of rows that makes series consecutive."""
     import pyarrow as pa
 
     if type(column).__module__.partition(".")[0] == "polars":
@@ -225,7 +224,7 @@ def _group(name: str, column: Any) -> tuple[Array, Array | None]:
     array = array if isinstance(array, pa.Array) else pa.array(array, from_pandas=True)
     if array.null_count:
         row = int(np.asarray(array.is_null().to_numpy(zero_copy_only=False)).argmax())
-        raise BadValueError(f"column {name!r} is missing in row {row + 1:,}, so that row belongs to no series.")
+        raise BadValueError(f"column {name!r} is missing in row {row + 1:,}; expected the series of the row.")
     if not len(array):
         return np.zeros(1, dtype=np.int64), None
     encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
@@ -240,12 +239,12 @@ def _group(name: str, column: Any) -> tuple[Array, Array | None]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), np.argsort(codes, kind="stable")
 
 
-# The frame: a matrix of features with the names of its columns, and which of its numbers are ready.
+# ---- the result ----
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FeatureFrame:
-    """Features of bars, one row a bar in the order of the bars."""
+    """Features of bars, one row per bar in the order of the bars, as `features` returns them."""
 
     values: Array
     """float32 [bars, features], row-major. NaN where a feature is not ready (with compat="sentio": 0 or worse)."""
@@ -253,11 +252,11 @@ class FeatureFrame:
     offsets: Array
     """Where each series begins in `order`, and the end of the last; int64."""
     order: Array | None = None
-    """Row numbers, series by series; None where the rows lie so already."""
+    """Row numbers, series by series; None where the rows are in this order."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features."""
+        """Names of the features."""
         return self.spec.names
 
     @property
@@ -272,9 +271,9 @@ class FeatureFrame:
 
     @cached_property
     def ready(self) -> Array:
-        """Which numbers mean something; bool [bars, features].
+        """Which values are ready; bool [bars, features].
 
-        With compat="sentio" a missing value cannot be told from 0, so this knows only where features begin.
+        With compat="sentio" a missing value is 0 like others, so only the first bars of a series are not ready.
         """
         if self.spec.compat is None:
             return np.asarray(np.isfinite(self.values))
@@ -282,7 +281,7 @@ class FeatureFrame:
 
     @property
     def bars_before(self) -> Array:
-        """How many bars of the same series come before each row; int64 [bars]."""
+        """Number of earlier bars of the same series for each row; int64 [bars]."""
         before: Array = np.arange(len(self), dtype=np.int64) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
         if self.order is None:
             return before
@@ -313,11 +312,10 @@ class FeatureFrame:
         )
 
 
-# Disorder: bars that are not one series in the order of time are refused, where they show it themselves.
+# ---- order: bars of several series, or not in the order of time, are errors ----
 #
-# It stands beside the reading of bars. Columns with the usual names of a time or a symbol are looked at, and nothing is computed
-# from them. Law: an indicator never mixes symbols or runs back in time because an option was left out. Where a key or a time was
-# given, it was checked then.
+# Columns with the usual names of a time or a symbol are checked, so that an indicator never mixes symbols or runs back in time
+# because an option was left out. Where a key or a time was given when a store was packed, it was checked then.
 
 Compare = Callable[[Array, Array], Array]
 
@@ -358,7 +356,7 @@ def refuse_disorder(columns: Mapping[str, Any], *, offsets: Array, order: Array 
 
 
 def refuse_disorder_of_store(store: Store) -> None:
-    """Check the bars of a store; times are known to rise where it was packed by them."""
+    """Check the bars of a store; times ascend where it was packed by them."""
     steps = {name: column for name, column in store.schema.items() if column.level == "step" and column.width is None}
     for name in time_and_key_columns(list(steps)):
         kind, is_key = steps[name].kind, name.lower() in KEYS
@@ -373,12 +371,12 @@ def refuse_disorder_of_store(store: Store) -> None:
             before, behind = (store.texts(name)[int(values[row])] for row in (found - 1, found))
             raise OptionError(
                 f"column {name!r} of the bars holds several series: {behind} in {place} comes after {before}. "
-                f"Pass --series {name} when the bars are read."
+                f"Pass series={name!r} when the bars are packed."
             )
         before, behind = (_shown(values[row], steps[name].unit) for row in (found - 1, found))
         raise TimeOrderError(
             f"the time {name!r} of the bars falls: {behind} in {place} comes after {before}. "
-            f"Pass --time {name} --sort when the bars are read."
+            f"Pass time={name!r} and sort=True when the bars are packed."
         )
 
 
@@ -406,7 +404,7 @@ def _falls(before: Array, behind: Array) -> Array:
 
 
 def _differs(before: Array, behind: Array) -> Array:
-    return np.asarray((before != behind) & (before >= 0) & (behind >= 0))  # what is missing has a code below 0
+    return np.asarray((before != behind) & (before >= 0) & (behind >= 0))  # a missing value has a code below 0
 
 
 def _arrow(column: Any) -> Any:
@@ -431,7 +429,7 @@ def _codes(array: Any) -> Array:
 
 
 def _times(array: Any) -> Array | None:
-    """Times as numbers; None where they are no times."""
+    """Times as numbers; None where they are not times."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,13 +1,13 @@
-"""The exact arithmetic: float64 throughout, gaps known, errors that do not grow with the length of a series.
+"""The exact arithmetic: float64 throughout, with missing values, and errors that do not grow with the length of a series.
 
-It stands between a program and rows of features, for a million bars as for one: a state is all it keeps from block to block,
-so batch and stream are the same text. The laws:
-    missing       a value that is not there leaves every state as it was; a window with one in it is not ready
+The kernel `advance` computes rows of features from bars and keeps a state from block to block, so batch and stream run the same
+code and nothing depends on how the bars are cut into blocks. The rules:
+    missing       a missing value leaves every state as it was; a window that contains one is not ready
     recurrences   begin as the mean of their first `window` values, and are ready from the last of these on
-    windows       are differences of running sums, which start anew every `period` bars (and more often at the begin of a series)
-                  around a value of that time, so that they neither drift nor lose digits; where nothing changes, a mean is that
-                  value and a deviation 0
-Nothing depends on how the bars are cut into blocks.
+    windows       are differences of running sums, which restart every `period` bars (and more often at the start of a series)
+                  around a current value, so that they neither drift nor lose digits; where values are constant, the mean is that
+                  value and the deviation 0
+`ExactAssembly` has the instructions of this arithmetic for the definitions in operators.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.encode.indicators.program import (
+    DISTANCE,
+    HIGHEST,
     Assembly,
     Instruction,
     Lane,
@@ -33,22 +35,17 @@ from stoker.encode.indicators.program import (
     write_columns,
 )
 
-SHARED_TEXT = "f1e1176e8d515231"
-"""The hash of instructions.py, which is compiled into this kernel: the cache is renewed when this file changes, so it must change
-when that one does (a test says what to write here)."""
-
-_HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
 LOAD, SUMS, BAND, SCORE, TOTAL, SMOOTH, EMA, RSI, WRITE = range(20, 29)
 SUM_ROWS = 5
-"""Running sums of a column: of its values, of their squares, of what those lost in rounding, of values that are there, of changes
-from one to the next."""
+"""Running sums of a column: of its values, of their squares, of the rounding errors of those, of the number of values, and of the
+number of changes from one to the next."""
 
 _MOST = 3.4028234663852886e38  # the largest float32
 
 
 @part
 def load(source: Array, y: Array) -> None:
-    """Take in values; what is no finite float32 is missing."""
+    """Take in values; one that is not a finite float32 is missing."""
     for t in range(len(y)):
         y[t] = source[t] if abs(source[t]) <= _MOST else np.nan
 
@@ -61,20 +58,20 @@ def run_sums(
     n: int,
     index: int,
     history: int,
-    anew: bool,
+    restart: bool,
     sums: Array,
     row: int,
     registers: Array,
     r: int,
 ) -> None:
-    """Extend the running sums of a column over the block; `anew`, those of the past are written again for a new anchor.
+    """Extend the running sums of a column over the block; with `restart`, those of the past are computed again for a new anchor.
 
-    An anchor is the median of the last three values: one that is far from the others would cost digits.
+    The anchor is the median of the last three values: one that is far from the others would cost digits.
     """
     x = columns[column]
     values, squares, lost, there, changes = sums[row], sums[row + 1], sums[row + 2], sums[row + 3], sums[row + 4]
     anchor, last, one_before = registers[r], registers[r + 1], registers[r + 2]
-    if anew:
+    if restart:
         last, one_before = (last, one_before) if index else (np.nan, np.nan)
         anchor = x[p] if abs(x[p]) < np.inf else last
         if anchor == x[p] and one_before == one_before:
@@ -98,7 +95,7 @@ def run_sums(
             value += d
             before = square
             square += d * d
-            gained = square - before  # and what is not gained is lost (Knuth's sum)
+            gained = square - before  # the rest is the rounding error (Knuth's two-sum)
             rests += (before - (square - gained)) + (d * d - gained)
             num_there += 1.0
             last, one_before = x[t], last
@@ -111,8 +108,8 @@ def run_sums(
 def over_window(
     op: int, x: Array, sums: Array, row: int, p: int, window: int, anchor: float, means: float, deviations: float, y: Array
 ) -> None:
-    """Of the window that ends at each bar: a BAND is so many means and so many (population) deviations; a SCORE is how many
-    deviations the value of the bar lies above the mean, 0 where nothing deviates."""
+    """Of the window that ends at each bar: BAND is `means` means plus `deviations` (population) deviations; SCORE is the
+    z-score of the bar, 0 where the deviation is 0."""
     n, first = len(y), p - window
     s1, s0 = sums[row, p : p + n], sums[row, first : first + n]
     q1, q0 = sums[row + 1, p : p + n], sums[row + 1, first : first + n]
@@ -138,8 +135,8 @@ def over_window(
 
 @part
 def recur(op: int, x: Array, window: int, weight: float, registers: Array, r: int, y: Array) -> None:
-    """TOTAL is the sum of all values so far. SMOOTH is an average in which each value has `weight` when it comes; the first
-    `window` values weigh alike."""
+    """TOTAL is the sum of all values so far. SMOOTH is an exponential average with `weight`; the first `window` values weigh
+    alike."""
     n, held = registers[r], registers[r + 1]
     for t in range(len(y)):
         y[t] = np.nan
@@ -222,8 +219,8 @@ def advance(
 ) -> None:
     """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
 
-    `starts` are the bars where another series begins. Registers 0 to 2 are the number of bars so far, the place in the columns
-    (0 at the begin of a series), and the bar at which sums start anew. `emit_from` and `pad` are for the other arithmetic.
+    `starts` are the bars where another series begins. Registers 0 to 2 are the number of bars so far, the position in the columns
+    (0 at the start of a series), and the bar at which sums restart. `emit_from` and `pad` are for the other arithmetic.
     """
     done, num_begun = 0, 0
     while done < len(out):
@@ -236,8 +233,8 @@ def advance(
             keep_history(sums, len(sums), p, history, 0.0)
             p = history
         end = starts[num_begun] if num_begun < len(starts) else len(out)
-        anew = index == int(registers[2])
-        if anew:  # after 1, 2, 4, 8, … bars, and then every `period`
+        restart = index == int(registers[2])
+        if restart:  # after 1, 2, 4, 8, … bars, and then every `period`
             registers[2] = 1 if index == 0 else 2 * index if index < period else index + period
         n = min(end - done, columns.shape[1] - p, int(registers[2]) - index)
         bars, block = sources[:, done : done + n], out[done : done + n]
@@ -245,16 +242,16 @@ def advance(
             op, w, r, row, run, count = program[i, 0], program[i, 6], program[i, 8], program[i, 9], program[i, 10], program[i, 11]
             x, z = columns[program[i, 2], p - program[i, 3] : p + n], columns[program[i, 4], p - program[i, 5] : p + n]
             y = columns[program[i, 1], p : p + n]
-            if op < _HIGHEST:
+            if op < HIGHEST:
                 compute(op, x, z, numbers[i, 0], numbers[i, 1], y)
-            elif op == _HIGHEST:
+            elif op == HIGHEST:
                 highest(x, w, columns[program[i, 4]], y)
-            elif op == _DISTANCE:
+            elif op == DISTANCE:
                 distance(x, z, w, y)
             elif op == LOAD:
                 load(bars[row], y)
             elif op == SUMS:
-                run_sums(columns, program[i, 2], p, n, index, history, anew, sums, row, registers, r)
+                run_sums(columns, program[i, 2], p, n, index, history, restart, sums, row, registers, r)
             elif op in (BAND, SCORE):
                 over_window(op, x, sums, row, p, w, registers[r], numbers[i, 0], numbers[i, 1], y)
             elif op in (TOTAL, SMOOTH):
@@ -269,10 +266,10 @@ def advance(
         done += n
 
 
-# The words of the exact arithmetic, for definitions; exact_kernel.py says what they mean.
+# ---- the instructions of this arithmetic, for definitions ----
 
 PERIOD = 1024
-"""Running sums start anew after so many bars."""
+"""Running sums restart after this many bars."""
 
 
 class ExactAssembly(Assembly):
@@ -299,11 +296,11 @@ class ExactAssembly(Assembly):
         return self.band(a, window, means=0.0, deviations=1.0)
 
     def band(self, a: Term, window: int, *, means: float, deviations: float) -> Term:
-        """So many means and so many deviations of the last `window` values together."""
+        """`means` means plus `deviations` deviations of the last `window` values."""
         return self._over_sums(Instruction(op=BAND, a=a, window=window, numbers=(means, deviations)))
 
     def score(self, a: Term, window: int) -> Term:
-        """How many deviations a value lies above the mean, both of the last `window` values."""
+        """The z-score of a value within the last `window` values."""
         return self._over_sums(Instruction(op=SCORE, a=a, window=window))
 
     def total(self, a: Term) -> Term:
@@ -311,7 +308,7 @@ class ExactAssembly(Assembly):
         return self._emit(Instruction(op=TOTAL, a=a), num_registers=2)
 
     def smooth(self, a: Term, window: int, *, weight: float) -> Term:
-        """An average in which a new value has `weight`; it begins as the mean of the first `window` values."""
+        """An exponential average with `weight` for a new value; it begins as the mean of the first `window` values."""
         one = Instruction(op=SMOOTH, a=a, window=window, numbers=(weight, 0.0))
         return self._emit(one, num_registers=2)
 
@@ -325,7 +322,7 @@ class ExactAssembly(Assembly):
         return float(lane.window), ema_weight(lane.window) if lane.kind == "ema" else 1.0 / lane.window
 
     def _simple(self, op: int, a: Term | float, b: Term | float, *, first: int = 0, numbers: Numbers = (0.0, 0.0)) -> Term:
-        return super()._simple(op, a, b, numbers=numbers)  # what lies before the first bar is missing, not 0
+        return super()._simple(op, a, b, numbers=numbers)  # before the first bar a value is missing, not 0
 
 
 def ema_weight(window: int) -> float:

@@ -1,4 +1,4 @@
-"""What an operator is: a name, the fields it takes, the columns it reads, and its definition in both arithmetics."""
+"""The operators of indicators: name, fields, columns, and definition in both arithmetics. `OPERATORS` is the table of all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stoker.encode.indicators.sentio import FLAT, TINY, SentioAssembly
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The fields of a feature, with the operator's defaults filled in; those that it does not take are 0."""
+    """The fields of a feature, with the operator's defaults; fields that it does not have are 0."""
 
     source: str = "close"
     window: int = 0
@@ -27,7 +27,7 @@ class Settings:
 First = Callable[[Settings], int]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Operator:
     """One entry of the table of operators."""
 
@@ -35,11 +35,11 @@ class Operator:
     exact: Callable[[ExactAssembly, Settings], Output]
     sentio: Callable[[SentioAssembly, Settings], Output]
     first: First
-    """The first bar that is ready, where the source is there from bar 0 on and has no gaps."""
+    """The first bar that is ready, for a source from bar 0 without missing values."""
     sentio_first: First
     """The same in Sentio's arithmetic: before it there is 0."""
     defaults: Mapping[str, float] = field(default_factory=dict)
-    reads: tuple[str, ...] = ()
+    reads: tuple[str, ...] = field(default=(), kw_only=True)
     """Columns of the bars, where the operator is not computed from the source of the feature."""
 
 
@@ -48,8 +48,8 @@ def at(bar: int) -> First:
     return lambda settings: bar
 
 
-def behind_window(bars: int) -> First:
-    """Ready so many bars behind bar `window`; -1 where the window ends at the bar."""
+def after_window(bars: int) -> First:
+    """Ready `bars` bars after bar `window`; -1 where the window includes the bar."""
     return lambda settings: settings.window + bars
 
 
@@ -87,24 +87,10 @@ def _sentio_roc(make: SentioAssembly, on: Settings) -> Term:
 
 
 PRICE = (
-    Operator(name="IDENT", exact=_ident, sentio=_ident, first=at(0), sentio_first=at(0)),
-    Operator(name="LOGRET", exact=_logret, sentio=_sentio_logret, first=at(1), sentio_first=at(1)),
-    Operator(
-        name="MOMENTUM",
-        defaults={"window": 5},
-        exact=_momentum,
-        sentio=_momentum,
-        first=behind_window(0),
-        sentio_first=behind_window(0),
-    ),
-    Operator(
-        name="ROC",
-        defaults={"window": 10},
-        exact=_roc,
-        sentio=_sentio_roc,
-        first=behind_window(0),
-        sentio_first=behind_window(0),
-    ),
+    Operator("IDENT", _ident, _ident, at(0), at(0)),
+    Operator("LOGRET", _logret, _sentio_logret, at(1), at(1)),
+    Operator("MOMENTUM", _momentum, _momentum, after_window(0), after_window(0), {"window": 5}),
+    Operator("ROC", _roc, _sentio_roc, after_window(0), after_window(0), {"window": 10}),
 )
 
 
@@ -139,12 +125,12 @@ def _macd_operator(name: str, choose: Callable[[ExactAssembly | SentioAssembly, 
         return max(on.fast, on.slow) - 1 + (on.signal - 1 if signalled else 0)
 
     return Operator(
-        name=name,
-        defaults={"fast": 12, "slow": 26, "signal": 9},
-        exact=lambda make, on: choose(make, *_macd(make, on)),
-        sentio=lambda make, on: choose(make, *_sentio_macd(make, on)),
-        first=first,
-        sentio_first=at(0),
+        name,
+        lambda make, on: choose(make, *_macd(make, on)),
+        lambda make, on: choose(make, *_sentio_macd(make, on)),
+        first,
+        at(0),
+        {"fast": 12, "slow": 26, "signal": 9},
     )
 
 
@@ -159,26 +145,12 @@ def _bollinger_operator(name: str, sign: float) -> Operator:
             return make.multiply(make.mean(x, on.window), 1.0, first=on.window)
         return (make.add if sign > 0 else make.subtract)(make.mean(x, on.window), width, first=on.window)
 
-    return Operator(
-        name=name,
-        defaults={"window": 20, "k": 2.0},
-        exact=exact,
-        sentio=sentio,
-        first=behind_window(-1),
-        sentio_first=behind_window(0),
-    )
+    return Operator(name, exact, sentio, after_window(-1), after_window(0), {"window": 20, "k": 2.0})
 
 
 AVERAGES = (
-    Operator(
-        name="SMA",
-        defaults={"window": 20},
-        exact=_sma,
-        sentio=_sma,
-        first=behind_window(-1),
-        sentio_first=behind_window(-1),
-    ),
-    Operator(name="EMA", defaults={"window": 20}, exact=_ema, sentio=_ema, first=behind_window(-1), sentio_first=at(0)),
+    Operator("SMA", _sma, _sma, after_window(-1), after_window(-1), {"window": 20}),
+    Operator("EMA", _ema, _ema, after_window(-1), at(0), {"window": 20}),
     _macd_operator("MACD_LINE", lambda make, line, signal: line, signalled=False),
     _macd_operator("MACD_SIGNAL", lambda make, line, signal: signal, signalled=True),
     _macd_operator("MACD_HISTOGRAM", lambda make, line, signal: make.subtract(line, signal), signalled=True),
@@ -222,7 +194,7 @@ def _sentio_vpt(make: SentioAssembly, on: Settings) -> Term:
 
 
 def volume_by_position(make: ExactAssembly) -> Term:
-    """The volume, from -1 times where the close is the low to 1 times where it is the high; 0 for a bar without a range."""
+    """The volume times -1 where the close is the low up to 1 where it is the high; 0 for a bar without a range."""
     high, low, close = make.column("high"), make.column("low"), make.column("close")
     apart = make.subtract(make.subtract(close, low), make.subtract(high, close))
     return make.multiply(make.ratio(apart, make.subtract(high, low), otherwise=0.0), make.column("volume"))
@@ -240,16 +212,9 @@ def _sentio_ad_line(make: SentioAssembly, on: Settings) -> Term:
 
 
 VOLUME = (
-    Operator(name="OBV", reads=("close", "volume"), exact=_obv, sentio=_sentio_obv, first=at(1), sentio_first=at(1)),
-    Operator(name="VPT", reads=("close", "volume"), exact=_vpt, sentio=_sentio_vpt, first=at(1), sentio_first=at(1)),
-    Operator(
-        name="AD_LINE",
-        reads=("high", "low", "close", "volume"),
-        exact=_ad_line,
-        sentio=_sentio_ad_line,
-        first=at(0),
-        sentio_first=at(1),
-    ),
+    Operator("OBV", _obv, _sentio_obv, at(1), at(1), reads=("close", "volume")),
+    Operator("VPT", _vpt, _sentio_vpt, at(1), at(1), reads=("close", "volume")),
+    Operator("AD_LINE", _ad_line, _sentio_ad_line, at(0), at(1), reads=("high", "low", "close", "volume")),
 )
 
 
@@ -305,39 +270,17 @@ def _sentio_garman_klass(make: SentioAssembly, on: Settings) -> Term:
 
 
 VOLATILITY = (
+    Operator("VOLATILITY", _volatility, _volatility, after_window(-1), after_window(0), {"window": 20}),
+    Operator("ZWIN", _zwin, _zwin, after_window(-1), after_window(0), {"window": 20}),
+    Operator("PARKINSON", _parkinson, _sentio_parkinson, after_window(-1), after_window(-1), {"window": 14}, reads=("high", "low")),
     Operator(
-        name="VOLATILITY",
-        defaults={"window": 20},
-        exact=_volatility,
-        sentio=_volatility,
-        first=behind_window(-1),
-        sentio_first=behind_window(0),
-    ),
-    Operator(
-        name="ZWIN",
-        defaults={"window": 20},
-        exact=_zwin,
-        sentio=_zwin,
-        first=behind_window(-1),
-        sentio_first=behind_window(0),
-    ),
-    Operator(
-        name="PARKINSON",
-        defaults={"window": 14},
-        reads=("high", "low"),
-        exact=_parkinson,
-        sentio=_sentio_parkinson,
-        first=behind_window(-1),
-        sentio_first=behind_window(-1),
-    ),
-    Operator(
-        name="GARMAN_KLASS",
-        defaults={"window": 14},
+        "GARMAN_KLASS",
+        _garman_klass,
+        _sentio_garman_klass,
+        after_window(-1),
+        after_window(-1),
+        {"window": 14},
         reads=("open", "high", "low", "close"),
-        exact=_garman_klass,
-        sentio=_sentio_garman_klass,
-        first=behind_window(-1),
-        sentio_first=behind_window(-1),
     ),
 )
 
@@ -355,7 +298,7 @@ def _true_range(make: Assembly) -> Term:
 
 
 def _directions(make: Assembly) -> tuple[Term, Term]:
-    """How far a bar reaches above the one before it, or below, whichever is more."""
+    """How far a bar extends above the one before it, or below, whichever is more."""
     high, low = make.column("high"), make.column("low")
     up, down = make.subtract(high, high.back(1)), make.subtract(low.back(1), low)
     rises = make.multiply(make.larger(up, 0.0), make.above(up, down), first=1)
@@ -398,31 +341,15 @@ def _percent(make: SentioAssembly, condition: Term, a: Term, b: Term) -> Term:
 
 
 TREND = (
-    Operator(
-        name="ATR",
-        defaults={"window": 14},
-        reads=_BARS,
-        exact=_atr,
-        sentio=_sentio_atr,
-        first=behind_window(0),
-        sentio_first=behind_window(0),
-    ),
-    Operator(
-        name="ADX",
-        defaults={"window": 14},
-        reads=_BARS,
-        exact=_adx,
-        sentio=_sentio_adx,
-        first=lambda on: 2 * on.window - 1,
-        sentio_first=lambda on: 2 * on.window,
-    ),
+    Operator("ATR", _atr, _sentio_atr, after_window(0), after_window(0), {"window": 14}, reads=_BARS),
+    Operator("ADX", _adx, _sentio_adx, lambda on: 2 * on.window - 1, lambda on: 2 * on.window, {"window": 14}, reads=_BARS),
 )
 
 
-# Oscillators: where a price stands within what it did of late, on a scale that does not depend on its level.
+# Oscillators: the position of a price within its recent range, independent of its level.
 
 _CCI_SCALE = 0.015
-_NOISE = 1e-12  # of a price: the rounding of its thirds is no change
+_NOISE = 1e-12  # relative to a price: rounding of its thirds is not a change
 
 
 def _rsi(make: Assembly, on: Settings) -> Lane:
@@ -430,7 +357,7 @@ def _rsi(make: Assembly, on: Settings) -> Lane:
 
 
 def _stochastic(make: ExactAssembly, on: Settings) -> Term:
-    """Where the close lies between the lowest and the highest price, in percent; the middle where these are one."""
+    """The position of the close between the lowest and the highest price, in percent; 50 where these are equal."""
     low = make.lowest(make.column("low"), on.window)
     span = make.subtract(make.highest(make.column("high"), on.window), low)
     return make.ratio(make.multiply(make.subtract(make.column("close"), low), 100.0), span, otherwise=50.0)
@@ -505,63 +432,24 @@ def _sentio_mfi(make: SentioAssembly, on: Settings) -> Term:
 
 
 OSCILLATORS = (
+    Operator("RSI", _rsi, _rsi, after_window(0), after_window(1), {"window": 14}),
+    Operator("STOCHASTIC_K", _stochastic, _sentio_stochastic, after_window(-1), after_window(0), {"window": 14}, reads=_BARS),
     Operator(
-        name="RSI",
-        defaults={"window": 14},
-        exact=_rsi,
-        sentio=_rsi,
-        first=behind_window(0),
-        sentio_first=behind_window(1),
-    ),
-    Operator(
-        name="STOCHASTIC_K",
-        defaults={"window": 14},
+        "STOCHASTIC_D",
+        _stochastic_d,
+        _sentio_stochastic_d,
+        lambda on: on.window - 1 + on.d_period - 1,
+        after_window(0),
+        {"window": 14, "d_period": 3},
         reads=_BARS,
-        exact=_stochastic,
-        sentio=_sentio_stochastic,
-        first=behind_window(-1),
-        sentio_first=behind_window(0),
     ),
-    Operator(
-        name="STOCHASTIC_D",
-        defaults={"window": 14, "d_period": 3},
-        reads=_BARS,
-        exact=_stochastic_d,
-        sentio=_sentio_stochastic_d,
-        first=lambda on: on.window - 1 + on.d_period - 1,
-        sentio_first=behind_window(0),
-    ),
-    Operator(
-        name="WILLIAMS_R",
-        defaults={"window": 14},
-        reads=_BARS,
-        exact=_williams,
-        sentio=_sentio_williams,
-        first=behind_window(-1),
-        sentio_first=behind_window(0),
-    ),
-    Operator(
-        name="CCI",
-        defaults={"window": 20},
-        reads=_BARS,
-        exact=_cci,
-        sentio=_sentio_cci,
-        first=behind_window(-1),
-        sentio_first=behind_window(0),
-    ),
-    Operator(
-        name="MFI",
-        defaults={"window": 14},
-        reads=(*_BARS, "volume"),
-        exact=_mfi,
-        sentio=_sentio_mfi,
-        first=behind_window(0),
-        sentio_first=behind_window(0),
-    ),
+    Operator("WILLIAMS_R", _williams, _sentio_williams, after_window(-1), after_window(0), {"window": 14}, reads=_BARS),
+    Operator("CCI", _cci, _sentio_cci, after_window(-1), after_window(0), {"window": 20}, reads=_BARS),
+    Operator("MFI", _mfi, _sentio_mfi, after_window(0), after_window(0), {"window": 14}, reads=(*_BARS, "volume")),
 )
 
 
-# Microstructure: what a single bar lets one guess of spread, impact and depth.
+# Microstructure: estimates of spread, impact and depth from a single bar.
 
 _ALMOST = 1e-8
 _MISSING = math.nan
@@ -641,50 +529,15 @@ def _sentio_bid_ask(make: SentioAssembly, on: Settings) -> Term:
 
 
 MICROSTRUCTURE = (
-    Operator(
-        name="SPREAD_BP",
-        reads=("high", "low"),
-        exact=_spread,
-        sentio=_sentio_spread,
-        first=at(0),
-        sentio_first=at(0),
-    ),
-    Operator(
-        name="PRICE_IMPACT",
-        reads=("close", "volume"),
-        exact=_impact,
-        sentio=_sentio_impact,
-        first=at(1),
-        sentio_first=at(1),
-    ),
-    Operator(
-        name="ORDER_FLOW",
-        reads=("high", "low", "close", "volume"),
-        exact=_order_flow,
-        sentio=_sentio_order_flow,
-        first=at(0),
-        sentio_first=at(0),
-    ),
-    Operator(
-        name="MARKET_DEPTH",
-        reads=("high", "low", "volume"),
-        exact=_depth,
-        sentio=_sentio_depth,
-        first=at(0),
-        sentio_first=at(0),
-    ),
-    Operator(
-        name="BID_ASK_RATIO",
-        reads=("high", "low", "close"),
-        exact=_bid_ask,
-        sentio=_sentio_bid_ask,
-        first=at(0),
-        sentio_first=at(0),
-    ),
+    Operator("SPREAD_BP", _spread, _sentio_spread, at(0), at(0), reads=("high", "low")),
+    Operator("PRICE_IMPACT", _impact, _sentio_impact, at(1), at(1), reads=("close", "volume")),
+    Operator("ORDER_FLOW", _order_flow, _sentio_order_flow, at(0), at(0), reads=("high", "low", "close", "volume")),
+    Operator("MARKET_DEPTH", _depth, _sentio_depth, at(0), at(0), reads=("high", "low", "volume")),
+    Operator("BID_ASK_RATIO", _bid_ask, _sentio_bid_ask, at(0), at(0), reads=("high", "low", "close")),
 )
 
 
-# THE table of operators, by name.
+# The table of operators, by name.
 
 _FAMILIES = (PRICE, AVERAGES, VOLATILITY, OSCILLATORS, TREND, VOLUME, MICROSTRUCTURE)
 

@@ -1,6 +1,9 @@
-"""Parts of a kernel: plain functions that are compiled into the kernel that calls them, and into nothing else.
+"""Programs: the features of a spec as a table of instructions, which a compiled kernel interprets.
 
-Each kernel of its own costs a tenth of a second when it is compiled, for an entry from Python that nobody uses.
+    definitions (operators.py) ──► `Assembly`: instructions ──► `link`: `Program` ──► kernel (exact.py, sentio.py)
+
+The kernel is compiled once and never changes with the spec. The functions below that are marked `part` are the instructions that both
+arithmetics share; the types are those of the columns, so the same code computes in float32 and in float64.
 """
 
 from __future__ import annotations
@@ -20,27 +23,30 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def part(function: F) -> F:
-    """Let kernels call a function, with the arithmetic of NumPy; in Python it stays what it is."""
-    # No passes that would find nothing to do, and no ways in from outside: together 5 % of the time to compile.
+    """Compile a function into the kernels that call it, with the arithmetic of NumPy; in Python it stays a plain function.
+
+    A kernel of its own would cost a tenth of a second to compile, for an entry point that is not used.
+    """
+    # Without passes that find nothing to do and without entry points: together 5 % of the time to compile.
     known: F = register_jitable(error_model="numpy", no_rewrites=True, no_cfunc_wrapper=True, no_cpython_wrapper=True)(function)
     return known
 
 
-# The program of a spec: its indicators as a table of instructions, which a compiled kernel reads. The kernel never changes.
+# ---- the program ----
 
 Arithmetic = Literal["exact", "sentio"]
 
 BAR = ("open", "high", "low", "close", "volume")
-"""What a bar consists of."""
+"""The columns of a bar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What an engine needs to know. Arrays are read-only and may be shared by many engines."""
+    """All that an engine needs. Arrays are read-only and may be shared by several engines."""
 
     arithmetic: Arithmetic
     sources: tuple[str, ...]
-    """The columns of a bar that are read, in the order in which they are given to the kernel."""
+    """The columns of a bar that are read, in the order of the kernel."""
     num_features: int
     instructions: Array
     """int64 [instructions, 12]: op, out, a, how far back a, b, how far back b, window (or lanes), first bar, register, row (of the
@@ -50,15 +56,15 @@ class Program:
     runs: Array
     """int64 [runs, 3]: a first lane (or a column), its first feature, how many follow."""
     num_live: int
-    """Columns that the kernel writes; those behind them are constants."""
+    """Columns that the kernel writes; those after them are constants."""
     constants: Array
-    """float64: a column each."""
+    """float64: one column each."""
     lanes: Array
-    """float64 [4, lanes]: two averages at rest, and two numbers a lane."""
+    """float64 [4, lanes]: two initial averages and two numbers per lane."""
     num_sum_rows: int
     num_registers: int
     history: int
-    """How many earlier bars the columns keep."""
+    """Number of earlier bars that the columns keep."""
     emit_from: int
     pad: float
 
@@ -68,11 +74,10 @@ class Program:
         return np.dtype(np.float64 if self.arithmetic == "exact" else np.float32)
 
 
-# Instructions: what both arithmetics know, one loop over a block of bars each.
+# ---- instructions that both arithmetics share, one loop over a block of bars each ----
 #
-# A column is one row of a matrix, `history` earlier bars followed by the block at place `p`; an operand is read so many bars
-# back. The law: what needs a missing value (NaN) is missing, whichever operand it is, and a bar never reads a later one.
-# The types are those of the columns, so the same text is the arithmetic in float32 and in float64.
+# A column is one row of a matrix, `history` earlier bars followed by the block at position `p`; an operand is read with a lag. The
+# result of a missing value (NaN) is missing, whichever operand it is, and a bar never reads a later one.
 
 Number = float | np.floating[Any]
 
@@ -81,7 +86,7 @@ ADD, SUBTRACT, MULTIPLY, DIVIDE, LARGER, ABSOLUTE, LOGARITHM, ROOT, ABOVE, RATIO
 
 @part
 def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Array) -> None:
-    """One number a bar from one or two others, for every bar of the block.
+    """One number per bar from one or two others, for every bar of the block.
 
     LARGER is the larger of the two, ABOVE is 1 where a > b and else 0, RATIO is a / b or `otherwise` where b <= `limit`; a
     quotient is missing where b is 0.
@@ -97,7 +102,7 @@ def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Ar
         for t in range(n):
             y[t] = a[t] * b[t]
     elif op in (DIVIDE, RATIO):
-        # One loop for both: a quotient is a ratio for which only 0 is too little.
+        # One loop for both: a quotient is a ratio for which only 0 is too small.
         for t in range(n):
             too_little = b[t] <= limit and (b[t] == limit or op == RATIO)
             y[t] = otherwise - (a[t] - a[t]) if too_little else a[t] / b[t]
@@ -122,13 +127,13 @@ def compute(op: int, a: Array, b: Array, limit: Number, otherwise: Number, y: Ar
 def highest(x: Array, window: int, scratch: Array, y: Array) -> None:
     """The largest of `window` values up to each bar; `x` begins `window` - 1 bars before the block.
 
-    Spans of 1, 2, 4, … values are joined two by two, so a window costs its logarithm.
+    Spans of 1, 2, 4, … values are merged pairwise, so the cost grows with the logarithm of the window.
     """
     here, n, span = x, len(x), 1
     while 2 * span <= window:
         n -= span
         there = here[span : span + n]
-        for t in range(n):  # in place from the second time on: what is read lies ahead of what is written
+        for t in range(n):  # in place from the second time on: reads are ahead of writes
             scratch[t] = here[t] if here[t] > there[t] or here[t] != here[t] else there[t]
         here = scratch
         span *= 2
@@ -148,7 +153,7 @@ def distance(x: Array, center: Array, window: int, y: Array) -> None:
 
 @part
 def begin(registers: Array, lanes: Array) -> None:
-    """Forget a series: all registers, and the averages in the first two rows of the lanes."""
+    """Reset the state: all registers, and the averages in the first two rows of the lanes."""
     for r in range(len(registers)):
         registers[r] = 0
     for j in range(lanes.shape[1]):
@@ -157,7 +162,7 @@ def begin(registers: Array, lanes: Array) -> None:
 
 @part
 def keep_history(rows: Array, count: int, place: int, history: int, before: float) -> None:
-    """Bring the last `history` values of each row to its front; at the begin of a series (place 0) they are `before`."""
+    """Move the last `history` values of each row to its front; at the start of a series (place 0) they are `before`."""
     for i in range(count):
         row = rows[i]
         for t in range(history):
@@ -168,8 +173,7 @@ def keep_history(rows: Array, count: int, place: int, history: int, before: floa
 def write_columns(columns: Array, place: int, runs: Array, first: int, count: int, most: Number, out: Array) -> None:
     """Copy finished columns into the rows of the result, 16 rows at a time so that both sides stay in the nearest cache.
 
-    What is larger than `most` is missing. A NaN is written as the one that NumPy has: which one an operation gives depends on
-    the machine.
+    A value larger than `most` is missing. NaN is written as NumPy's: the bits of a computed NaN depend on the machine.
     """
     for top in range(0, len(out), 16):
         n = min(16, len(out) - top)
@@ -180,20 +184,20 @@ def write_columns(columns: Array, place: int, runs: Array, first: int, count: in
                 out[top + t, feature] = column[t] if abs(column[t]) <= most else np.nan
 
 
-# Assembly: the definitions of operators become instructions.
+# ---- assembly: the definitions of operators become instructions ----
 #
-# A definition calls the methods of an assembly as it would call functions of whole columns, and gets terms: columns that a
-# kernel will fill. The same call with the same arguments is the same column, so features share what they have in common.
-# What only one of the two arithmetics knows is a method of its own assembly (exact.py, sentio.py).
+# A definition calls the methods of an assembly as it would call functions of whole columns, and gets terms: columns that the kernel
+# will fill. The same call with the same arguments is the same column, so features share common parts. Instructions of only one
+# arithmetic are methods of its own assembly (exact.py, sentio.py).
 
 Numbers = tuple[float, float]
 
 
 class Term(NamedTuple):
-    """A column, read so many bars back."""
+    """A column, read `lag` bars back."""
 
     column: int
-    """Negative for a constant: those get their places last."""
+    """Negative for a constant: constants are placed last."""
     lag: int = 0
 
     def back(self, bars: int) -> Term:
@@ -205,7 +209,7 @@ NONE = Term(0)
 
 
 class Lane(NamedTuple):
-    """An average that is computed side by side with those of the same kind and column, and only written to the result."""
+    """An average that is computed together with those of the same kind and column, and only written to the result."""
 
     kind: Literal["ema", "rsi"]
     source: Term
@@ -233,7 +237,7 @@ class Instruction:
 
 
 class Assembly(ABC):
-    """The words that both arithmetics know. `first` is the bar before which a column is 0 where 0 stands for missing."""
+    """The instructions of both arithmetics. `first` is the bar before which a column is 0 where 0 stands for missing."""
 
     LOAD: int
     WRITE: int
@@ -245,7 +249,7 @@ class Assembly(ABC):
         self.constants: list[float] = []
         self.sources: list[str] = []
         self.num_live = 0
-        self.num_registers = 3  # behind those that a kernel keeps for itself
+        self.num_registers = 3  # after those that the kernel reserves
         self.num_sum_rows = 0
         self.history = 1
         self._columns: dict[Instruction | str, Term] = {}
@@ -253,7 +257,7 @@ class Assembly(ABC):
 
     @abstractmethod
     def source(self, name: str) -> Term:
-        """What a feature is computed from: a column of the bars, or `logret`."""
+        """The source of a feature: a column of the bars, or `logret`."""
 
     @abstractmethod
     def lane_numbers(self, lane: Lane) -> Numbers:
@@ -308,7 +312,7 @@ class Assembly(ABC):
         return self._simple(ABSOLUTE, a, a)
 
     def logarithm(self, a: Term) -> Term:
-        """The natural logarithm, missing where there is none."""
+        """The natural logarithm, missing where the value is not positive."""
         return self._simple(LOGARITHM, a, a)
 
     def root(self, a: Term) -> Term:
@@ -351,9 +355,9 @@ class Assembly(ABC):
         return self._sums[a]
 
     def _emit(self, one: Instruction, num_registers: int = 0) -> Term:
-        """Append an instruction with a column of its own, or find the one that is the same.
+        """Append an instruction with its own column, or return the column of an identical one.
 
-        Its operands begin as many bars before the block as they are read back; so does the window of an instruction with one.
+        Its operands begin `lag` bars before the block; so does the window of an instruction that has one.
         """
         self.history = max(self.history, one.a.lag, one.b.lag)
         if one not in self._columns:
@@ -365,7 +369,7 @@ class Assembly(ABC):
         return self._columns[one]
 
 
-# Linking: an assembly and the outputs that are wanted of it become a program. Constants and lanes get their places here.
+# ---- linking: an assembly and its outputs become a program; constants and lanes are placed here ----
 
 Run = tuple[int, int, int]
 
@@ -419,7 +423,7 @@ def link(assembly: Assembly, outputs: Sequence[Output], arithmetic: Arithmetic, 
 
 
 def _runs(features: Sequence[int]) -> list[Run]:
-    """Lanes that go to neighbouring features are copied together: first lane, first feature, how many."""
+    """Lanes of neighbouring features are copied together: first lane, first feature, count."""
     runs: list[Run] = []
     for lane, feature in enumerate(features):
         if runs and runs[-1][1] + runs[-1][2] == feature:
@@ -436,5 +440,5 @@ def _row(assembly: Assembly, one: Instruction) -> list[int]:
 
 
 def _place(assembly: Assembly, term: Term) -> int:
-    """The column of a term; constants lie behind those that are written."""
+    """The column of a term; constants come after those that are written."""
     return term.column if term.column >= 0 else assembly.num_live - 1 - term.column

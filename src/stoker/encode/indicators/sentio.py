@@ -1,8 +1,8 @@
-"""The arithmetic of Sentio's C++ builder, bit for bit: float32 except where it had a double, 0 before the first bar of an
-indicator, and no notion of a missing value: a comparison with a NaN is false, so that one NaN is kept for ever, skipped, or
-turns into 0, whatever the builder's code makes of it.
+"""The arithmetic of Sentio's C++ builder, bit for bit: float32 except where the builder has a double, 0 before the first bar of
+an indicator, and no missing values: a comparison with NaN is false, so a NaN is kept, skipped, or turns into 0, as in the builder.
 
-Every loop says the recurrence in the order in which the builder computes it; nothing may be rearranged here.
+Every loop computes the recurrence in the order of the builder; nothing may be rearranged here. `SentioAssembly` has the instructions
+of this arithmetic for the definitions in operators.py.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 from stoker._kernels import kernel
 from stoker._types import Array
 from stoker.encode.indicators.program import (
+    DISTANCE,
+    HIGHEST,
     Assembly,
     Instruction,
     Lane,
@@ -25,11 +27,6 @@ from stoker.encode.indicators.program import (
     write_columns,
 )
 
-SHARED_TEXT = "f1e1176e8d515231"
-"""The hash of instructions.py, which is compiled into this kernel: the cache is renewed when this file changes, so it must change
-when that one does (a test says what to write here)."""
-
-_HIGHEST, _DISTANCE = 10, 11  # as in instructions.py: a number of another file would be frozen into the cache of this one
 LOAD, LOAD_WHOLE, SUMS, SCORE, MEAN, DEVIATION, WINDOW_SUM, TOTAL, SMOOTH, WILDER, DECAY, EMA, RSI, WRITE = range(40, 54)
 QUOTIENT, MAXIMUM, GREATER, WHERE, LOG, MAX_ELEMENT, REPEATED_SUM = range(54, 61)
 SUM_ROWS = 2
@@ -43,7 +40,7 @@ _ANY = np.float32(np.inf)
 
 @part
 def load(source: Array, whole: bool, y: Array) -> None:
-    """Take in values; those of a `whole` column (volume) lose what is behind the point."""
+    """Take in values; those of a `whole` column (volume) are truncated to integers."""
     for t in range(len(y)):
         y[t] = np.trunc(source[t]) if whole else source[t]
 
@@ -105,7 +102,7 @@ def deviation(x: Array, window: int, index: int, registers: Array, r: int, y: Ar
 
 @part
 def compare(op: int, a: Array, b: Array, y: Array) -> None:
-    """What C++ makes of one or two numbers where the exact arithmetic would have a missing value."""
+    """Operations whose result in C++ differs from the exact arithmetic for missing values."""
     for t in range(len(y)):
         if op == QUOTIENT:
             y[t] = a[t] / b[t]
@@ -123,9 +120,9 @@ def compare(op: int, a: Array, b: Array, y: Array) -> None:
 def max_element(x: Array, window: int, scratch: Array, y: Array) -> None:
     """std::max_element over `window` values up to each bar; `x` begins `window` - 1 bars before the block.
 
-    It begins with the first value and takes a later one only if that is larger. So a NaN at the begin of the window is the
-    result, one behind it is never taken, and of equal values (0 and -0) the first is. Without NaN, spans of 1, 2, 4, … values
-    can be joined two by two, in place: what is read lies ahead of what is written.
+    It begins with the first value and takes a later one only if that is larger. So a NaN at the start of the window is the
+    result, a later NaN is skipped, and of equal values (0 and -0) the first is taken. Without NaN, spans of 1, 2, 4, … values
+    are merged pairwise in place: reads are ahead of writes.
     """
     n, span = len(x), 1
     for t in range(n):
@@ -143,7 +140,7 @@ def max_element(x: Array, window: int, scratch: Array, y: Array) -> None:
 
 @part
 def repeated_sum(x: Array, times: int, y: Array) -> None:
-    """Each value, added to 0 so many times."""
+    """Each value, added to 0 `times` times."""
     for t in range(len(y)):
         y[t] = _ZERO
     for _ in range(times):
@@ -162,7 +159,7 @@ def window_sum(x: Array, window: int, y: Array) -> None:
 
 @part
 def recur(op: int, x: Array, window: int, weight: float, index: int, registers: Array, r: int, y: Array) -> None:
-    """A number that goes on from bar to bar.
+    """A recurrence from bar to bar.
 
     TOTAL is the sum of all values. SMOOTH is an average that begins with the first value. WILDER is Wilder's average from bar
     `window` on, where it is the mean of bars 1 to `window`. DECAY is Wilder's sum: of bars 1 to `window`, and from then on with
@@ -244,9 +241,9 @@ def advance(
 ) -> None:
     """Compute the rows of `out` from the bars in `sources` [kinds, bars], and move the state on.
 
-    `starts` are the bars where another series begins. Registers 0 and 1 are the number of bars so far and the place in the
-    columns (0 at the begin of a series). An instruction's column is 0 before its first bar, and rows before `emit_from` are
-    `pad`. Register 2 and `period` are for the other arithmetic: here sums never start anew.
+    `starts` are the bars where another series begins. Registers 0 and 1 are the number of bars so far and the position in the
+    columns (0 at the start of a series). An instruction's column is 0 before its first bar, and rows before `emit_from` are
+    `pad`. Register 2 and `period` are for the other arithmetic: here sums never restart.
     """
     done, num_begun = 0, 0
     while done < len(out):
@@ -265,9 +262,9 @@ def advance(
             op, w, r, row, run, count = program[i, 0], program[i, 6], program[i, 8], program[i, 9], program[i, 10], program[i, 11]
             x, z = columns[program[i, 2], p - program[i, 3] : p + n], columns[program[i, 4], p - program[i, 5] : p + n]
             y = columns[program[i, 1], p : p + n]
-            if op < _HIGHEST:
+            if op < HIGHEST:
                 compute(op, x, z, np.float32(numbers[i, 0]), np.float32(numbers[i, 1]), y)
-            elif op == _DISTANCE:
+            elif op == DISTANCE:
                 distance(x, z, w, y)
             elif QUOTIENT <= op <= LOG:
                 compare(op, x, z, y)
@@ -304,7 +301,7 @@ def advance(
         done += n
 
 
-# The words of Sentio's arithmetic, for definitions; sentio_kernel.py says what they mean.
+# ---- the instructions of this arithmetic, for definitions ----
 
 TINY = 1e-12
 FLAT = 1e-8
@@ -351,7 +348,7 @@ class SentioAssembly(Assembly):
         return self._simple(WHERE, condition, value, first=first)
 
     def logarithm(self, a: Term) -> Term:
-        """The natural logarithm: -inf of 0, NaN of what is below it."""
+        """The natural logarithm: -inf for 0, NaN for negative values."""
         return self._simple(LOG, a, a)
 
     def highest(self, a: Term, window: int) -> Term:
@@ -379,7 +376,7 @@ class SentioAssembly(Assembly):
         return self._emit(Instruction(op=SCORE, a=a, row=sums.row, window=window, first=window))
 
     def window_sum(self, a: Term, window: int) -> Term:
-        """Of the last `window` values, added up anew at each bar."""
+        """Of the last `window` values, added up again at each bar."""
         return self._emit(Instruction(op=WINDOW_SUM, a=a.back(window - 1), window=window))
 
     def repeated_mean(self, a: Term, window: int) -> Term:

@@ -1,7 +1,4 @@
-"""The spec: which features are wanted, read from JSON and checked so that every mistake names its field.
-
-It stands before everything else. Law: what a spec says is either understood in full or refused; nothing is guessed or left out.
-"""
+"""Specs: the requested features, read from JSON and validated; an error names its field. Unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ Compat = Literal["sentio"]
 
 SOURCES = (*BAR, "logret")
 MEANING_CLOSE = ("hlc", "hl", "ohlc", "ohlcv", "close_volume", "hlcv")
-"""Sources that are accepted and mean the close: operators that need more columns read them anyway."""
+"""Sources that mean the close: operators that need more columns read them anyway."""
 MAX_WINDOW = 65_536
 MAX_FEATURES = 4096
 MAX_ROW = 2**31 - 1
@@ -62,13 +59,13 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One feature: an operator with its fields."""
+    """A feature: an operator with its fields."""
 
     name: str
     operator: Operator
     settings: Settings
     first: int
-    """The first bar that is ready in a series without gaps."""
+    """The first bar that is ready, in a series without missing values."""
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -78,14 +75,14 @@ class Feature:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A spec that was understood."""
+    """A validated spec."""
 
     features: tuple[Feature, ...]
     compat: Compat | None
     emit_from: int
-    """The first row in which all features are ready; with compat="sentio" what the spec says, which may be too early."""
+    """The first row in which all features are ready; with compat="sentio" that of the spec, which may be too early."""
     pad: float
-    """Stands in rows before `emit_from`, with compat="sentio" only."""
+    """Value of rows before `emit_from`, with compat="sentio" only."""
     content: Mapping[str, Any]
     """The JSON, as it was given."""
     where: str
@@ -97,13 +94,13 @@ class Spec:
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 of the spec without the hash that it may contain: equal specs have equal hashes, whatever wrote them."""
+        """SHA-256 of the spec without its own `content_hash`: equal specs have equal hashes."""
         content = {name: value for name, value in self.content.items() if name != "content_hash"}
         return "sha256:" + hashlib.sha256(json.dumps(content, sort_keys=True, default=dict).encode()).hexdigest()
 
 
 def parse_spec(given: Any, *, compat: str | None = None) -> Spec:
-    """Read a spec from a mapping, JSON text or a file; `compat` overrides what it says itself."""
+    """Read a spec from a mapping, a JSON string or a file; `compat` overrides that of the spec."""
     if isinstance(given, Spec):
         if compat is None or compat == given.compat:
             return given
@@ -147,9 +144,9 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
             why = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
             raise OptionError(f"{where!s:.200} cannot be read as a spec: {why}.") from error
     if not isinstance(given, str | bytes):
-        raise OptionError(f"a spec is a mapping, JSON text, or the path of a file; found {type(given).__name__}.")
+        raise OptionError(f"a spec is a mapping, a JSON string, or the path of a file; found {type(given).__name__}.")
     try:
-        msgspec.json.decode(given)  # says what is wrong, and where
+        msgspec.json.decode(given)  # its errors name the position
         content = json.loads(given, object_pairs_hook=partial(_once, where))
     except OptionError:
         raise
@@ -161,12 +158,12 @@ def _content(given: Any) -> tuple[Mapping[str, Any], str]:
 
 
 def _is_path(text: str) -> bool:
-    """What is neither JSON nor a page of something else."""
+    """Whether a string is a path: one line that does not begin like JSON."""
     return bool(text.strip()) and "\n" not in text and not text.lstrip().startswith(("{", "[", '"'))
 
 
 def _once(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON; which of two fields with one name is meant cannot be known."""
+    """A JSON object; two fields with one name are an error."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -176,7 +173,7 @@ def _once(where: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Checker:
-    """The rules that types alone cannot say."""
+    """Checks beyond the types of the fields."""
 
     def __init__(self, where: str, compat: Compat | None) -> None:
         self._where = where
@@ -192,7 +189,7 @@ class _Checker:
         places: dict[str, int] = {}
         for i, feature in enumerate(features):
             if feature.name in places:
-                taken = f"a name of its own: features[{places[feature.name]}] has this one"
+                taken = f"a unique name: features[{places[feature.name]}] has this one"
                 self.refuse(f"features[{i}].name", repr(feature.name), taken)
             places[feature.name] = i
         return features
@@ -205,22 +202,22 @@ class _Checker:
         if source not in SOURCES:
             self.refuse(f"{field}.source", repr(one.source), f"a source{_nearest(one.source, SOURCES)}")
         settings = Settings(source=source, **self._numbers(field, one, operator))  # type: ignore[arg-type]
-        own = 1 if source == "logret" and not operator.reads else 0  # the bar that the source itself lacks
+        own = 1 if source == "logret" and not operator.reads else 0  # the first bar of the source itself
         first = operator.sentio_first(settings) if self._compat else operator.first(settings) + own
         name = one.name if one.name is not None else _sentio_name(raw) if self._compat else _default_name(one, operator)
         if not name or not name.isprintable():
-            self.refuse(f"{field}.name", repr(name) if name else "an empty text", "a name that can be printed")
+            self.refuse(f"{field}.name", repr(name) if name else "an empty string", "a printable name")
         return Feature(name=name, operator=operator, settings=settings, first=first)
 
     def _numbers(self, field: str, one: _Feature, operator: Operator) -> dict[str, float]:
-        """The numbers that an operator takes. Sentio ignores those that it does not; else they are a mistake."""
+        """The numbers of an operator. Sentio ignores fields that an operator does not have; else they are an error."""
         numbers: dict[str, float] = dict(operator.defaults)
         for name in _FIELDS:
             value = getattr(one, name)
             if value is None or (self._compat and name not in numbers):
                 continue
             if name not in numbers:
-                takes = " and ".join(numbers) or "no number"
+                takes = " and ".join(numbers) or "no fields"
                 self.refuse(f"{field}.{name}", f"{value:g}", f"nothing: {operator.name} takes {takes}")
             if name in _WINDOWS and not 1 <= value <= MAX_WINDOW:
                 self.refuse(f"{field}.{name}", f"{value}", f"a number of bars from 1 to {MAX_WINDOW:,}")
@@ -231,7 +228,7 @@ class _Checker:
 
 
 def _sentio_name(raw: Mapping[str, Any]) -> str:
-    """As Sentio's Python names a feature that has no name: by what the spec says, with nothing for what it leaves out."""
+    """The name that Sentio's Python gives a feature without a name: the fields of the spec, empty where missing."""
     return "_".join(str(raw.get(field, "")) for field in ("op", "source", "window", "k"))
 
 

@@ -1,13 +1,12 @@
-"""Columns of a table, wherever the table comes from: pandas, polars, Arrow, or a mapping of arrays.
+"""Columns of a table from pandas, polars, Arrow, or a mapping of arrays, and their values as numbers.
 
-They stand before the grouping. A column is parts, each a NumPy or an Arrow array that shares the table's memory; only a column
-of Python objects is converted. Law: what cannot be read names column, row and value in one line.
+A column consists of parts, each a NumPy or Arrow array that shares the memory of the table; only columns of Python objects are
+converted. Numbers are read in blocks of the requested type: nothing is rounded, cut or wrapped silently. A value that cannot be
+read raises an error that names its column, row and value.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stoker._kernels import ALIGNMENT
-from stoker._text import readable_bytes
 from stoker._types import Array
-from stoker.errors import BadValueError, OptionError, SourceTooLargeError
-from stoker.store.shards import MISSING_TIME
+from stoker.errors import BadValueError, OptionError
+from stoker.store import MISSING_TIME
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Part = Any
 """A one-dimensional NumPy array of numbers or times, or an Arrow array."""
-
 _SHOWN = 60
 _NUMBERS, _TIMES = "biuf", "mM"
 
@@ -38,7 +34,7 @@ class TableColumn:
     name: str
     parts: Sequence[Part]
     kind: np.dtype[Any] | pa.DataType
-    """The type of all parts: one of NumPy for NumPy arrays, one of Arrow for Arrow's."""
+    """The type of all parts: a NumPy dtype for NumPy arrays, an Arrow type for Arrow arrays."""
 
     @property
     def num_rows(self) -> int:
@@ -51,13 +47,13 @@ class TableColumn:
         return isinstance(self.kind, np.dtype)
 
     def bad(self, row: int, value: object, reason: str) -> BadValueError:
-        """The error for the value of a row, counted from 0."""
+        """The error for the value of a row (from 0)."""
         text = repr(value)
         text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         return BadValueError(f"column {self.name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, {reason}.")
 
     def value(self, row: int) -> object:
-        """The value of a row, as Python has it."""
+        """The value of a row as a Python object."""
         for part in self.parts:
             if row < len(part):
                 one = part[row]
@@ -75,7 +71,7 @@ class TableColumn:
 
 
 def read_columns(table: Any, *, key: str | None, columns: Sequence[str] | None) -> tuple[TableColumn | None, list[TableColumn]]:
-    """The key's column and the columns of values, by default all beside the key; all have the same number of rows."""
+    """The key column and the columns of values, by default all others; all have the same number of rows."""
     names, take = _open(table)
     if key is not None and key not in names:
         raise OptionError(f"the table has no column {key!r} to group by; it has {', '.join(map(str, names[:20])) or 'none'}.")
@@ -84,13 +80,13 @@ def read_columns(table: Any, *, key: str | None, columns: Sequence[str] | None) 
         if name not in names:
             raise OptionError(f"the table has no column {name!r}; it has {', '.join(map(str, names[:20])) or 'none'}.")
     if not wanted:
-        raise OptionError(f"no column is left to pad beside {key!r}. Name some with columns=.")
+        raise OptionError(f"the table has no column to pad besides {key!r}. Add some, or name them with columns=.")
     read = [read_column(name, take(name)) for name in ([key] if key is not None else []) + wanted]
     for column in read:
         if column.num_rows != read[0].num_rows:
             raise OptionError(
                 f"column {column.name!r} has {column.num_rows:,} rows, but {read[0].name!r} has {read[0].num_rows:,}; "
-                "all columns of a table are equally long."
+                "expected the same number in all columns."
             )
     return (read[0], read[1:]) if key is not None else (None, read)
 
@@ -120,8 +116,8 @@ def _open(table: Any) -> tuple[list[str], Any]:
     if module == "polars" and names is not None:
         return list(names), table.get_column
     raise OptionError(
-        f"{type(table).__name__} is no table: give a frame of pandas or polars, an Arrow table, or a mapping of arrays. "
-        "Files become a store with pack_sequences(…)."
+        f"the table is a {type(table).__name__}; expected a pandas or polars frame, an Arrow table, or a mapping of arrays. "
+        "For files, use pack_sequences."
     )
 
 
@@ -142,10 +138,10 @@ def _refuse_doubles(names: Sequence[str]) -> None:
 
 
 def read_column(name: str, given: Any) -> TableColumn:
-    """See one column as parts."""
+    """Open one column."""
     module = type(given).__module__.partition(".")[0]
     if isinstance(given, Mapping) or hasattr(given, "columns") or hasattr(given, "column_names"):
-        raise OptionError(f"column {name!r} is a table ({type(given).__name__}), but one column is needed. Take one of it.")
+        raise OptionError(f"column {name!r} is a table ({type(given).__name__}); expected one column.")
     if module == "torch":
         given = given.detach().numpy()
     elif isinstance(given, range):
@@ -156,7 +152,7 @@ def read_column(name: str, given: Any) -> TableColumn:
         given = _from_list(given)
     if isinstance(given, np.ndarray):
         if given.ndim != 1:
-            raise OptionError(f"column {name!r} has {given.ndim} axes, shape {given.shape}; expected one value a row.")
+            raise OptionError(f"column {name!r} has {given.ndim} axes, shape {given.shape}; expected one value per row.")
         if isinstance(given, np.ma.MaskedArray):
             return _from_arrow(name, _arrow_array(name, given))
         if given.dtype.kind in _NUMBERS + _TIMES and given.dtype.itemsize <= 8:
@@ -166,7 +162,7 @@ def read_column(name: str, given: Any) -> TableColumn:
 
 
 def _from_pandas(given: Any) -> Any:
-    """The NumPy array of a column, or Arrow's where it is of pandas' own types; nothing that NumPy holds is copied."""
+    """The NumPy array of a column without a copy, or an Arrow array for the types of pandas."""
     if isinstance(given.dtype, np.dtype):
         return given.to_numpy()
     import pyarrow as pa
@@ -177,7 +173,7 @@ def _from_pandas(given: Any) -> Any:
 
 
 def _from_list(given: Sequence[Any]) -> Array:
-    """NumPy would turn 1 and "a" into texts, so that whether they may stand side by side is looked at first."""
+    """As objects, so that mixed types are checked: NumPy would turn 1 and "a" into strings."""
     objects = np.empty(len(given), dtype=object)
     objects[:] = given
     return objects
@@ -194,7 +190,7 @@ def _from_arrow(name: str, given: Any) -> TableColumn:
         elif hasattr(given, "__array__"):
             return read_column(name, np.asarray(given))
         else:
-            raise OptionError(f"column {name!r} is a {type(given).__name__}, but an array or a column of a table is needed.")
+            raise OptionError(f"column {name!r} is a {type(given).__name__}; expected an array or a column of a table.")
     chunks, kind = ([given], given.type) if isinstance(given, pa.Array) else (given.chunks, given.type)
     if isinstance(kind, pa.BaseExtensionType):
         chunks, kind = [chunk.storage for chunk in chunks], kind.storage_type
@@ -202,7 +198,7 @@ def _from_arrow(name: str, given: Any) -> TableColumn:
 
 
 def _arrow_array(name: str, values: Array) -> Any:
-    """Python objects and texts of NumPy as Arrow values, all of one type."""
+    """Python objects and NumPy strings as Arrow values of one type."""
     import pyarrow as pa
 
     if values.dtype == object:
@@ -212,11 +208,11 @@ def _arrow_array(name: str, values: Array) -> Any:
     except (pa.ArrowException, ValueError, TypeError, OverflowError):
         column = TableColumn(name=name, parts=[values], kind=values.dtype)
         row, value = column.first_value()
-        raise column.bad(row, value, "where a number or a text is needed. Convert it first") from None
+        raise column.bad(row, value, "expected a number or a string. Convert it first") from None
 
 
 def _refuse_mixture(name: str, values: Array) -> None:
-    """One look at the types of all objects; one by one only to find the row."""
+    """Raise an error for objects of different types; the row is searched only then."""
     kinds = {kind for kind in set(map(type, values)) if not _is_missing_type(kind)}
     if (
         len(kinds) < 2
@@ -232,60 +228,24 @@ def _refuse_mixture(name: str, values: Array) -> None:
             first = value
         elif type(value) is not type(first):
             column = TableColumn(name=name, parts=[values], kind=values.dtype)
-            raise column.bad(row, value, f"but {type(first).__name__} before it. Give the column one type")
+            raise column.bad(row, value, f"but {type(first).__name__} in the rows before. Use one type per column")
 
 
 def _is_missing_type(kind: type) -> bool:
     return kind is type(None) or (kind.__name__ in ("NAType", "NaTType") and kind.__module__.startswith("pandas."))
 
 
-# Cells: the memory of all tensors of a call, filled here and there, and zero elsewhere.
+# ---- numbers: the values of a column, block by block, in the type of the tensors ----
 #
-# The system hands memory out zeroed when it is first touched. In pages of 2 MB that is several times faster than in those of
-# 4 kB, and it is most of the time that sequences take (benchmarks/bench_sequences.py): so all tensors lie in one stretch, for
-# which large pages are asked for. It is given back when the last of them is gone.
-
-LARGE_BYTES = 4 << 20
-"""From this size on, large pages are asked for: below, little of the memory would lie in one."""
-
-
-def zeroed(shape: Sequence[int], types: Mapping[str, np.dtype[Any]]) -> dict[str, Array]:
-    """A flat array of zeros for each column, with as many cells as a tensor of this shape."""
-    num_cells = math.prod(shape)
-    starts, end = {}, 0
-    for name, dtype in types.items():
-        starts[name] = end
-        end += -(-num_cells * dtype.itemsize // ALIGNMENT) * ALIGNMENT
-    try:
-        memory = _stretch(end)
-    except (MemoryError, OSError, OverflowError, ValueError):  # asking for too much has several names
-        raise SourceTooLargeError(
-            f"{len(types)} columns of shape {list(shape)} take {readable_bytes(end)}, which there is no memory for. "
-            "Lower max_length, pass layout='packed', or make a store with pack_sequences(…)."
-        ) from None
-    return {name: np.ndarray((num_cells,), dtype, memory, starts[name]) for name, dtype in types.items()}
-
-
-def _stretch(num_bytes: int) -> Any:
-    """Memory that lives as long as an array over it."""
-    if num_bytes < LARGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(num_bytes, dtype=np.uint8)
-    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
-# Numbers of a column, block by block, in the type that goes into tensors. Nothing is rounded, cut or wrapped silently.
-#
-# What is missing is NaN in floats and the least int64 in times; whole numbers have no such value, so a gap there is an error.
-# A column that is already as it should be is one block, where it lies.
+# A missing value is NaN in floats and the smallest int64 in times; integers have no such value, so there it is an error. A column
+# that has the right type already is one block, without a copy.
 
 BLOCK_ROWS = 1 << 16
-"""Rows that are converted at a time: they stay in the second-level cache until they are used."""
+"""Rows that are converted at a time: they stay in the L2 cache until they are used."""
 
 
 def number_type(column: TableColumn) -> np.dtype[Any]:
-    """The type of a column's numbers; times are int64. Raises `BadValueError` where it holds none."""
+    """The type of a column's numbers; times are int64. Raises `BadValueError` for other types."""
     if isinstance(column.kind, np.dtype):
         return np.dtype(np.int64) if column.kind.kind in "mM" else column.kind.newbyteorder("=")
     import pyarrow as pa
@@ -298,14 +258,12 @@ def number_type(column: TableColumn) -> np.dtype[Any]:
         return found
     row, value = column.first_value()
     if value is None:
-        raise BadValueError(
-            f"column {column.name!r} has no values (type {kind}), where numbers are needed. Leave it out of columns=."
-        )
-    raise column.bad(row, value, f"and its type is {kind}, where a number is needed. Encode it to numbers first")
+        raise BadValueError(f"column {column.name!r} has no values (type {kind}); expected numbers. Leave it out of columns=.")
+    raise column.bad(row, value, f"and its type is {kind}; expected a number. Encode it first")
 
 
 def number_blocks(column: TableColumn, dtype: np.dtype[Any], *, truncate: bool = False) -> Iterator[tuple[int, Array]]:
-    """The first row of each block and its values, contiguous and of `dtype`; `truncate` lets floats lose their fractions."""
+    """The first row of each block and its values, contiguous and of `dtype`; `truncate` drops fractions."""
     start = 0
     for part in column.parts:
         size = max(len(part), 1) if _is_plain(part, dtype) else BLOCK_ROWS
@@ -318,7 +276,7 @@ def number_blocks(column: TableColumn, dtype: np.dtype[Any], *, truncate: bool =
 
 
 def _is_plain(part: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether a part can be used where it lies."""
+    """Whether a part can be used as it is."""
     if isinstance(part, np.ndarray):
         return part.dtype.kind in "biuf" and part.dtype == dtype and part.flags.c_contiguous and part.flags.aligned
     import pyarrow as pa
@@ -337,7 +295,7 @@ def plain_values(part: Any) -> tuple[Array, Array | None]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from stoker.store.interop import to_numpy
+    from stoker.store import to_numpy
 
     gaps = to_numpy(pc.is_null(part)) if part.null_count else None
     if _is_time(part.type):
@@ -352,7 +310,7 @@ def plain_gaps(part: Any) -> Array | None:
     else:
         import pyarrow.compute as pc
 
-        from stoker.store.interop import to_numpy
+        from stoker.store import to_numpy
 
         gaps = to_numpy(pc.is_null(part, nan_is_null=True))
     return gaps if gaps is not None and gaps.any() else None
@@ -377,10 +335,10 @@ def _converted(column: TableColumn, row: int, values: Array, gaps: Array | None,
 def cast_numbers(
     column: TableColumn, row: int, values: Array, gaps: Array | None, dtype: np.dtype[Any], *, truncate: bool = False
 ) -> Array:
-    """A copy in another type, each value checked; those that are missing may be anything. `row` is the first one's."""
+    """A copy in another type, each value checked except missing ones. `row` is that of the first value."""
     with np.errstate(all="ignore"):
         result = values.astype(dtype)
-        # NumPy calls the way from 64-bit integers to float64 safe, which it is not.
+        # NumPy calls the cast from 64-bit integers to float64 safe, which it is not.
         if values.dtype == dtype or (values.dtype.itemsize < 8 and np.can_cast(values.dtype, dtype, casting="safe")):
             return result
         bad = _differs(values, result, truncate)
@@ -393,7 +351,7 @@ def cast_numbers(
 
 
 def _differs(values: Array, result: Array, truncate: bool) -> Array:
-    """Which numbers are not the same after a cast; floats may round to narrower floats, but not overflow."""
+    """Which numbers differ after a cast; floats may round to narrower floats, but not overflow."""
     source, target = values.dtype.kind, result.dtype.kind
     if source == "f" and target == "f":
         return np.asarray(np.isfinite(values) & ~np.isfinite(result))
@@ -408,6 +366,6 @@ def _differs(values: Array, result: Array, truncate: bool) -> Array:
 
 
 def _fits(whole: Array, dtype: np.dtype[Any]) -> Array:
-    """Which float64 lie in an integer type: what others become depends on the processor, and may even come back the same."""
+    """Which float64 fit an integer type; the cast of others depends on the processor."""
     bounds = np.iinfo(dtype)
     return np.asarray((whole >= float(bounds.min)) & (whole < float(bounds.max) + (0.0 if bounds.bits > 53 else 1.0)))

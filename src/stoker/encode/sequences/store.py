@@ -1,4 +1,4 @@
-"""Sequences as a store: packed tensors seen as one, and tables of any size, which stream through `stoker.pack`."""
+"""Sequences as a store: packed tensors as a store in memory, and `pack_sequences` for tables of any size."""
 
 from __future__ import annotations
 
@@ -16,20 +16,30 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stoker import _disk
+from stoker import _disk, pack
 from stoker._types import Array
 from stoker.encode.sequences.columns import TableColumn, read_column
 from stoker.encode.sequences.contexts import find_listed
 from stoker.errors import BadValueError, OptionError
-from stoker.store.interop import from_numpy, from_texts, to_numpy
-from stoker.store.manifest import NonFinite
-from stoker.store.memory import store_from_arrays
-from stoker.store.pack.api import pack
-from stoker.store.pack.options import DEFAULT_MEMORY, Missing
-from stoker.store.pack.packer import Progress, quiet
-from stoker.store.shards import Column, NonFiniteCount, Texts
-from stoker.store.store import Store
-from stoker.store.writer import check_target
+from stoker.store import (
+    DEFAULT_MEMORY,
+    Column,
+    Dialect,
+    Missing,
+    NonFinite,
+    NonFiniteCount,
+    Progress,
+    RowLocation,
+    Store,
+    Texts,
+    check_target,
+    find_sources,
+    from_numpy,
+    from_texts,
+    quiet,
+    store_from_arrays,
+    to_numpy,
+)
 
 _CHUNK_BYTES = 8 << 20
 
@@ -54,13 +64,13 @@ def store_in_memory(columns: Mapping[str, Array], offsets: Array, key: tuple[str
 def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
     if isinstance(keys, pa.Array):
         if keys.null_count:
-            raise OptionError("one of the contexts has no key, which a store cannot hold. Pass key=None.")
+            raise OptionError("a context has no key, which a store cannot hold. Pass key=None.")
         if pa.types.is_temporal(keys.type):
             keys = np.asarray(keys.to_numpy(zero_copy_only=False))
         elif pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
             return Column(name=name, dtype=None, level="series", kind="text", texts=lay_texts(keys)), None
         else:
-            raise OptionError(f"the contexts' keys are {keys.type}, which a store cannot hold. Pass key=None.")
+            raise OptionError(f"the keys of the contexts are {keys.type}, which a store cannot hold. Pass key=None.")
     elif not isinstance(keys, np.ndarray):
         keys = keys.cpu().numpy()
     values = np.ascontiguousarray(keys)
@@ -71,7 +81,7 @@ def _key_column(name: str, keys: Any) -> tuple[Column, Array | None]:
 
 
 def lay_texts(keys: pa.Array) -> Texts:
-    """Arrow's texts as those of a store, without a copy."""
+    """Arrow strings as the strings of a store, without a copy."""
     large = keys.cast(pa.large_string())
     if large.offset:
         large = pa.concat_arrays([large, large[:0]])
@@ -96,11 +106,32 @@ def pack_sequences(
     replace: bool = False,
     progress: Progress = quiet,
 ) -> Store:
-    """Pack files or a table of any size into a store at `path`, one series a key, in the order of the keys; memory is bounded.
+    """Pack files or a table of any size into a store, one series per key in the order of the keys, with bounded memory.
 
-    It is `stoker.pack(…, series=key)`; with `contexts` (keys, or a file with a column of the key's name) the store has exactly
-    these series: those without rows are empty, and rows of other keys are left out, which a note tells. With `replace`, a store
-    that is at `path` already is replaced; without it, that is an error.
+    Args:
+        source: Files or a table, as for `stoker.pack`.
+        path: Folder of the store.
+        key: Column with the key of each row.
+        columns: Columns of values. Default: all but the key.
+        contexts: Keys of the series, or a file with a column of the key's name. The store has exactly these series: those
+            without rows are empty; rows of other keys are left out, and a note of the store reports their number. Default: all.
+        time, sort, dtype, missing, memory, threads, progress: As for `stoker.pack`.
+        replace: Replace a store at `path`; without it, a store there is an error.
+
+    Returns:
+        The store.
+
+    Raises:
+        OptionError: An option is invalid, or a column does not exist.
+        BadValueError: A value cannot be read, or a context is listed twice.
+        StoreExistsError: There is a store at `path`, and `replace` is False.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     store = pack_sequences({"user": [9, 7, 9], "item": [3, 1, 4]}, f"{folder}/events.stoker", key="user")
+        ...     [(int(series["user"]), series["item"].tolist()) for series in store]
+        [(7, [1]), (9, [3, 4])]
     """
     target = _disk.check_path(path)
 
@@ -114,14 +145,12 @@ def pack_sequences(
     if contexts is None:
         return pack_to(target, replace=replace)
 
-    from stoker.encode.sequences.contexts import find_listed
-
     listed = _listed(contexts, key)
-    find_listed(listed, listed)  # so that a context that is there twice is found at once
-    pa.default_memory_pool().release_unused()  # what that took, or it would come on top of what the pack takes
+    find_listed(listed, listed)  # raises at once where a context is listed twice
+    pa.default_memory_pool().release_unused()  # else it adds to the memory of the pack
     check_target(target, replace=replace)  # before a long pack
     with _disk.scratch_folder(_disk.beside(target, ".{}.all-keys")) as scratch:
-        packed = pack_to(scratch / "store", replace=True)  # what a killed run left there is of this function's own making
+        packed = pack_to(scratch / "store", replace=True)  # only a killed run of this function can have left a store there
         chosen = choose_series(packed, listed)
         pa.default_memory_pool().release_unused()
         return chosen.save(target, replace=replace)
@@ -129,7 +158,7 @@ def pack_sequences(
 
 @contextlib.contextmanager
 def _naming_the_key() -> Iterator[None]:
-    """A pack calls the key `series`."""
+    """`pack` calls the key `series`."""
     try:
         yield
     except (BadValueError, OptionError) as error:
@@ -140,10 +169,6 @@ def _listed(contexts: Any, key: str) -> TableColumn:
     """The contexts, from memory or from the files that hold them."""
     if not isinstance(contexts, str | os.PathLike):
         return read_column("contexts", contexts)
-    from stoker.store.formats.base import RowLocation
-    from stoker.store.formats.csv import Dialect
-    from stoker.store.formats.discover import find_sources
-
     parts: list[pa.Array] = []
     for source in find_sources(contexts, dialect=Dialect(), table=True):
         schema = source.schema()
@@ -155,23 +180,23 @@ def _listed(contexts: Any, key: str) -> TableColumn:
     return read_column("contexts", pa.chunked_array(parts))
 
 
-# Chosen series: a packed store cut to the contexts that were asked for. Columns are read slice by slice, when they are saved.
+# ---- chosen series: a packed store cut to the requested contexts; columns are read slice by slice, when they are saved ----
 
 _COUNTED_BYTES = 8 << 20
 _GATHERED_STEPS = 1 << 18
 
 
 def choose_series(store: Store, listed: TableColumn) -> Store:
-    """The store with the listed series only, in the order of their keys; what has no rows is empty. Columns are read when saved."""
+    """The store with the listed series only, in the order of their keys; those without rows are empty."""
     manifest, key = store.manifest, store.key
     if manifest is None or key is None:
-        raise OptionError(f"{store.name} has no key to choose series by.")
+        raise OptionError(f"{store.name} has no key column to choose series by.")
     rows, wanted = find_listed(_store_keys(store, key), listed)
     series = np.flatnonzero(rows >= 0)
     found = np.full(len(wanted), -1)
     found[rows[series]] = series
     keys = wanted if isinstance(wanted, pa.Array) else from_numpy(wanted)
-    order = pc.array_sort_indices(keys)  # as keys stand in a store: numbers by value, texts by their bytes
+    order = pc.array_sort_indices(keys)  # the order of keys in a store: numbers by value, strings by bytes
     found, keys = found[to_numpy(order)], keys.take(order)
     starts, lengths = store.offsets[found], np.where(found >= 0, store.lengths[found], 0)
     offsets = np.zeros(len(found) + 1, dtype=np.int64)
@@ -208,7 +233,7 @@ def _store_keys(store: Store, key: str) -> TableColumn:
 
 
 class ChosenColumn:
-    """A column of another store, some series of it in a new order: read slice by slice, so that it may be larger than memory."""
+    """Some series of a column of another store, in a new order; read slice by slice, so it may be larger than memory."""
 
     ndim = 1
 
@@ -235,11 +260,11 @@ class ChosenColumn:
             end = min(begin + _GATHERED_STEPS, stop)
             chosen[begin - start : end - start] = self._values[self._origin(begin, end)]
             if self._mapped is not None:
-                self._mapped.madvise(mmap.MADV_DONTNEED)  # or all that was read would count as memory of this process
+                self._mapped.madvise(mmap.MADV_DONTNEED)  # else all that was read counts as memory of this process
         return chosen
 
     def _origin(self, start: int, stop: int) -> Array:
-        """Where steps lie in the other store."""
+        """The steps of the other store."""
         first = int(np.searchsorted(self._offsets, start, side="right")) - 1
         last = int(np.searchsorted(self._offsets, stop, side="left"))
         bounds = self._offsets[first : last + 1].clip(start, stop)
@@ -248,7 +273,7 @@ class ChosenColumn:
 
 
 def _mapping(values: Array) -> mmap.mmap | None:
-    """The map of the file that values lie in, if they do."""
+    """The memory map of the file of the values, if there is one."""
     base: Any = values
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -256,7 +281,7 @@ def _mapping(values: Array) -> mmap.mmap | None:
 
 
 def _counted(column: Column, values: ChosenColumn, offsets: Array) -> Column:
-    """The column with the counts of what is not finite in the series that are left."""
+    """The column with its counts of NaN and Inf in the chosen series."""
     tally = NonFiniteCount()
     rows = max(1, _COUNTED_BYTES // values.dtype.itemsize)
     for start in range(0, len(values), rows) if values.dtype.kind == "f" else ():

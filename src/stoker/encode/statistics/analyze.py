@@ -1,250 +1,48 @@
-"""Subjects: whose each row is, where a column says so. Then a subject counts once, however many rows it has.
+"""`analyze`: from a table to its statistics, in one pass.
 
-mostlyai-engine calls these keys root keys, and counts by them so that what only a few people have can be told as rare. Values are
-brought to their smallest and largest a key, and to different pairs of key and value; what is then gathered is what each kind of
-column gathers anyway. Rows of a key may lie anywhere; rows whose key is missing belong to nobody, and count only as rows. Memory
-grows with the keys, and with the pairs while values are counted.
+Tables in memory are analysed column by column, files chunk by chunk; several columns at once, in threads. Memory is bounded by the
+limits and the number of columns, whatever the number of rows: see docs/encoding/statistics.md.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter, methodcaller
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from stoker.encode.statistics.categories import texts_of_floats
-from stoker.encode.statistics.columns import (
-    MAX_DISCRETE,
-    TYPES,
-    AnyColumn,
-    CategoryColumn,
-    DateColumn,
-    Keys,
-    NumberColumn,
-    TextForm,
-    compiled,
-    dates_of,
-    decode_keys,
-    numbers_of,
-)
-from stoker.encode.statistics.kinds import CATEGORIES, EXACT, Asked, Extremes, Kind, Limits, kind_of, value_type, with_counts_by_key
-from stoker.encode.statistics.numbers import joined_zeros, keys_of_present, value_texts
-from stoker.encode.statistics.quantiles import Run
+from stoker.encode.statistics.columns import CATEGORIES, EXACT, AnyColumn, Form, Limits
+from stoker.encode.statistics.gather import Asked, ColumnGatherer, CountsByKey, kind_of
+from stoker.encode.statistics.quantiles import compiled
 from stoker.encode.statistics.result import Statistics
-from stoker.encode.statistics.tables import ColumnGatherer, settled_schema, sources_of
-from stoker.errors import OptionError, SourceChangedError, SourceInvalidError
-from stoker.store.formats.base import InferredTypeError, RowLocation
-from stoker.store.formats.csv import Dialect
-from stoker.store.formats.tables import TableSource
-from stoker.store.interop import from_numpy, to_numpy
-from stoker.store.pack.options import PackOptions, parse_names, parse_threads
-from stoker.store.pack.plan import PackPlan, is_list, make_plan, plain_type
-from stoker.store.pack.threads import read_ahead
-from stoker.store.pack.values import one_array
-
-_ENOUGH = 1 << 20
-"""Rows that wait before they are brought together."""
-_ZEROS = np.array([2**63 - 1, 2**63], dtype=np.uint64)  # the keys of -0.0 and 0.0
-
-
-class Distinct:
-    """Rows that are brought together where they agree in some columns, as they go by."""
-
-    def __init__(self, by: Sequence[str], how: Mapping[str, str]) -> None:
-        self._by, self._how = list(by), dict(how)
-        self._parts: list[pa.Table] = []
-        self._num_waiting = 0
-
-    def add(self, table: pa.Table) -> None:
-        """Take in rows; the columns that are no keys have the names of what becomes of them."""
-        self._parts.append(self._together(table))
-        self._num_waiting += self._parts[-1].num_rows
-        if self._num_waiting >= max(_ENOUGH, self._parts[0].num_rows):
-            self._combine()
-
-    @property
-    def num_rows(self) -> int:
-        """Rows that are kept; some of them may still agree."""
-        return sum(part.num_rows for part in self._parts)
-
-    def table(self) -> pa.Table | None:
-        """All rows, brought together; None where there were none."""
-        self._combine()
-        return self._parts[0].combine_chunks() if self._parts else None
-
-    def column(self, name: str) -> pa.Array:
-        """A column of all rows, brought together; a null array where there were none."""
-        table = self.table()
-        return pa.nulls(0) if table is None else one_array(table.column(name))
-
-    def _combine(self) -> None:
-        if len(self._parts) > 1:
-            self._parts = [self._together(pa.concat_tables(self._parts))]
-        self._num_waiting = 0
-
-    def _together(self, table: pa.Table) -> pa.Table:
-        grouped = table.group_by(self._by, use_threads=False).aggregate(list(self._how.items()))
-        return grouped.rename_columns([*self._by, *self._how]).select(table.column_names)
-
-
-class Subjects:
-    """Takes in the rows of a table with their keys."""
-
-    def __init__(self, key: str, schema: pa.Schema, kinds: Mapping[str, Kind], limits: Limits) -> None:
-        for name in kinds:
-            if is_list(schema.field(name).type):
-                raise OptionError(f"column {name!r} holds lists, which cannot be counted by key. Leave it out with `columns`.")
-        self.key = key
-        self._kinds, self._limits = dict(kinds), limits
-        self._types = {name: value_type(schema.field(name).type) for name in kinds}
-        self._lengths = Distinct(["key"], {"rows": "sum"})
-        self._ranges = {n: Distinct(["key"], {"least": "min", "most": "max"}) for n, k in kinds.items() if k in ("number", "date")}
-        self._pairs = {n: Distinct(["key", "value"], {}) for n, kind in kinds.items() if kind in ("number", "category")}
-        self._values: dict[str, Keys] = {}
-
-    def add(self, table: pa.Table) -> None:
-        """Take in rows."""
-        keys = _keys(table.column(self.key))
-        known = keys.drop_null()
-        self._lengths.add(pa.table({"key": known, "rows": from_numpy(np.ones(len(known), dtype=np.int64))}))
-        for name, kind in self._kinds.items():
-            values = _plain(table.column(name))
-            if kind == "number" and not pa.types.is_null(values.type):
-                self._add_numbers(name, keys, values)
-            elif kind == "category" and not pa.types.is_null(values.type):
-                values = _grouped_type(texts_of_floats(values)) if pa.types.is_floating(values.type) else values
-                present = pc.is_valid(values)
-                self._pairs[name].add(pa.table({"key": keys.filter(present), "value": values.filter(present)}))
-            elif kind == "date":
-                present = pc.and_(pc.is_valid(values), pc.is_valid(keys))
-                values = values.filter(present)
-                self._ranges[name].add(pa.table({"key": keys.filter(present), "least": values, "most": values}))
-
-    def _add_numbers(self, name: str, keys: pa.Array, values: pa.Array) -> None:
-        """Numbers as ordered keys: so -0.0 is below 0.0, and each of them stays what it is."""
-        numbers, present = keys_of_present(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
-        keys, words = keys.filter(from_numpy(present)), from_numpy(numbers)
-        known = pc.is_valid(keys)
-        least = words.filter(known)
-        self._ranges[name].add(pa.table({"key": keys.filter(known), "least": least, "most": least}))
-        if name in self._pairs:
-            self._pairs[name].add(pa.table({"key": keys, "value": words}))
-            if self._are_many(name, words) and self._pairs[name].num_rows > self._limits.exact:
-                del self._pairs[name]  # so many values are not counted one by one
-
-    def _are_many(self, name: str, words: pa.Array) -> bool:
-        """Whether a column has had too many different values to be always counted one by one."""
-        before = self._values.get(name, np.empty(0, dtype=np.uint64))
-        if len(before) <= MAX_DISCRETE:  # one more, as two zeros are one value
-            self._values[name] = before = np.union1d(before, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
-        return len(before) > MAX_DISCRETE
-
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """How many rows each key has."""
-        rows = self._lengths.column("rows")
-        return to_numpy(rows) if len(rows) else np.empty(0, dtype=np.int64)
-
-    def counted(self, column: AnyColumn) -> AnyColumn:
-        """What is known of a column, with each key counted once."""
-        known: dict[str, Any] = {"num_keys": len(self._lengths.column("key"))}
-        if isinstance(column, NumberColumn):
-            known |= self._counted_numbers(column)
-        elif isinstance(column, DateColumn):
-            ranges = self._ranges[column.name]
-            least: Any = self._gathered(column.name, ranges.column("least"))
-            most: Any = self._gathered(column.name, ranges.column("most"))
-            known |= {"min_n": least.min_n, "max_n": most.max_n}
-        elif isinstance(column, CategoryColumn):
-            known |= self._counted_texts(column.name)
-        return msgspec.structs.replace(column, **known)
-
-    def _counted_numbers(self, column: NumberColumn) -> dict[str, Any]:
-        form, ranges = column.form, self._ranges[column.name]
-        ends = []
-        for name in ("least", "most"):
-            found = ranges.column(name)
-            ends.append(Extremes.of(Run.of(to_numpy(found).copy() if len(found) else np.empty(0, dtype=np.uint64))))
-        known: dict[str, Any] = {
-            "min_n": decode_keys(ends[0].smallest, form).astype(np.float64).tolist(),
-            "max_n": decode_keys(ends[1].largest[::-1], form).astype(np.float64).tolist(),
-            "cnt_values": None,
-        }
-        if column.name in self._pairs and column.state is not None and not column.rank_error:
-            run = self._keys_by_value(column)
-            known["state"] = with_counts_by_key(column.state, run.counts)
-            if column.cnt_values is not None:
-                known["cnt_values"] = value_texts(joined_zeros(run, form), form)
-        return known
-
-    def _counted_texts(self, name: str) -> dict[str, Any]:
-        table = self._pairs[name].table()
-        every: Any = self._gathered(name, pa.nulls(0) if table is None else one_array(table.column("value")))
-        owned: Any = self._gathered(name, pa.nulls(0) if table is None else _of_known(table, "value"))
-        error = max(every.count_error, owned.count_error)
-        counts = owned.cnt_values if error else {text: owned.cnt_values.get(text, 0) for text in every.cnt_values}
-        return {"cnt_values": counts, "num_distinct": None if error else len(counts), "count_error": error}
-
-    def _keys_by_value(self, column: NumberColumn) -> Run:
-        """All values, with how many keys have each; where both zeros occur, a key that has one of them is counted at 0.0."""
-        values = np.frombuffer(column.state.keys if column.state is not None else b"", dtype="<u8").astype(np.uint64)
-        counts = np.zeros(len(values), dtype=np.int64)
-        table = self._pairs[column.name].table()
-        if table is not None and table.num_rows:
-            owned = to_numpy(_of_known(table, "value"))
-            np.add.at(counts, np.searchsorted(values, owned), 1)
-            if column.form == "float" and np.isin(_ZEROS, values).all():
-                zeros = table.filter(pc.is_in(table.column("value"), value_set=from_numpy(_ZEROS)))
-                counts[np.searchsorted(values, _ZEROS)] = 0, pc.count_distinct(zeros.column("key"), mode="only_valid").as_py()
-        return Run(values, counts)
-
-    def _gathered(self, name: str, values: pa.Array) -> AnyColumn:
-        gatherer = ColumnGatherer(name, self._kinds[name], self._types[name], self._limits)
-        gatherer.add(values)
-        return gatherer.column()
-
-
-def _of_known(table: pa.Table, name: str) -> pa.Array:
-    """A column of the rows that have a key."""
-    return one_array(table.filter(pc.is_valid(table.column("key"))).column(name))
-
-
-def _keys(column: pa.ChunkedArray) -> pa.Array:
-    """One array of a type that Arrow can group by; the two zeros are one key, and NaN is a missing one."""
-    keys = _plain(column)
-    if not pa.types.is_floating(keys.type):
-        return keys
-    keys = pc.add(keys.cast(pa.float64()), 0.0)
-    return pc.if_else(pc.is_nan(keys), pa.scalar(None, pa.float64()), keys)
-
-
-def _plain(column: pa.ChunkedArray) -> pa.Array:
-    """One array without ways of storing its values."""
-    values = one_array(column)
-    return _grouped_type(values.storage if isinstance(values, pa.ExtensionArray) else values)
-
-
-def _grouped_type(values: pa.Array) -> pa.Array:
-    """A type that Arrow can group by."""
-    if pa.types.is_dictionary(values.type):
-        values = values.dictionary_decode()
-    return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values
-
-
-# Analyze: the way from a table to its statistics, in one pass.
-#
-# Tables in memory are analysed column by column, files chunk by chunk; columns go by on several threads at once. Memory is
-# bounded by the limits and the number of columns, whatever the number of rows: see docs/encoding/statistics.md.
+from stoker.errors import BadValueError, OptionError, SourceChangedError, SourceInvalidError
+from stoker.store import (
+    DataSource,
+    Dialect,
+    InferredTypeError,
+    PackOptions,
+    PackPlan,
+    RowLocation,
+    TableSource,
+    find_sources,
+    make_plan,
+    parse_names,
+    parse_threads,
+    plain_type,
+    read_ahead,
+    settle_plan,
+    to_numpy,
+    unify_types,
+)
 
 Reader = tuple[pa.DataType, Callable[[Any], Any]]
 T = TypeVar("T")
@@ -262,14 +60,35 @@ def analyze(
     dialect: Dialect | None = None,
     threads: int | None = None,
 ) -> Statistics:
-    """Find types, missing values, quantiles, digit ranges, categories and date parts of all columns (or of `columns`).
+    """Compute missing values, quantiles, digit ranges, categories and date parts of the columns of a table, in one pass.
 
-    `source` is a table in memory (pandas, polars, Arrow, NumPy, a mapping of columns, a store), a path, a pattern, or a list of
-    paths. `kinds` takes columns for what their type does not say: numbers or truth values for a `category` or `number`, strings for
-    a `number`, and those of a table in memory for a `date`, as mostlyai-engine reads them.
-    Quantiles are exact for columns with at most `exact` different values, counts of texts for at most `categories`; beyond,
-    the result states its error. `key` is a column that says whose each row is: then keys are counted by their number of rows, and
-    counts and extremes of the other columns take each key once. `dialect` is for tables in text.
+    Args:
+        source: A table in memory (pandas, polars, Arrow, NumPy, a mapping of columns, a store), a path, a pattern, or a list of
+            paths.
+        columns: Names of the columns to analyse. Default: all.
+        kinds: Kinds of columns whose type does not say it: numbers or booleans as "category" or "number", strings as "number",
+            and strings of a table in memory as "date", read as mostlyai-engine reads them.
+        exact: Quantiles are exact for columns with at most this many different values; beyond, `rank_error` bounds the error.
+        categories: Counts of strings are exact for at most this many different ones; beyond, `count_error` bounds the error.
+        key: Column with the key of each row. Then keys are counted by their number of rows, and counts and extremes of the
+            other columns take each key once.
+        dialect: Delimiter, quotes and so on of files in text. Default: auto-detected.
+        threads: Default: one per core.
+
+    Returns:
+        The statistics, one entry per column.
+
+    Raises:
+        OptionError: An option is invalid, or names a column that does not exist.
+        BadValueError: A column in memory holds values of different types.
+        SourceInvalidError: A file cannot be read, or a column has a type without statistics.
+
+    Example:
+        >>> stats = analyze({"price": [1.5, 2.25, None], "item": ["tea", "rice", "tea"]})
+        >>> stats["price"].num_null, stats["price"].max
+        (1, 2.25)
+        >>> stats["item"].cnt_values
+        {'rice': 1, 'tea': 2}
     """
     limits = Limits(exact=exact, categories=categories)
     limits.check()
@@ -277,7 +96,7 @@ def analyze(
     sources = sources_of(source, dialect or Dialect())
     names, asked = parse_names(columns), dict(kinds or {})
     if names is not None and not names:
-        raise OptionError("columns names no column. Name some, or leave it out.")
+        raise OptionError("columns is empty. Name some columns, or leave it out.")
     if names is not None and key is not None and key not in names:
         names = (*names, key)
     if len(sources) == 1 and isinstance(sources[0], TableSource):
@@ -291,14 +110,14 @@ def analyze(
         return _of_files(plan, asked, limits, key)
     except InferredTypeError as error:
         raise SourceChangedError(
-            f"{error}: its values differ between two looks. Do not change files while they are read."
+            f"{error}: its values changed between two reads. Do not change files while they are read."
         ) from None
 
 
 def _of_table(
     source: TableSource, names: Sequence[str] | None, asked: Mapping[str, str], limits: Limits, threads: int, key: str | None
 ) -> Statistics:
-    """Column by column, so that only those at work take memory."""
+    """Column by column, so that only those in progress take memory."""
     whole = source.schema()
     for name in names or ():
         if name not in whole.names:
@@ -308,32 +127,32 @@ def _of_table(
     chunks = [task().table for task in source.read(schema, start=RowLocation(), chunk_bytes=max(source.num_bytes, 1))]
     read = _readers(schema, asked, lambda names: iter(chunks), where=source.label)
     if "date" in [asked.get(name) for name in read]:
-        chunks = [pa.concat_tables(chunks)] if chunks else []  # what a date means depends on the whole column
+        chunks = [pa.concat_tables(chunks)] if chunks else []  # how a date is parsed depends on the whole column
     schema, chunks = _read_schema(schema, read), [_read_texts(chunk, read) for chunk in chunks]
-    gatherers, subjects = _gatherers(schema, asked, limits, source.label, key)
+    gatherers, by_key = _gatherers(schema, asked, limits, source.label, key)
     compiled(sum(chunk.num_rows for chunk in chunks) * len(schema))
 
     def gather(number: int) -> AnyColumn:
-        gatherer = gatherers.pop(number)  # what it holds is given back with it
+        gatherer = gatherers.pop(number)  # so that its memory is freed with it
         for chunk in chunks:
             gatherer.add(chunk.column(gatherer.name))
         return gatherer.column()
 
     with _threads(min(threads, len(gatherers))) as spread:
         columns = spread(gather, list(gatherers))
-    if subjects is not None:
+    if by_key is not None:
         for chunk in chunks:
-            subjects.add(chunk)
-    return _result(sum(chunk.num_rows for chunk in chunks), limits, columns, subjects)
+            by_key.add(chunk)
+    return _result(sum(chunk.num_rows for chunk in chunks), limits, columns, by_key)
 
 
 def _of_files(plan: PackPlan, asked: Mapping[str, str], limits: Limits, key: str | None) -> Statistics:
-    """Chunk by chunk: while the columns of one go by, the next ones are read."""
+    """Chunk by chunk: while the columns of one are gathered, the next ones are read."""
     options = plan.options
     where = plan.sources[0].label
     _check_names(plan.schema, asked, where, key)
     read = _readers(plan.schema, asked, partial(_tables_of, plan), where=where, files=True)
-    found, subjects = _gatherers(_read_schema(plan.schema, read), asked, limits, where, key)
+    found, by_key = _gatherers(_read_schema(plan.schema, read), asked, limits, where, key)
     gatherers = list(found.values())
     num_rows = 0
     with _threads(min(options.threads, len(gatherers))) as spread, ThreadPoolExecutor(options.num_readers) as readers:
@@ -345,11 +164,11 @@ def _of_files(plan: PackPlan, asked: Mapping[str, str], limits: Limits, key: str
                     table = _read_texts(chunk.table, read)
                     compiled((num_rows + table.num_rows) * len(gatherers))
                     spread(lambda gatherer, table=table: gatherer.add(table.column(gatherer.name)), gatherers)  # type: ignore[misc]
-                    if subjects is not None:
-                        subjects.add(table)
+                    if by_key is not None:
+                        by_key.add(table)
                     num_rows += table.num_rows
         columns = spread(ColumnGatherer.column, gatherers)
-    return _result(num_rows, limits, columns, subjects)
+    return _result(num_rows, limits, columns, by_key)
 
 
 def _tables_of(plan: PackPlan, names: Sequence[str]) -> Iterator[pa.Table]:
@@ -366,7 +185,7 @@ def _readers(
     where: str,
     files: bool = False,
 ) -> dict[str, Reader]:
-    """For columns that are taken for what their type is not: their new type, and how they come to it."""
+    """For columns of which `kinds` changes the type: the new type, and the function that converts them."""
     readers: dict[str, Reader] = {}
     forms: dict[str, TextForm] = {}
     for name, kind in asked.items():
@@ -379,8 +198,8 @@ def _readers(
         elif pa.types.is_string(value) and kind == "date":
             if files:
                 raise OptionError(
-                    f"kinds takes column {name!r} of {where} for a date, but it holds strings, whose dates depend on the whole "
-                    "column. Read the files into a table (with pandas, say), and analyse that."
+                    f"kinds[{name!r}] is 'date', but column {name!r} of {where} holds strings, whose format depends on the whole "
+                    "column. Read the files into a table (for example with pandas), and analyse that."
                 )
             readers[name] = pa.timestamp("us"), partial(dates_of, name=name)
     for table in tables(list(forms)) if forms else ():
@@ -402,30 +221,30 @@ def _read_texts(table: pa.Table, readers: Mapping[str, Reader]) -> pa.Table:
     return table
 
 
-def _result(num_rows: int, limits: Limits, columns: list[AnyColumn], subjects: Subjects | None) -> Statistics:
-    counted = columns if subjects is None else [subjects.counted(column) for column in columns]
+def _result(num_rows: int, limits: Limits, columns: list[AnyColumn], by_key: CountsByKey | None) -> Statistics:
+    counted = columns if by_key is None else [by_key.counted(column) for column in columns]
     statistics = Statistics(num_rows=num_rows, limits=limits, columns=counted)
-    return statistics if subjects is None else statistics.with_lengths(subjects.key, subjects.lengths())
+    return statistics if by_key is None else statistics.with_lengths(by_key.key, by_key.lengths())
 
 
 def _gatherers(
     schema: pa.Schema, asked: Mapping[str, str], limits: Limits, where: str, key: str | None
-) -> tuple[dict[int, ColumnGatherer], Subjects | None]:
-    """What takes in each column, by its number, and what counts by key."""
+) -> tuple[dict[int, ColumnGatherer], CountsByKey | None]:
+    """The gatherer of each column, by its number, and the counts by key."""
     kinds = {field.name: kind_of(field.name, field.type, asked.get(field.name), where) for field in schema if field.name != key}
     gatherers = {
         number: ColumnGatherer(field.name, kinds[field.name], field.type, limits)
         for number, field in enumerate(schema)
         if field.name != key
     }
-    return gatherers, None if key is None else Subjects(key, schema, kinds, limits)
+    return gatherers, None if key is None else CountsByKey(key, schema, kinds, limits)
 
 
 def _check_names(schema: pa.Schema, asked: Mapping[str, str], where: str, key: str | None) -> None:
-    """Every name that is used is that of one column."""
+    """Every name is that of exactly one column."""
     name, count = max(Counter(schema.names).items(), key=itemgetter(1), default=("", 0))
     if count > 1:
-        raise SourceInvalidError(f"{where} has {count} columns named {name!r}. Rename them, so that each has a name of its own.")
+        raise SourceInvalidError(f"{where} has {count} columns named {name!r}. Give each its own name.")
     unknown = next((name for name in asked if name not in schema.names), None)
     if unknown is not None:
         raise OptionError(f"kinds names {unknown!r}, but {where} has the columns {', '.join(schema.names[:20])}.")
@@ -435,9 +254,219 @@ def _check_names(schema: pa.Schema, asked: Mapping[str, str], where: str, key: s
 
 @contextmanager
 def _threads(count: int) -> Iterator[Callable[[Callable[[T], R], Sequence[T]], list[R]]]:
-    """A way to do something for each of several things, on so many threads; errors are those of the first of them."""
+    """A function like `map` that runs on `count` threads; it raises the error of the first item that failed."""
     if count <= 1:
         yield lambda work, things: [work(thing) for thing in things]
         return
     with ThreadPoolExecutor(count, thread_name_prefix="stoker-statistics") as pool:
         yield lambda work, things: list(pool.map(work, things))
+
+
+# ---- sources: what the user passes, as tables ----
+
+_SHOWN = 60
+
+
+def sources_of(given: Any, dialect: Dialect) -> list[DataSource]:
+    """The sources of a path, a pattern, a list of those, a store, or a table in memory."""
+    if isinstance(given, np.ndarray) and given.dtype.names:
+        given = {name: given[name] for name in given.dtype.names}
+    if isinstance(given, Mapping):
+        given = {name: _read_objects(values) for name, values in given.items()}
+    try:
+        return find_sources(given, dialect=dialect, table=True)
+    except (SourceInvalidError, OptionError) as error:
+        named = _unreadable(given)
+        raise (named if named is not None else error) from None
+
+
+def _read_objects(values: Any) -> Any:
+    """NumPy objects as Arrow reads them, where possible: integers beside None stay integers, as in pandas."""
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1 and _is_readable(values):
+        return pa.array(list(values), from_pandas=True)
+    return values
+
+
+def settled_schema(plan: PackPlan) -> pa.Schema:
+    """Types that hold all values, where the first block of a text file suggested narrower ones; reads everything."""
+    types = dict(zip(plan.schema.names, plan.schema.types, strict=True))
+    for source in plan.sources:
+        asked = plan.schema if source.typed else None
+        for task in source.read(asked, start=RowLocation(), chunk_bytes=plan.options.chunk_bytes):
+            table = task().table
+            for name, kind in types.items():
+                found = None if pa.types.is_string(kind) and not source.typed else table.column(name).type
+                unified = kind if found is None else unify_types(kind, found, inferred=not source.typed)
+                if unified is None:
+                    return settle_plan(plan, lambda rows: None).schema  # raises an error that names the value that does not fit
+                types[name] = unified
+    return pa.schema(list(types.items()))
+
+
+def _is_readable(values: Any) -> bool:
+    try:
+        pa.array(list(values), from_pandas=True)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _unreadable(given: Any) -> BadValueError | None:
+    """The first value of a column of objects that Arrow cannot read, or whose type is not that of the values before it."""
+    named: Iterable[tuple[Any, Any]] = ()
+    if isinstance(given, Mapping):
+        named = given.items()
+    elif type(given).__module__.partition(".")[0] == "pandas":
+        named = given.items() if hasattr(given, "columns") else [(given.name or "value", given)]
+    for name, values in named:
+        objects = isinstance(values, list | tuple) or getattr(values, "dtype", None) == np.dtype(object)
+        if objects and not _is_readable(values):  # else this column is not the problem
+            return _bad_value(name, values) or _mixed_value(name, values)
+    return None
+
+
+def _bad_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
+    """The first value that Arrow cannot read."""
+    for row, value in enumerate(values):
+        if not _is_readable([value]):
+            text = " ".join(repr(value).split())[:_SHOWN]
+            large = isinstance(value, int)
+            why = "does not fit into 64 bits" if large else "is not a number, string, boolean, date, or list of these"
+            what = "Make the column floats or strings" if large else "Convert it, or leave the column out"
+            return BadValueError(f"column {name!r} holds {text} ({type(value).__name__}) in row {row + 1:,}, which {why}. {what}.")
+    return None
+
+
+def _mixed_value(name: Any, values: Iterable[Any]) -> BadValueError | None:
+    """The first value whose type is not that of the values before it."""
+    kinds: set[type] = set()
+    for row, value in enumerate(values):
+        if value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and value != value):
+            continue
+        number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+        kind = float if number else type(value)
+        if kinds and kind not in kinds:
+            before = next(iter(kinds)).__name__ if float not in kinds else "number"
+            return BadValueError(
+                f"column {name!r} holds {repr(value)[:_SHOWN]} ({type(value).__name__}) in row {row + 1:,}, but the values before "
+                f"it are of type {before}. Give each column one type."
+            )
+        kinds.add(kind)
+    return None
+
+
+# ---- strings that hold numbers or dates, read as mostlyai-engine reads them ----
+#
+# Of a string, the first part that looks like a number counts: 12 of "$12", 1 of "1,000", nothing of "n/a". Numbers are those of
+# `pandas.to_numeric`, which takes 17 digits and rounds once per step: up to 15 digits that is the nearest float, with more it may
+# be a neighbour. A column has the type that all its values have together: int64, uint64, or float64 where one has decimals, is
+# missing, or is too large. So all strings are read before the first is counted.
+# Dates are parsed by pandas, as its rules (mixed formats, day or month first) depend on the whole column.
+
+_NUMBER = re.compile(r"(-?[0-9]*[.]?[0-9]+(?:[eE][+-]?[0-9]+)?)")
+_SLASHES = r"^\s*\d{1,2}/\d{1,2}/\d{4}(?:\s|$)"
+_MOST_DIGITS, _MOST_POWER = 17, 308
+_POWERS = [float(f"1e{power}") for power in range(_MOST_POWER + 1)]
+_INT, _UINT = 2**63 - 1, 2**64 - 1
+TYPES: dict[Form, pa.DataType] = {"int": pa.int64(), "uint": pa.uint64(), "float": pa.float64()}
+
+
+@dataclass(kw_only=True)
+class TextForm:
+    """Finds the type of the numbers in strings."""
+
+    least: int = 0
+    most: int = 0
+    fractional: bool = False
+    """Whether a string is missing, holds no number, or one that is not an integer."""
+
+    def add(self, values: Any) -> None:
+        """Take in strings."""
+        found, missing = _numbers(values)
+        whole = [number for number in found if isinstance(number, int)]
+        self.fractional |= missing or len(whole) < len(found)
+        self.least, self.most = min([self.least, *whole]), max([self.most, *whole])
+
+    @property
+    def form(self) -> Form:
+        """The type of all numbers so far."""
+        if self.fractional or self.most > _UINT or self.least < -_INT - 1 or (self.least < 0 and self.most > _INT):
+            return "float"
+        return "int" if self.most <= _INT else "uint"
+
+
+def numbers_of(values: Any, form: Form) -> pa.Array:
+    """The numbers in strings (an array, or a dictionary of them); null where there is none."""
+    encoded = _encoded(values)
+    parsed = [parse_number(text) or (None, None) for text in encoded.dictionary.to_pylist()]
+    return pa.array([found[form == "float"] for found in parsed], TYPES[form]).take(encoded.indices)
+
+
+def parse_number(text: str | None) -> tuple[int | None, float] | None:
+    """The first number in a string: as an integer if it is one, and as a float; None where there is none."""
+    found = None if text is None else _NUMBER.search(text)
+    if found is None:
+        return None
+    number = found[0]
+    return (int(number) if number.lstrip("-").isdecimal() else None), _float(number)
+
+
+def _float(text: str) -> float:
+    """As pandas reads it: digits into a float one by one, then one multiplication or division by a power of ten."""
+    mantissa, _, power = text.lower().partition("e")
+    whole, _, decimals = mantissa.lstrip("-").partition(".")
+    taken = (whole + decimals)[:_MOST_DIGITS]
+    value = 0.0
+    for digit in taken:
+        value = value * 10.0 + float(digit)
+    exponent = max(len(whole) - _MOST_DIGITS, 0) - max(len(taken) - len(whole), 0) + int(power or 0)
+    value = -value if text.startswith("-") else value
+    if exponent > _MOST_POWER:
+        return value * float("inf") if value else 0.0
+    if exponent >= 0:
+        return value * _POWERS[exponent] if exponent else value
+    if exponent >= -_MOST_POWER:
+        return value / _POWERS[-exponent]
+    below = -exponent - _MOST_POWER
+    return value / _POWERS[below] / _POWERS[_MOST_POWER] if below <= _MOST_POWER else value * 0.0
+
+
+def _numbers(values: Any) -> tuple[list[int | float], bool]:
+    """The different numbers in strings, and whether one is missing."""
+    encoded = _encoded(values)
+    used = encoded.dictionary.take(pa.array(np.unique(to_numpy(encoded.indices.drop_null()))))
+    parsed = [parse_number(text) for text in used.to_pylist()]
+    found = [one[1] if one[0] is None else one[0] for one in parsed if one is not None]
+    return found, encoded.indices.null_count > 0 or None in parsed
+
+
+def _encoded(values: Any) -> Any:
+    """One dictionary of all strings."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_string())
+    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+
+
+def dates_of(values: Any, name: str) -> pa.Array:
+    """The dates in the strings of a whole column, in microseconds and UTC; null where there is none."""
+    try:
+        import pandas as pd  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        raise OptionError(
+            f"kinds[{name!r}] is 'date', but the column holds strings, which pandas parses. Install pandas, or convert them."
+        ) from None
+    texts = pd.Series(values.to_pylist(), dtype="object")
+    flexible = pd.to_datetime(texts, errors="coerce", utc=True, format="mixed", dayfirst=False)
+    texts = texts.mask(flexible.isna(), pd.NA)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that no common format was found
+        fixed = pd.to_datetime(texts, errors="coerce", utc=True, dayfirst=False)  # all by the format of the first
+    slashes = texts.astype("string").str.contains(_SLASHES, regex=True).any()
+    if slashes and fixed.isna().sum() > texts.isna().sum():
+        other = pd.to_datetime(texts, errors="coerce", utc=True, format="mixed", dayfirst=True)
+        fixed = other if other.isna().sum() < fixed.isna().sum() else fixed
+    found = fixed.fillna(flexible).dt.tz_localize(None).astype("datetime64[us]")
+    return pa.array(found, pa.timestamp("us"), from_pandas=True)

@@ -1,7 +1,8 @@
-"""Calendar: microseconds since 1970 as year, month, day and time of day, as text, and back.
+"""Columns of dates: the range of each calendar part, extremes and quantiles.
 
-Days are counted in the Gregorian calendar without a beginning. The texts are those that pandas writes: all of a list with as
-many decimals as one of them needs, and without a time where all are at midnight.
+Values are microseconds since 1970; finer ones are rounded down, and those with a time zone are in UTC. Days are counted in the
+proleptic Gregorian calendar. Strings are written as pandas does: all of a list with as many decimals as one of them needs, and
+without a time where all are at midnight.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stoker._types import Array
-from stoker.encode.statistics.columns import DateColumn, compiled, decode_keys, whole_keys
-from stoker.encode.statistics.kinds import NUM_BINS, Extremes, Waiting, distribution_of, log_histogram, state_of
-from stoker.encode.statistics.quantiles import Distribution, Run
+from stoker.encode.statistics.columns import DateColumn
+from stoker.encode.statistics.quantiles import Extremes, OrderedGatherer, Run, compiled, decode_keys, state_of, whole_keys
 from stoker.errors import BadValueError
-from stoker.store.interop import to_numpy
+from stoker.store import to_numpy
+
+# ---- the calendar ----
 
 PARTS = ("year", "month", "day", "hour", "minute", "second", "ms_E2", "ms_E1", "ms_E0")
-
 DAY = 86_400_000_000
 _LOWEST = np.array([0, 1, 1, 0, 0, 0, 0, 0, 0])
 _HIGHEST = np.array([0, 12, 31, 23, 59, 59, 9, 9, 9])
@@ -30,7 +31,7 @@ _TEXT = re.compile(r"(-?\d{1,6})-(\d\d)-(\d\d)(?: (\d\d):(\d\d):(\d\d)(?:\.(\d{3
 
 
 def widen_parts(micros: Array, least: Array, most: Array) -> None:
-    """Widen the range of each part by moments in ascending order."""
+    """Widen the range of each part by timestamps in ascending order."""
     kernels = compiled(len(micros))
     if kernels is not None:
         kernels.widen_part_ranges(micros, _LOWEST, _HIGHEST, least, most)
@@ -44,7 +45,7 @@ def widen_parts(micros: Array, least: Array, most: Array) -> None:
 
 
 def moment_texts(micros: Array) -> list[str]:
-    """Moments as text, like `2024-02-29 13:05:00`."""
+    """Timestamps as strings like `2024-02-29 13:05:00`."""
     if not len(micros):
         return []
     days, times = np.divmod(micros, DAY)
@@ -57,7 +58,7 @@ def moment_texts(micros: Array) -> list[str]:
 
 
 def parse_moments(texts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The moments of texts; ValueError for what is none."""
+    """The timestamps of strings; raises ValueError where one is invalid."""
     return np.array([_parse(text) for text in texts], dtype=np.int64)
 
 
@@ -70,13 +71,13 @@ def _time_text(time: int, decimals: int) -> str:
 def _parse(text: str) -> int:
     found = _TEXT.fullmatch(text)
     if not found:
-        raise ValueError(f"{text!r} is not a moment like '2024-02-29 13:05:00'")
+        raise ValueError(f"{text!r} is not a timestamp like '2024-02-29 13:05:00'")
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
     days = civil_days(year, month, day)
     moment = days * DAY + ((hour * 60 + minute) * 60 + second) * 1_000_000 + int((found[7] or "").ljust(6, "0"))
     valid = 1 <= month <= 12 and hour < 24 and minute < 60 and second < 60 and civil_date(days) == (year, month, day)
     if not valid or not -(2**63) <= moment < 2**63:
-        raise ValueError(f"{text!r} is not a moment of the calendar")
+        raise ValueError(f"{text!r} is not a valid timestamp")
     return moment
 
 
@@ -100,45 +101,32 @@ def civil_days(year: int, month: int, day: int) -> int:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
 
 
-# Dates: all that is gathered of a column of dates or moments: the range of each part, extremes, quantiles.
-#
-# Values are microseconds since 1970; finer ones are rounded down, and those with a time zone are in UTC. What the parts range
-# over
-# is found from the different values in ascending order, so the calendar is worked out once a day.
+# ---- all that is gathered of a column of dates ----
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DEFAULT = {"year": 2022, "month": 1, "day": 1}
-"""What is said of a column without any date."""
+"""The parts of a column without any date."""
 
 
-class DateGatherer:
+class DateGatherer(OrderedGatherer):
     """Takes in Arrow arrays of dates or timestamps."""
 
     def __init__(self, name: str, limit: int) -> None:
-        self.num_values = self.num_null = 0
+        super().__init__("int", limit)
         self.least = np.full(len(PARTS), np.iinfo(np.int64).max)
         self.most = np.full(len(PARTS), np.iinfo(np.int64).min)
-        self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
-        self.extremes = Extremes()
-        self.distribution = Distribution(limit)
-        self._waiting = Waiting()
         self._name = name
 
     @staticmethod
     def of(column: DateColumn, limit: int) -> DateGatherer:
-        """Go on from what is known of a part."""
+        """Resume from the statistics of a part."""
         gatherer = DateGatherer(column.name, limit)
-        gatherer.num_values, gatherer.num_null = column.num_values, column.num_null
-        gatherer.histogram[:] = column.log_hist
+        ends = [] if column.min is None or column.max is None else [column.min, column.max]
+        gatherer.resume(column, whole_keys(parse_moments(ends)).tolist())
         if column.num_present:
             gatherer.least[:] = [column.min_values[part] for part in PARTS]
             gatherer.most[:] = [column.max_values[part] for part in PARTS]
         gatherer.extremes = Extremes(whole_keys(parse_moments(column.min_n)), whole_keys(parse_moments(column.max_n[::-1])))
-        if column.state is not None:
-            gatherer.distribution = distribution_of(column.state, limit)
-        if column.min is not None and column.max is not None:
-            ends = whole_keys(parse_moments([column.min, column.max])).tolist()
-            gatherer.distribution.least, gatherer.distribution.most = ends
         return gatherer
 
     def add(self, values: pa.Array) -> None:
@@ -146,28 +134,16 @@ class DateGatherer:
         micros = self._microseconds(values)
         self.num_values += len(values)
         self.num_null += values.null_count
-        run = self._waiting.add(whole_keys(micros))
-        if run is not None:
-            self._take(run)
+        self.add_keys(whole_keys(micros))
 
     def merge(self, other: DateGatherer) -> None:
-        """Take in what was gathered of other values; it is not used again."""
-        self.finish()
-        other.finish()
-        self.num_values += other.num_values
-        self.num_null += other.num_null
+        """Take in what was gathered of other values; `other` is not usable afterwards."""
+        self.merge_ordered(other)
         self.least = np.minimum(self.least, other.least)
         self.most = np.maximum(self.most, other.most)
-        self.histogram += other.histogram
-        self.extremes.merge(other.extremes)
-        self.distribution.merge(other.distribution)
-
-    def finish(self) -> None:
-        """Take in what still waits."""
-        self._take(self._waiting.flush())
 
     def column(self, **known: Any) -> DateColumn:
-        """All that was gathered; `known` is what all columns have."""
+        """All that was gathered; `known` are the fields that all columns have."""
         self.finish()
         distribution = self.distribution
         present = self.num_values > self.num_null
@@ -207,17 +183,12 @@ class DateGatherer:
             worst = int(max(numbers.min(), numbers.max(), key=abs))
             raise BadValueError(
                 f"column {self._name!r} holds {worst} {unit} since 1970 near row {self.num_values + 1:,}, which is beyond the "
-                "290,000 years that microseconds reach. Fix it, or make it missing."
+                "290,000 years that microseconds can hold. Fix it, or make it missing."
             )
         return numbers * scale
 
-    def _take(self, run: Run) -> None:
-        if not len(run):
-            return
+    def _widen(self, run: Run) -> None:
         widen_parts(decode_keys(run.keys, "int"), self.least, self.most)
-        self.histogram += log_histogram(run, "int")
-        self.extremes.merge(Extremes.of(run))
-        self.distribution.add(run)
 
 
 def _texts(keys: npt.NDArray[np.uint64]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Kernels of statistics: what is compiled where there are many values. `keys.compiled` loads them; few values go the plain way.
+"""Compiled kernels of statistics, imported by `quantiles.compiled` where there are many values.
 
-Law: both ways have the same results, bit for bit. Most kernels are plain functions of the modules that use them.
+Most are plain functions of the modules that use them, which also run without numba.
 """
 
 from __future__ import annotations
@@ -9,37 +9,16 @@ import numpy as np
 
 from stoker._kernels import kernel
 from stoker._types import Array
-from stoker.encode.digit_kernels import LIMB_PLACES, LOWEST_PLACE, Block
-from stoker.encode.digits import widen_ranges
-from stoker.encode.statistics import columns, numbers, quantiles
+from stoker.encode.digit_kernels import Block as Block
+from stoker.encode.statistics import numbers, quantiles
 from stoker.encode.statistics.dates import DAY
 
-write_float_keys = kernel(columns.write_float_keys)
+write_float_keys = kernel(quantiles.write_float_keys)
 sort_keys = kernel(quantiles.sort_keys)
 find_runs = kernel(quantiles.find_runs)
 ends_to_counts = kernel(quantiles.ends_to_counts)
 merge_runs = kernel(quantiles.merge_runs)
 settled_down_to = kernel(numbers.settled_down_to)
-
-_DAY = 86_400_000_000
-assert DAY == _DAY  # a number of another file would be frozen into the cache of this one
-
-
-def widen_block(block: Block, least: Array, most: Array) -> None:
-    """Widen ranges of digits by the values of a block."""
-    window = block.window
-    widen_ranges(
-        block.limbs,
-        block.filled,
-        block.null,
-        block.num_rows,
-        LIMB_PLACES,
-        LOWEST_PLACE,
-        window.max_decimal,
-        window.min_decimal,
-        least,
-        most,
-    )
 
 
 @kernel
@@ -57,18 +36,18 @@ def civil_date(days: int) -> tuple[int, int, int]:
 
 @kernel
 def widen_part_ranges(micros: Array, lowest: Array, highest: Array, least: Array, most: Array) -> None:
-    """Widen least and most by moments in ascending order; ends early once all parts but the year are as wide as can be."""
+    """Widen least and most by timestamps in ascending order; stops once all parts but the year have their full range."""
     size = len(micros)
-    day = micros[0] // _DAY - 1
+    day = micros[0] // DAY - 1
     parts = np.empty(9, dtype=np.int64)
-    last = civil_date(micros[size - 1] // _DAY)[0]
+    last = civil_date(micros[size - 1] // DAY)[0]
     for i in range(size):
-        today = micros[i] // _DAY
+        today = micros[i] // DAY
         first = 3
         if today != day:
             day, first = today, 0
             parts[0], parts[1], parts[2] = civil_date(day)
-        time = micros[i] - day * _DAY
+        time = micros[i] - day * DAY
         seconds, thousandths = time // 1_000_000, time // 1_000 % 1_000
         parts[3], parts[4], parts[5] = seconds // 3600, seconds // 60 % 60, seconds % 60
         parts[6], parts[7], parts[8] = thousandths // 100, thousandths // 10 % 10, thousandths % 10

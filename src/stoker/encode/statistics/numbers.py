@@ -1,10 +1,9 @@
-"""Digit ranges: the smallest and largest digit at each decimal place of a column, without writing any digit.
+"""Columns of numbers: the range of their digits, and all else that is gathered of them.
 
-It joins the runs of statistics and the kernels of `stoker.encode.digits`; few values are printed instead. The scratch is one
-block of 2048 values, whatever the number of rows. Values come sorted, so that the outermost and those next to zero are looked at
-first: once every place below the leading one has had 0 and 9, the others cannot change the ranges and are
-left out.
-Law: ranges are those over the digits of all values, each printed by `np.format_float_positional` with at most 20 decimals.
+Digit ranges are the smallest and largest digit at each decimal place, over the digits of all values as printed by
+`np.format_float_positional` with at most 20 decimals. Many values go through the kernels of `stoker.encode.digit_kernels` in blocks
+of 2048, few are printed. Values come sorted, so the outermost and those next to zero are processed first: once every place below
+the leading one has had 0 and 9, the others cannot change the ranges and are skipped.
 """
 
 from __future__ import annotations
@@ -17,34 +16,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stoker._types import Array
-from stoker.encode.digit_kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
-from stoker.encode.statistics.columns import (
-    MAX_DISCRETE,
-    Form,
+from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL, Window
+from stoker.encode.statistics.columns import MAX_DISCRETE, Form, NumberColumn
+from stoker.encode.statistics.quantiles import (
+    Extremes,
     Keys,
-    NumberColumn,
+    OrderedGatherer,
+    Run,
     compiled,
+    counted_by_key,
     decode_floats,
     decode_keys,
+    distribution_of,
     float_keys,
+    state_of,
     whole_keys,
 )
-from stoker.encode.statistics.kinds import (
-    NUM_BINS,
-    Extremes,
-    Waiting,
-    counted_by_key,
-    distribution_of,
-    log_histogram,
-    state_of,
-)
-from stoker.encode.statistics.quantiles import Distribution, Run
 from stoker.errors import OptionError
-from stoker.store.interop import decimals_as_floats, to_numpy
+from stoker.store import decimals_as_floats, to_numpy
 
 BLOCK = 2048
-"""That of digits: values whose digits are found together."""
-
+"""Values per block, as in `digit_kernels`."""
 _NUM_PLACES = MAX_DECIMAL - LOWEST + 1
 _ABOVE = 10.0 ** (MAX_DECIMAL + 1)
 _MOST_DIGITS, _LOWEST_POWER = 17, LOWEST - 1
@@ -94,7 +86,7 @@ class DigitRanges:
         self.lowest = min(self.lowest, MAX_DECIMAL - int(used[-1])) if len(used) else self.lowest
 
     def _widen_by_printing(self, keys: Keys, form: Form) -> None:
-        """Print each value, and look at its places."""
+        """Print each value and read its digits."""
         rows = []
         for value in np.abs(decode_floats(keys, form)).tolist():
             text = repr(value)
@@ -102,7 +94,7 @@ class DigitRanges:
                 text = np.format_float_positional(value, unique=True)
             if len(text.partition(".")[2]) > -LOWEST:
                 text = np.format_float_positional(value, unique=True, precision=-LOWEST)
-                self.lowest = LOWEST  # a value has still more decimals, and was rounded
+                self.lowest = LOWEST  # this value has more decimals and was rounded
             whole, _, decimals = text.partition(".")
             rows.append(whole[-MAX_DECIMAL - 1 :].rjust(MAX_DECIMAL + 1, "0") + decimals.ljust(-LOWEST, "0"))
         if rows:
@@ -110,7 +102,7 @@ class DigitRanges:
             self.least, self.most = np.minimum(self.least, digits.min(axis=0)), np.maximum(self.most, digits.max(axis=0))
 
     def _widen_by_blocks(self, kernels: Any, keys: Keys, form: Form) -> None:
-        """Find the digits of blocks of values, of only those that could still widen the ranges."""
+        """Compute the digits of the blocks that could still widen the ranges."""
         if not len(keys):
             return
         whole = form != "float"
@@ -122,27 +114,27 @@ class DigitRanges:
         least, most = self.least[: window.num_places], self.most[: window.num_places]
         starts = _outside_in(keys, form)
         sizes, lowest = _sizes(keys, starts, form), MAX_DECIMAL + 1
-        # Where a leading digit is higher up than the places that are looked at, nothing is left out.
+        # Where a leading digit is above the places of the window, nothing is skipped.
         reached = _lowest_reached(sizes, window.min_decimal) if sizes.max() < _ABOVE else np.full(len(starts), LOWEST - 1)
         for number, (start, reach) in enumerate(zip(starts.tolist(), reached.tolist(), strict=True)):
             if number < 2 or reach < lowest:
-                self._widen(kernels, keys[start : start + BLOCK], form, least, most)
+                self._widen(keys[start : start + BLOCK], form, least, most)
                 lowest = kernels.settled_down_to(least, most, MAX_DECIMAL)
 
-    def _widen(self, kernels: Any, keys: Keys, form: Form, least: Array, most: Array) -> None:
+    def _widen(self, keys: Keys, form: Form, least: Array, most: Array) -> None:
         block = self._block
         values = decode_floats(keys, form)
-        values.flags.writeable = False  # one kind of array, as kernels are compiled for each
+        values.flags.writeable = False  # kernels are compiled for each kind of array: always pass read-only ones
         block.fill(values)
-        kernels.widen_block(block, least, most)
+        block.widen(least, most)
         if block.num_cut and form == "float" and block.num_cut > np.count_nonzero(np.abs(values) >= _ABOVE):
-            self.lowest = LOWEST  # a value has still more decimals, and was rounded
+            self.lowest = LOWEST  # a value has more decimals and was rounded
 
 
 def settled_down_to(least: Array, most: Array, top: int) -> int:
     """The place down to which values between the outermost ones can no longer widen the ranges, which begin at place `top`.
 
-    That is the case below the leading digit where digits range from 0 to 9. Any range that does not begin at 0 could widen.
+    That is so below the leading digit, where digits range from 0 to 9. A range that does not begin at 0 could still widen.
     """
     leading = -1
     for i in range(len(most)):
@@ -180,9 +172,7 @@ def _lowest_reached(sizes: npt.NDArray[np.float64], lowest: int) -> npt.NDArray[
     return np.asarray(np.maximum(leading - (_MOST_DIGITS - 1), lowest))
 
 
-# Numbers: all that is gathered of a column of numbers, while it goes by.
-#
-# Each run of values is taken apart once: its digits, its place among powers of two, its extremes; then it joins the distribution.
+# ---- all that is gathered of a column of numbers ----
 
 _FIRST_NOT_NEGATIVE = {"float": 2**63 - 1, "int": 2**63, "uint": 0}  # of floats that is -0.0
 
@@ -194,65 +184,45 @@ def form_of(kind: pa.DataType) -> Form:
     return "uint" if pa.types.is_uint64(kind) else "int"
 
 
-class NumberGatherer:
+class NumberGatherer(OrderedGatherer):
     """Takes in Arrow arrays of numbers."""
 
     def __init__(self, form: Form, limit: int) -> None:
-        self.form: Form = form
-        self.num_values = self.num_null = self.num_infinite = self.num_negative = 0
+        super().__init__(form, limit)
+        self.num_infinite = self.num_negative = 0
         self.first_infinite: int | None = None
-        self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
         self.digits = DigitRanges()
-        self.extremes = Extremes()
-        self.distribution = Distribution(limit)
-        self._waiting = Waiting()
 
     @staticmethod
     def of(column: NumberColumn, limit: int) -> NumberGatherer:
-        """Go on from what is known of a part."""
+        """Resume from the statistics of a part."""
         gatherer = NumberGatherer(column.form, limit)
-        gatherer.num_values, gatherer.num_null = column.num_values, column.num_null
+        ends = [] if column.min is None or column.max is None else [column.min, column.max]
+        gatherer.resume(column, _keys_of(ends, column.form).tolist())
         gatherer.num_infinite, gatherer.first_infinite = column.num_infinite, column.first_infinite
         gatherer.num_negative = column.num_negative
-        gatherer.histogram[:] = column.log_hist
         num_finite = column.num_present - column.num_infinite
         gatherer.digits = DigitRanges.of(column.min_digits, column.max_digits, num_finite)
         gatherer.extremes = Extremes(float_keys(np.array(column.min_n))[0], float_keys(np.array(column.max_n[::-1]))[0])
-        if column.state is not None:
-            gatherer.distribution = distribution_of(column.state, limit)
-        if column.min is not None and column.max is not None:
-            gatherer.distribution.least, gatherer.distribution.most = map(int, _keys_of([column.min, column.max], column.form))
         return gatherer
 
     def add(self, values: pa.Array) -> None:
         """Take in values; null and NaN are missing."""
         keys = self._float_keys(values) if self.form == "float" else self._whole_keys(values)
         self.num_values += len(values)
-        run = self._waiting.add(keys)
-        if run is not None:
-            self._take(run)
+        self.add_keys(keys)
 
     def merge(self, other: NumberGatherer) -> None:
-        """Take in what was gathered of the values behind these; it is not used again."""
-        self.finish()
-        other.finish()
+        """Take in what was gathered of the values after these; `other` is not usable afterwards."""
         if self.first_infinite is None and other.first_infinite is not None:
             self.first_infinite = self.num_values + other.first_infinite
-        self.num_values += other.num_values
-        self.num_null += other.num_null
+        self.merge_ordered(other)
         self.num_infinite += other.num_infinite
         self.num_negative += other.num_negative
-        self.histogram += other.histogram
         self.digits.merge(other.digits)
-        self.extremes.merge(other.extremes)
-        self.distribution.merge(other.distribution)
-
-    def finish(self) -> None:
-        """Take in what still waits."""
-        self._take(self._waiting.flush())
 
     def column(self, **known: Any) -> NumberColumn:
-        """All that was gathered; `known` is what all columns have."""
+        """All that was gathered; `known` are the fields that all columns have."""
         self.finish()
         distribution, form = self.distribution, self.form
         num_finite = self.num_values - self.num_null - self.num_infinite
@@ -294,16 +264,15 @@ class NumberGatherer:
         self.num_null += values.null_count
         return whole_keys(_integers(values.drop_null() if values.null_count else values, self.form))
 
-    def _take(self, run: Run) -> None:
-        if not len(run):
-            return
+    def _widen(self, run: Run) -> None:
         zero = np.array([_FIRST_NOT_NEGATIVE[self.form]], dtype=np.uint64)
         self.num_negative += int(run.before(np.searchsorted(run.keys, zero))[0])
-        self.histogram += log_histogram(run, self.form)
         self.digits.add(run.keys, self.form)
-        extremes = Extremes.of(run)
-        self.extremes.merge(Extremes(_as_floats(extremes.smallest, self.form), _as_floats(extremes.largest, self.form)))
-        self.distribution.add(run)
+
+    def _extremes(self, run: Run) -> Extremes:
+        """Extremes of all forms are floats."""
+        found = Extremes.of(run)
+        return Extremes(_as_floats(found.smallest, self.form), _as_floats(found.largest, self.form))
 
 
 def _floats(values: pa.Array) -> npt.NDArray[np.float64]:
@@ -334,10 +303,10 @@ def keys_of_present(values: pa.Array) -> tuple[Keys, npt.NDArray[np.bool_]]:
 
 
 def count_values(column: NumberColumn) -> dict[Any, int]:
-    """How often each value of a column occurs, or how many keys have it, whatever their number."""
+    """How often each value of a column occurs, or how many keys have it."""
     if column.rank_error or column.state is None:
         raise OptionError(
-            f"column {column.name!r} is needed value by value, but "
+            f"column {column.name!r} cannot be counted value by value: it "
             + ("has more different values than were kept." if column.rank_error else "was saved without its state.")
             + " Analyse it with a larger `exact`, or save it with partial=True."
         )

@@ -1,20 +1,102 @@
-"""Runs: keys in ascending order, each once, with how often it occurs. All statistics of numbers and dates are read off runs.
+"""Quantiles, extremes and histograms of numbers, whatever their type: values become ordered keys, keys become runs.
 
-Sorting goes byte by byte, the lowest first, and leaves out bytes in which all keys agree: a fourth of the time of a sort by
-comparison, whatever the values (bench_statistics). Law: a run depends only on which keys it holds how often, so runs of parts
-merge into the run of the whole.
+    values ──► keys: uint64 in the same order ──► `Run`: sorted keys with counts ──► `Distribution`: 1001 quantiles
+
+Keys. a < b exactly if the key of a is below that of b, and a key gives its number back bit for bit. The keys of floats put -0.0
+before 0.0; NaN and infinite numbers have none. So one sort and one sketch serve all types.
+
+Runs. The sort goes byte by byte, the lowest first, and skips bytes in which all keys agree: a fourth of the time of a comparison
+sort, whatever the values (bench_statistics). A run depends only on which keys it holds how often, so runs of parts merge into the
+run of the whole.
+
+Few values are processed by NumPy, without kernels: `compiled` decides. Both ways have the same results, bit for bit.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from stoker._types import Array
-from stoker.encode.statistics.columns import Keys, compiled
+from stoker.encode.statistics.columns import GROUP, DateColumn, Form, NumberColumn, State
+
+Keys = npt.NDArray[np.uint64]
+
+
+# ---- keys ----
+
+SMALL = 65_536
+"""Up to this many values NumPy is done before the kernels would be loaded: 0.08 s of CPU for normals, against 0.65 s."""
+_SIGN = np.uint64(2**63)
+_KERNELS = "stoker.encode.statistics.kernels"
+
+
+def compiled(num_values: int) -> Any:
+    """The kernels, or None for so few values that NumPy, which gives the same results, is faster."""
+    return importlib.import_module(_KERNELS) if num_values > SMALL or _KERNELS in sys.modules else None
+
+
+def float_keys(values: Array) -> tuple[Keys, int, int, int]:
+    """The keys of all finite values (float64) in their order, the number of NaN and of infinite values, and the first infinite (or -1)."""
+    values = np.require(values, requirements=["C", "ALIGNED"]).view()
+    kernels = compiled(len(values))
+    if kernels is None:
+        bits, infinite, finite = values.view(np.uint64), np.isinf(values), np.isfinite(values)
+        found = np.where(bits >= _SIGN, ~bits, bits | _SIGN)[finite]
+        num_infinite = int(np.count_nonzero(infinite))
+        first = int(infinite.argmax()) if num_infinite else -1
+        return found, len(values) - len(found) - num_infinite, num_infinite, first
+    values.flags.writeable = False  # kernels are compiled for each kind of array: always pass read-only ones
+    keys = np.empty(len(values), dtype=np.uint64)
+    num_keys, num_nan, num_infinite, first = kernels.write_float_keys(values, keys)
+    return keys[:num_keys], num_nan, num_infinite, first
+
+
+def whole_keys(values: Array) -> Keys:
+    """The keys of integers (int64 or uint64), as a new array."""
+    return values.astype(np.uint64) if values.dtype.kind == "u" else values.view(np.uint64) ^ _SIGN
+
+
+def decode_keys(keys: Keys, form: Form) -> Array:
+    """The numbers of keys: float64, int64 or uint64."""
+    if form == "uint":
+        return keys.copy()
+    if form == "int":
+        return (keys ^ _SIGN).view(np.int64)
+    return np.where(keys >= _SIGN, keys ^ _SIGN, ~keys).view(np.float64)
+
+
+def decode_floats(keys: Keys, form: Form) -> npt.NDArray[np.float64]:
+    """The numbers of keys as float64, which rounds integers above 2**53."""
+    return decode_keys(keys, form).astype(np.float64, copy=False)
+
+
+def write_float_keys(values: Array, keys: Array) -> tuple[int, int, int, int]:
+    """Write the keys of the finite values; see `float_keys` for what is returned."""
+    bits = values.view(np.uint64)
+    num_keys = num_nan = num_infinite = 0
+    first = -1
+    for i in range(len(values)):
+        value, word = values[i], bits[i]
+        keys[num_keys] = ~word if word >= _SIGN else word | _SIGN
+        infinite = abs(value) == np.inf
+        num_nan += value != value
+        num_infinite += infinite
+        num_keys += not (infinite or value != value)
+        if infinite and first < 0:
+            first = i
+    return num_keys, num_nan, num_infinite, first
+
+
+# ---- runs: different keys in ascending order, each with its count ----
 
 _BYTE = np.uint64(255)
 
@@ -33,7 +115,7 @@ class Run:
 
     @staticmethod
     def of(keys: Keys) -> Run:
-        """Sort and count; what `keys` holds afterwards is not defined."""
+        """Sort and count; overwrites `keys`."""
         kernels = compiled(len(keys))
         if kernels is None:
             found, counts = np.unique(keys, return_counts=True)
@@ -135,7 +217,7 @@ def find_runs(keys: Array, ends: Array) -> int:
     before = ~keys[0]
     for i in range(len(keys)):
         key = keys[i]
-        # Written always, and a step further where the key is new: nothing to guess for the processor.
+        # Always written, and one further where the key is new: no branch to mispredict.
         count += key != before
         keys[count - 1] = key
         ends[count - 1] = i + 1
@@ -173,27 +255,49 @@ def merge_runs(keys: Array, counts: Array, other_keys: Array, other_counts: Arra
     return size
 
 
-# Sketch: the quantiles of more values than are kept, from a part of them that stands for all.
+ENOUGH = 1 << 18
+
+
+class KeyBuffer:
+    """Keys that are collected until there are enough to be worth a sort; takes over the arrays it is given."""
+
+    def __init__(self) -> None:
+        self._arrays: list[Keys] = []
+        self._num_keys = 0
+
+    def add(self, keys: Keys) -> Run | None:
+        """Take in keys; returns all collected ones as a run, once there are enough."""
+        if len(keys):
+            self._arrays.append(keys)
+            self._num_keys += len(keys)
+        return self.flush() if self._num_keys >= ENOUGH else None
+
+    def flush(self) -> Run:
+        """All collected keys as a run."""
+        arrays, self._arrays, self._num_keys = self._arrays, [], 0
+        if not arrays:
+            return Run.empty()
+        return Run.of(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+
+
+# ---- sketch: the quantiles of more values than are kept, from a part of them that stands for all ----
 #
-# Values come in blocks of a fixed number of values, the last one open. A full block is sorted and every 16th value is kept, the
-# middle one of its group, with weight 16. Two sets of equal weight become one of twice the weight: they are merged and every
-# second value is kept. So there is at most one set a level, and the number of values alone says which.
+# Values come in blocks of a fixed size, the last one open. A full block is sorted and every 16th value is kept, the middle one of
+# its group, with weight 16. Two sets of equal weight become one of twice the weight: they are merged and every second value is
+# kept. So there is at most one set per level, and the number of values alone says which.
 #
-# The bound, which holds for any values in any order, joined in any way. Where values are replaced by the middle of their
-# group, only the one group that a number x falls into is counted wrongly in "how many values are at most x": by at most 8 for a
-# block, and by at most the weight w for two sets of weight w. For b full blocks that sums up to
+# The bound holds for any values in any order, merged in any way. Where values are replaced by the middle of their group, only the
+# group that a number x falls into is counted wrongly in "how many values are at most x": by at most 8 for a block, and by at most
+# the weight w for two sets of weight w. For b full blocks that sums to
 #
 #     error = 8 b + sum over i of floor(b / 2**(i + 1)) * 16 * 2**i
 #
-# ranks. With blocks of 2**20 values: 0.0054 % of 67 million values, 0.008 % of a billion, 0.016 % of 10**12, always less
-# than a step between two of a thousand quantiles. The smallest and largest value are kept apart and exact.
-
-GROUP = 16
-"""Values of a full block that one kept value stands for."""
+# ranks. With blocks of 2**20 values: 0.0054 % of 67 million values, 0.008 % of a billion, 0.016 % of 10**12, always less than a
+# step between two of a thousand quantiles. The smallest and largest value are kept apart and exact.
 
 
 def rank_error(num_values: int, block: int) -> int:
-    """How far the rank of a value from a sketch may be from the rank asked for, in values."""
+    """Bound on how far the rank of a value from a sketch is off, in values."""
     num_blocks = num_values // block
     error, weight = num_blocks * (GROUP // 2), GROUP
     while num_blocks := num_blocks // 2:
@@ -225,7 +329,7 @@ class Sketch:
         together = self.open.merge(run)
         num_blocks, num_open = divmod(together.num_values, self.block)
         start = 0
-        # Neighbours in order go together: blocks of one run make a level at once, and lose less than one by one.
+        # Blocks of one run make a level at once: neighbours in order lose less than merging them one by one.
         for level in reversed(range(num_blocks.bit_length())):
             if num_blocks >> level & 1:
                 weight = GROUP << level
@@ -259,7 +363,7 @@ class Sketch:
             if present is None:
                 self.levels[i] = keys
                 return
-            # The first of each pair, then the second the next time: what one loses the other makes good.
+            # The first of each pair, then the second the next time: the errors cancel.
             later = self.num_blocks >> (i + 1) & 1
             both = np.concatenate([present, keys])
             both.sort(kind="stable")  # two sorted halves, which this kind of sort merges
@@ -267,11 +371,10 @@ class Sketch:
             keys, i = both[later::2].copy(), i + 1
 
 
-# Quantiles: a thousand of them, exact while a column has at most so many different values, and from a sketch beyond.
+# ---- quantiles: exact up to `limit` different values, from a sketch beyond ----
 #
-# The value of a quantile is one that occurs, that of NumPy's `closest_observation`. Law: exact or not depends only on the
-# values, not on how they were cut into parts; where exact, so is every quantile; beyond, `rank_error` bounds how far a quantile's
-# rank may be from its own.
+# A quantile is a value that occurs, that of NumPy's `closest_observation`. Whether quantiles are exact depends only on the values,
+# not on how they were cut into parts. Where they are not, `rank_error` bounds how far the rank of a quantile may be off.
 
 NUM_QUANTILES = 1001
 
@@ -285,7 +388,7 @@ def closest_positions(num_values: int, shares: Array) -> npt.NDArray[np.int64]:
 
 
 class Distribution:
-    """How values are distributed: all of them while at most `limit` are different, a sketch of them beyond."""
+    """All values while at most `limit` are different, a sketch of them beyond."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -301,7 +404,7 @@ class Distribution:
 
     @property
     def rank_error(self) -> int:
-        """How far the rank of a quantile may be from its own; 0 where all values are there."""
+        """Bound on how far the rank of a quantile is off; 0 where all values are kept."""
         return 0 if self.sketch is None else rank_error(self.sketch.num_values, self.limit)
 
     def add(self, run: Run) -> None:
@@ -347,3 +450,211 @@ class Distribution:
             keys[positions == 0] = self.least
             keys[positions == num_values - 1] = self.most
         return keys
+
+
+# ---- states: distributions as bytes and back, so that parts can be analysed on different machines and merged ----
+
+_WIDTHS = (1, 2, 4, 8)
+_NOTHING = memoryview(b"")
+
+
+def state_of(distribution: Distribution) -> State:
+    """The values of a distribution, or its sketch, as bytes."""
+    sketch = distribution.sketch
+    run = distribution.run if sketch is None else sketch.open
+    levels = [] if sketch is None else [_NOTHING if level is None else _bytes(level, "<u8") for level in sketch.levels]
+    width = 0 if run.once else next(width for width in _WIDTHS if int(run.counts.max()) < 1 << 8 * width)
+    return State(keys=_bytes(run.keys, "<u8"), counts=_bytes(run.counts, f"<u{width}") if width else _NOTHING, levels=levels)
+
+
+def distribution_of(state: State, limit: int) -> Distribution:
+    """The distribution of a state; the smallest and largest value of a sketch are not in it."""
+    keys = np.frombuffer(state.keys, dtype="<u8").astype(np.uint64)
+    counts = _counts(state)
+    distribution = Distribution(limit)
+    if not state.levels:
+        distribution.add(Run(keys, counts))
+        return distribution
+    distribution.sketch = sketch = Sketch(limit)
+    sketch.open = Run(keys, counts)
+    sketch.levels = [np.frombuffer(level, dtype="<u8").astype(np.uint64) if level else None for level in state.levels]
+    return distribution
+
+
+def find_fault(state: State, *, num_values: int, limit: int) -> tuple[str, str, str] | None:
+    """What makes a state invalid: the field, what was expected, and what was found; None where it is valid."""
+    if len(state.keys) % 8:
+        return "keys", "integers of 8 bytes", f"{len(state.keys):,} bytes"
+    keys = np.frombuffer(state.keys, dtype="<u8")
+    if state.counts and len(state.counts) not in [len(keys) * width for width in _WIDTHS]:
+        return "counts", f"1, 2, 4 or 8 bytes for each of {len(keys):,} keys, or none", f"{len(state.counts):,} bytes"
+    counts = _counts(state)
+    if not (keys[1:] > keys[:-1]).all():
+        return "keys", "ascending keys", "others"
+    if (counts < 1).any():
+        return "counts", "at least 1 each", str(counts.min())
+    total = int(counts.sum())
+    for i, level in enumerate(state.levels):
+        found = np.frombuffer(level, dtype="<u8") if len(level) % 8 == 0 else np.empty(0)
+        if level and (len(found) != limit // GROUP or not (found[1:] >= found[:-1]).all()):
+            return f"levels[{i}]", f"{limit // GROUP:,} ascending keys", f"{len(level):,} bytes"
+        total += limit << i if level else 0
+    if state.levels and not state.levels[-1]:
+        return "levels", "no empty level at the end", "one"
+    if state.num_keys is not None:
+        if state.levels or len(state.num_keys) != 8 * len(keys):
+            return "num_keys", f"8 bytes for each of {len(keys):,} keys and no levels", f"{len(state.num_keys):,} bytes"
+        if not (np.frombuffer(state.num_keys, dtype="<u8") <= num_values).all():
+            return "num_keys", f"at most {num_values:,} each", "more"
+    if total != num_values:
+        return "counts", f"{num_values:,} values in all", f"{total:,}"
+    if len(keys) > limit:
+        return "keys", f"at most {limit:,} keys", f"{len(keys):,}"
+    return None
+
+
+def counted_by_key(state: State) -> Run | None:
+    """The values of a state with how many keys have each; None where that is not known."""
+    if state.num_keys is None:
+        return None
+    counts = np.frombuffer(state.num_keys, dtype="<u8").astype(np.int64)
+    return Run(np.frombuffer(state.keys, dtype="<u8").astype(np.uint64), counts)
+
+
+def with_counts_by_key(state: State, counts: npt.NDArray[np.int64] | None) -> State:
+    """The same values, with how many keys have each."""
+    return msgspec.structs.replace(state, num_keys=None if counts is None else memoryview(counts.astype("<u8").tobytes()))
+
+
+def _counts(state: State) -> npt.NDArray[np.int64]:
+    num_keys = len(state.keys) // 8
+    if not state.counts:
+        return np.ones(num_keys, dtype=np.int64)
+    return np.frombuffer(state.counts, dtype=f"<u{len(state.counts) // num_keys}").astype(np.int64)
+
+
+def _bytes(values: Any, dtype: str) -> memoryview:
+    """Numbers as bytes, without a copy where possible."""
+    return memoryview(np.ascontiguousarray(values, dtype=dtype).view(np.uint8)) if len(values) else _NOTHING
+
+
+# ---- extremes: the 1000 smallest and largest values, from which rare-value protection draws its limits ----
+
+NUM_EXTREMES = 1000
+
+
+class Extremes:
+    """Keys in ascending order: the `smallest`, and the `largest`; a value that occurs twice is there twice."""
+
+    def __init__(self, smallest: Keys | None = None, largest: Keys | None = None) -> None:
+        none = np.empty(0, dtype=np.uint64)
+        self.smallest = none if smallest is None else smallest
+        self.largest = none if largest is None else largest
+
+    @staticmethod
+    def of(run: Run) -> Extremes:
+        """Those of a run."""
+        first = Run(run.keys[:NUM_EXTREMES], run.counts[:NUM_EXTREMES])
+        last = Run(run.keys[-NUM_EXTREMES:], run.counts[-NUM_EXTREMES:])
+        num_first, num_last = first.num_values, last.num_values
+        return Extremes(
+            first.at(np.arange(min(num_first, NUM_EXTREMES))), last.at(np.arange(max(num_last - NUM_EXTREMES, 0), num_last))
+        )
+
+    def merge(self, other: Extremes) -> None:
+        """Take in other extremes."""
+        self.smallest = np.sort(np.concatenate([self.smallest, other.smallest]))[:NUM_EXTREMES]
+        self.largest = np.sort(np.concatenate([self.largest, other.largest]))[-NUM_EXTREMES:]
+
+
+# ---- histogram: how many values lie between powers of two, on both sides of zero ----
+
+NUM_BINS = 128
+EDGES = (*(-(2.0**i) for i in range(63, -1, -1)), 0.0, *(2.0**i for i in range(64)))
+"""-2**63 ... -2, -1, 0, 1, 2 ... 2**63; a bin begins with its edge, and the first and last hold what lies beyond."""
+_BOUNDS = {"int": (-(2**63), 2**63 - 1, np.int64), "uint": (0, 2**64 - 1, np.uint64)}
+
+
+def log_histogram(run: Run, form: Form) -> npt.NDArray[np.int64]:
+    """The counts of a run; integers count as the nearest float64."""
+    begins = run.before(np.searchsorted(run.keys, _first_keys(form)))
+    return np.diff(begins, prepend=0, append=run.num_values)
+
+
+@cache
+def _first_keys(form: Form) -> Keys:
+    """The first key of each bin but the first one."""
+    inner = EDGES[1:-1]
+    if form == "float":
+        return float_keys(np.array([-0.0 if edge == 0 else edge for edge in inner]))[0]
+    low, high, dtype = _BOUNDS[form]
+    return whole_keys(np.array([_first_at(edge, low, high) for edge in inner], dtype=dtype))
+
+
+def _first_at(edge: float, low: int, high: int) -> Any:
+    """The smallest integer that is at least `edge` as a float64."""
+    while low < high:
+        middle = (low + high) // 2
+        if float(middle) >= edge:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+# ---- what is gathered of numbers and of dates alike ----
+
+
+class OrderedGatherer:
+    """Counts, histogram, extremes and quantiles of the keys of one column, part by part."""
+
+    def __init__(self, form: Form, limit: int) -> None:
+        self.form: Form = form
+        self.num_values = self.num_null = 0
+        self.histogram = np.zeros(NUM_BINS, dtype=np.int64)
+        self.extremes = Extremes()
+        self.distribution = Distribution(limit)
+        self._buffer = KeyBuffer()
+
+    def add_keys(self, keys: Keys) -> None:
+        """Take in the keys of values that are present."""
+        run = self._buffer.add(keys)
+        if run is not None:
+            self._take(run)
+
+    def finish(self) -> None:
+        """Take in the keys of the buffer."""
+        self._take(self._buffer.flush())
+
+    def resume(self, column: NumberColumn | DateColumn, ends: Sequence[int]) -> None:
+        """Continue from the statistics of a part; `ends` are the keys of its smallest and largest value, if it has any."""
+        self.num_values, self.num_null = column.num_values, column.num_null
+        self.histogram[:] = column.log_hist
+        if column.state is not None:
+            self.distribution = distribution_of(column.state, self.distribution.limit)
+        if ends:
+            self.distribution.least, self.distribution.most = ends
+
+    def merge_ordered(self, other: OrderedGatherer) -> None:
+        """Take in what was gathered of other values; `other` is not usable afterwards."""
+        self.finish()
+        other.finish()
+        self.num_values += other.num_values
+        self.num_null += other.num_null
+        self.histogram += other.histogram
+        self.extremes.merge(other.extremes)
+        self.distribution.merge(other.distribution)
+
+    def _take(self, run: Run) -> None:
+        if len(run):
+            self.histogram += log_histogram(run, self.form)
+            self.extremes.merge(self._extremes(run))
+            self.distribution.add(run)
+            self._widen(run)
+
+    def _extremes(self, run: Run) -> Extremes:
+        return Extremes.of(run)
+
+    def _widen(self, run: Run) -> None:
+        """Take in what only this kind of column gathers."""
+        raise NotImplementedError

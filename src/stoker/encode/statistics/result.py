@@ -1,4 +1,13 @@
-"""Rules: what must hold in the JSON of statistics beyond the types of its fields; each names the place that breaks it."""
+"""Statistics of a table, as an object and as JSON that is versioned and validated strictly.
+
+    stats = stoker.encode.analyze("events/*.parquet")
+    stats["price"].quantiles[500]
+    stats.save("stats.json")                                # a report
+    part.save("part7.json", partial=True)                   # with the state that merging needs
+    whole = Statistics.load("part7.json").merge(Statistics.load("part8.json"))
+
+Merged parts equal one analysis of all rows: exactly where both are exact, within the stated bounds beyond.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +23,149 @@ import msgspec
 import numpy as np
 
 from stoker import _disk
-from stoker.encode.digit_kernels import LOWEST, MAX_DECIMAL, MIN_DECIMAL
-from stoker.encode.statistics.columns import AnyColumn, CategoryColumn, DateColumn, NumberColumn
+from stoker.encode.digit_columns import LOWEST, MAX_DECIMAL, MIN_DECIMAL
+from stoker.encode.statistics.columns import GROUP, AnyColumn, CategoryColumn, DateColumn, Limits, NumberColumn
 from stoker.encode.statistics.dates import PARTS, parse_moments
-from stoker.encode.statistics.kinds import NUM_BINS, NUM_EXTREMES, Limits, fault_in
-from stoker.encode.statistics.quantiles import GROUP, NUM_QUANTILES
+from stoker.encode.statistics.quantiles import NUM_BINS, NUM_EXTREMES, NUM_QUANTILES, find_fault
 from stoker.errors import OptionError, SchemaError, SourceInvalidError, SourceNotFoundError
+
+VERSION = 1
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Statistics of a table, as `analyze` returns them: `stats["price"]` is a column.
+
+    Example:
+        >>> from stoker.encode import analyze
+        >>> first, second = analyze({"x": [1, 2]}), analyze({"x": [7]})
+        >>> whole = first.merge(second)
+        >>> whole.num_rows, whole["x"].max
+        (3, 7)
+        >>> Statistics.from_json(whole.to_json(partial=True)) == whole
+        True
+    """
+
+    format: Literal["stoker-statistics"] = "stoker-statistics"
+    version: int = VERSION
+    num_rows: int
+    limits: Limits
+    columns: list[AnyColumn]
+    key: str | None = None
+    """The column with the key of each row."""
+    cnt_lengths: dict[str, int] | None = None
+    """Number of keys per number of rows."""
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{column.name}: {column.type}" for column in self.columns)
+        return f"<statistics of {self.num_rows:,} rows; {columns}>"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return [column.name for column in self.columns]
+
+    def __getitem__(self, name: str) -> AnyColumn:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise OptionError(f"there is no column {name!r}; there are {', '.join(self.names[:20])}.")
+
+    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
+        """Pickled as JSON: the state holds memoryviews, which cannot be pickled."""
+        return Statistics.from_json, (self.to_json(partial=True),)
+
+    def with_lengths(self, key: str, lengths: Any) -> Statistics:
+        """A copy with the number of rows per key."""
+        found, counts = np.unique(lengths, return_counts=True)
+        counted = dict(zip(map(str, found.tolist()), counts.tolist(), strict=True))
+        return msgspec.structs.replace(self, key=key, cnt_lengths=counted)
+
+    def merge(self, *others: Statistics) -> Statistics:
+        """The statistics of these rows followed by those of other parts.
+
+        Raises:
+            OptionError: The parts were analysed with other limits or keys, or saved without `partial=True`.
+            SchemaError: The parts have other columns.
+        """
+        return reduce(_merge, others, self)
+
+    def to_json(self, *, partial: bool = False) -> bytes:
+        """As JSON. With `partial`, the state that `merge` needs is included, which may be as large as the columns."""
+        whole = self if partial else msgspec.structs.replace(self, columns=[_without_state(column) for column in self.columns])
+        return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
+
+    def save(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
+        """Write the JSON to a file, atomically."""
+        _disk.write_file(Path(path), self.to_json(partial=partial))
+
+    @staticmethod
+    def from_json(data: bytes, where: str = "the statistics") -> Statistics:
+        """Parse and validate; raises `SourceInvalidError` with the path of the invalid field."""
+        try:
+            statistics = msgspec.json.decode(data, type=Statistics)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            _refuse_other_version(data, where)
+            raise SourceInvalidError(f"{where} cannot be read as JSON of analyze: {error}.") from None
+        if statistics.version != VERSION:
+            _refuse_other_version(data, where)
+        num_keyed = check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
+        keyless = statistics.key is not None and num_keyed < statistics.num_rows
+        check_statistics(statistics.num_rows, statistics.limits, statistics.columns, where, keyless=keyless)
+        return statistics
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Statistics:
+        """Read what `save` wrote."""
+        try:
+            data = Path(path).read_bytes()
+        except FileNotFoundError:
+            raise SourceNotFoundError(f"{path} does not exist. Write it with `stoker.encode.analyze(...).save(...)`.") from None
+        return Statistics.from_json(data, str(path))
+
+
+def _merge(one: Statistics, other: Statistics) -> Statistics:
+    from stoker.encode.statistics.gather import merge_columns, merge_lengths
+
+    if one.limits != other.limits:
+        limits = [f"exact={part.limits.exact:,} and categories={part.limits.categories:,}" for part in (one, other)]
+        raise OptionError(f"one part was analysed with {limits[0]}, another with {limits[1]}. Use the same.")
+    if one.key != other.key:
+        raise OptionError(f"one part was analysed with the key {one.key!r}, another with {other.key!r}. Use the same.")
+    if one.names != other.names:
+        differing = sorted(set(one.names) ^ set(other.names)) or ["the order"]
+        raise SchemaError(f"parts differ in their columns: {', '.join(differing[:20])}. Analyse both with the same columns=.")
+    columns = [merge_columns(first, second, one.limits) for first, second in zip(one.columns, other.columns, strict=True)]
+    lengths = merge_lengths(one.cnt_lengths, other.cnt_lengths)
+    return msgspec.structs.replace(one, num_rows=one.num_rows + other.num_rows, columns=columns, cnt_lengths=lengths)
+
+
+def _without_state(column: AnyColumn) -> AnyColumn:
+    return msgspec.structs.replace(column, state=None) if isinstance(column, NumberColumn | DateColumn) else column
+
+
+class _AnyVersion(msgspec.Struct):
+    version: int
+
+
+def _refuse_other_version(data: bytes, where: str) -> None:
+    """A file of another version may break the rules of this one: report the version, not the broken rule."""
+    try:
+        version = msgspec.json.decode(data, type=_AnyVersion).version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    if version != VERSION:
+        known = "install a newer stoker" if version > VERSION else "which does not exist"
+        raise SourceInvalidError(f"{where} at $.version: expected {VERSION}, found {version}: {known}.")
+
+
+# ---- rules: what must hold in the JSON beyond the types of its fields; an error names the JSON path ----
 
 _MAX_INT = 2**63 - 1
 _BOUNDS = {"int": (-(2**63), _MAX_INT), "uint": (0, 2**64 - 1)}
 
 
 def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn], where: str, *, keyless: bool = False) -> None:
-    """Raise `SourceInvalidError` for the first rule that is broken. With `keyless` rows some values may belong to no key."""
+    """Raise `SourceInvalidError` for the first rule that is broken. With `keyless`, some rows have no key."""
     rule = _Rules(where, keyless)
     rule.count("$.num_rows", num_rows)
     if limits.exact < GROUP or limits.exact % GROUP or limits.exact > _MAX_INT >> 20:
@@ -49,7 +188,7 @@ def check_statistics(num_rows: int, limits: Limits, columns: Sequence[AnyColumn]
 
 
 def check_lengths(num_rows: int, key: str | None, lengths: Mapping[str, int] | None, where: str) -> int:
-    """Raise `SourceInvalidError` for lengths of keys that cannot be; returns the rows of all keys: others may belong to none."""
+    """Raise `SourceInvalidError` for invalid lengths of keys; returns the number of rows that have a key."""
     rule = _Rules(where)
     rule.count("$.num_rows", num_rows)
     if (key is None) != (lengths is None):
@@ -116,7 +255,7 @@ def _check_number(rule: _Rules, path: str, column: NumberColumn, limits: Limits)
 
 
 def _check_extremes(rule: _Rules, path: str, column: NumberColumn | DateColumn, found: int, num_values: int) -> None:
-    """As many as there are values, up to so many; one a key where there are keys, of which some may have no value."""
+    """As many as there are values, up to 1000; one per key where there are keys, of which some may have no value."""
     most = min(num_values if column.num_keys is None else min(num_values, column.num_keys), NUM_EXTREMES)
     if column.num_keys is None or found > most or (num_values and not found and not rule.keyless):
         rule.equal(path, found, most)
@@ -137,7 +276,7 @@ def _check_value(rule: _Rules, path: str, column: NumberColumn, value: float | N
         if not isinstance(value, float) or not math.isfinite(value):
             rule.broken(path, "a finite number with a point, as the column's form is float", repr(value))
     elif not isinstance(value, int) or not _BOUNDS[column.form][0] <= value <= _BOUNDS[column.form][1]:
-        rule.broken(path, f"a whole number, as the column's form is {column.form}", repr(value))
+        rule.broken(path, f"an integer, as the column's form is {column.form}", repr(value))
 
 
 def _check_texts(rule: _Rules, path: str, column: NumberColumn) -> None:
@@ -165,7 +304,7 @@ def _check_date(rule: _Rules, path: str, column: DateColumn, limits: Limits) -> 
         try:
             rule.ordered(f"{path}.{field}", parse_moments(texts).tolist())
         except ValueError as error:
-            rule.broken(f"{path}.{field}", "moments", str(error))
+            rule.broken(f"{path}.{field}", "timestamps", str(error))
     for field, count in (("min", 1 if column.min is not None else 0), ("max", 1 if column.max is not None else 0)):
         rule.equal(f"{path}.{field}", count, min(column.num_present, 1))
     for field, extremes in (("min_n", column.min_n), ("max_n", column.max_n)):
@@ -182,7 +321,7 @@ def _check_distribution(rule: _Rules, path: str, column: NumberColumn | DateColu
     for count in column.log_hist:
         rule.count(f"{path}.log_hist", count)
     rule.equal(f"{path}.log_hist", sum(column.log_hist), num_values)
-    fault = None if column.state is None else fault_in(column.state, num_values=num_values, limit=limits.exact)
+    fault = None if column.state is None else find_fault(column.state, num_values=num_values, limit=limits.exact)
     if fault is not None:
         field, expected, found = fault
         rule.broken(f"{path}.state.{field}", expected, found)
@@ -197,7 +336,7 @@ def _check_category(rule: _Rules, path: str, column: CategoryColumn) -> None:
     elif total > column.num_present:
         rule.broken(f"{path}.cnt_values", f"at most {column.num_present:,} values", f"{total:,}")
     if column.num_distinct != (None if column.count_error else len(column.cnt_values)):
-        rule.broken(f"{path}.num_distinct", "the number of texts, or null with a count_error", repr(column.num_distinct))
+        rule.broken(f"{path}.num_distinct", "the number of strings, or null with a count_error", repr(column.num_distinct))
 
 
 class _Rules:
@@ -226,130 +365,3 @@ class _Rules:
     def ordered(self, path: str, values: Sequence[float]) -> None:
         if any(a > b for a, b in pairwise(values)):
             self.broken(path, "sorted values", "others")
-
-
-# Result: the statistics of a table, as an object and as JSON that is versioned and parsed strictly.
-#
-#     stats = stoker.encode.analyze("events/*.parquet")
-#     stats["price"].quantiles[500]
-#     stats.save("stats.json")                                # a report
-#     part.save("part7.json", partial=True)                   # with what joining needs
-#     whole = Statistics.load("part7.json").merge(Statistics.load("part8.json"))
-#
-# Law: joined parts say the same as one analysis of all rows: exactly where both are exact, within the stated bounds beyond.
-
-VERSION = 1
-
-
-class Statistics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a table."""
-
-    format: Literal["stoker-statistics"] = "stoker-statistics"
-    version: int = VERSION
-    num_rows: int
-    limits: Limits
-    columns: list[AnyColumn]
-    key: str | None = None
-    """The column that says whose each row is."""
-    cnt_lengths: dict[str, int] | None = None
-    """How many keys have how many rows."""
-
-    def __repr__(self) -> str:
-        columns = ", ".join(f"{column.name}: {column.type}" for column in self.columns)
-        return f"<statistics of {self.num_rows:,} rows; {columns}>"
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns."""
-        return [column.name for column in self.columns]
-
-    def __getitem__(self, name: str) -> AnyColumn:
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise OptionError(f"there is no column {name!r}, only {', '.join(self.names[:20])}.")
-
-    def __reduce__(self) -> tuple[Any, tuple[bytes]]:
-        """Other processes get the JSON: what joining needs is shared memory, which cannot travel."""
-        return Statistics.from_json, (self.to_json(partial=True),)
-
-    def with_lengths(self, key: str, lengths: Any) -> Statistics:
-        """The same, with the number of rows that each key has, as a store of sequences knows them."""
-        found, counts = np.unique(lengths, return_counts=True)
-        counted = dict(zip(map(str, found.tolist()), counts.tolist(), strict=True))
-        return msgspec.structs.replace(self, key=key, cnt_lengths=counted)
-
-    def merge(self, *others: Statistics) -> Statistics:
-        """The statistics of these rows with those of other parts behind them."""
-        return reduce(_merge, others, self)
-
-    def to_json(self, *, partial: bool = False) -> bytes:
-        """As JSON; with `partial` along with all that joining needs, which may be as large as the columns."""
-        whole = self if partial else msgspec.structs.replace(self, columns=[_without_state(column) for column in self.columns])
-        return msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n"
-
-    def save(self, path: str | os.PathLike[str], *, partial: bool = False) -> None:
-        """Write the JSON to a file, in one step."""
-        _disk.write_file(Path(path), self.to_json(partial=partial))
-
-    @staticmethod
-    def from_json(data: bytes, where: str = "the statistics") -> Statistics:
-        """Parse; anything that is not exactly right raises `SourceInvalidError` with the field that is wrong."""
-        try:
-            statistics = msgspec.json.decode(data, type=Statistics)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            _refuse_other_version(data, where)
-            raise SourceInvalidError(f"{where} is not what analyze wrote: {error}.") from None
-        if statistics.version != VERSION:
-            _refuse_other_version(data, where)
-        num_keyed = check_lengths(statistics.num_rows, statistics.key, statistics.cnt_lengths, where)
-        keyless = statistics.key is not None and num_keyed < statistics.num_rows
-        check_statistics(statistics.num_rows, statistics.limits, statistics.columns, where, keyless=keyless)
-        return statistics
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> Statistics:
-        """Read what `save` wrote."""
-        try:
-            data = Path(path).read_bytes()
-        except FileNotFoundError:
-            raise SourceNotFoundError(f"{path} does not exist. Make it with `stoker.encode.analyze(...).save(...)`.") from None
-        return Statistics.from_json(data, str(path))
-
-
-def _merge(one: Statistics, other: Statistics) -> Statistics:
-    from stoker.encode.statistics.tables import merge_columns, merge_lengths
-
-    if one.limits != other.limits:
-        raise OptionError(f"one part was analysed with {_told(one.limits)}, another with {_told(other.limits)}. Use the same.")
-    if one.key != other.key:
-        raise OptionError(f"one part was analysed with the key {one.key!r}, another with {other.key!r}. Use the same.")
-    if one.names != other.names:
-        differing = sorted(set(one.names) ^ set(other.names)) or ["the order"]
-        raise SchemaError(f"parts differ in their columns: {', '.join(differing[:20])}. Analyse both with the same `columns`.")
-    columns = [merge_columns(first, second, one.limits) for first, second in zip(one.columns, other.columns, strict=True)]
-    lengths = merge_lengths(one.cnt_lengths, other.cnt_lengths)
-    return msgspec.structs.replace(one, num_rows=one.num_rows + other.num_rows, columns=columns, cnt_lengths=lengths)
-
-
-def _told(limits: Limits) -> str:
-    return f"exact={limits.exact:,} and categories={limits.categories:,}"
-
-
-def _without_state(column: AnyColumn) -> AnyColumn:
-    return msgspec.structs.replace(column, state=None) if isinstance(column, NumberColumn | DateColumn) else column
-
-
-class _AnyVersion(msgspec.Struct):
-    version: int
-
-
-def _refuse_other_version(data: bytes, where: str) -> None:
-    """A file of another version may break this version's rules: then say that, not the broken rule."""
-    try:
-        version = msgspec.json.decode(data, type=_AnyVersion).version
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return
-    if version != VERSION:
-        known = "install a newer stoker" if version > VERSION else "which never was"
-        raise SourceInvalidError(f"{where} at $.version: expected {VERSION}, found {version}: {known}.")

@@ -1,14 +1,13 @@
-"""TFA: the direction of market bars. Bars become indicators, labels and windows; a model is trained, judged, exported and served.
+"""TFA: predict the direction of market bars. Bars become indicators, labels and windows; a model is trained, scored and exported.
 
-    settings     the YAML, theirs or ours, as one checked value
-    bars         CSV files -> series of bars
-    labels       what is predicted: the direction of the next bars, masked where there is none
-    pipeline     features, labels, split and feeds; training; the score of the third block
-    baselines    what a model must beat
-    audit        what was wrong in trainers like this, each refused in one line
-    model, banded, build       the models
-    data, scoring, threads     rows ready to be fed; what a score means; how many threads a step is fastest with
-    bundle, predictor          a trained model as a folder that proves itself, and bar by bar
+    settings           the YAML of a training run, validated
+    bars               CSV files -> series of bars
+    data               features, labels, split and feeds
+    audit              checks for the mistakes that trainers of this kind have made
+    model              the models; attention_kernel has the GPU kernel of attention within windows
+    pipeline           training, from the YAML to the folder of a run
+    scoring            the score on held-out rows, next to baselines
+    bundle             a trained model as a folder that is checked by golden bars, and as a predictor bar by bar
 
 These are the public names; each is imported when first used.
 """

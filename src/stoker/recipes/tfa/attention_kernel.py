@@ -1,4 +1,4 @@
-"""Windows of rows: from what is computed once a row to what is computed once a window, and the gradient on its way back.
+"""Windows of rows and their gradient, and the Triton kernel of attention within windows.
 
 Consecutive windows share all but one row. Axes: s runs of rows, n rows of a run, w windows of a run, t rows of a window, c numbers.
 """
@@ -25,7 +25,7 @@ def to_windows(rows_snc: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def to_rows(windows_wtc: torch.Tensor, num_runs: int) -> torch.Tensor:
-    """The sum of what all windows say of a row: [s, n, c]. Sums have one order, so that they have the same bits each time."""
+    """The sum over all windows of each row: [s, n, c], in a fixed order, so that the bits are reproducible."""
     total, length, width = windows_wtc.shape
     windows = total // num_runs
     grid = windows_wtc.reshape(num_runs, windows, length, width)
@@ -35,7 +35,7 @@ def to_rows(windows_wtc: torch.Tensor, num_runs: int) -> torch.Tensor:
         for place in range(length):
             rows[:, place : place + windows] += grid[:, :, place]
         return rows.to(grid.dtype)
-    # The same as a gather, which a compiler makes one kernel of.
+    # The same as a gather, which compiles to one kernel.
     row = torch.arange(windows + length - 1, device=grid.device)[:, None]
     step = torch.arange(length, device=grid.device)[None, :]
     window = row - step
@@ -45,7 +45,7 @@ def to_rows(windows_wtc: torch.Tensor, num_runs: int) -> torch.Tensor:
 
 
 class _Windows(torch.autograd.Function):
-    """The gradient of overlapping windows, without additions that race for the same row."""
+    """Overlapping windows with a deterministic gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows_snc: torch.Tensor, length: int) -> torch.Tensor:
@@ -58,13 +58,10 @@ class _Windows(torch.autograd.Function):
         return to_rows(gradient, ctx.num_runs), None
 
 
-# The kernel of attention within windows, forward and backward: one program a window and head, all in registers.
+# ---- attention within windows: one program per window and head, all in registers ----
 #
-# The backward pass computes scores anew, as that costs less than reading them. Products are in the type of the rows, sums in
-# float32.
-# It reads a run of rows as overlapping windows where there are more rows than a window has. Needs Triton, which comes with the
-# CUDA
-# builds of torch; torch knows it as an operation of its own, so that it can be compiled and captured.
+# The backward pass computes scores again, which costs less than reading them. Matmuls are in the type of the rows, sums in float32.
+# Needs Triton, which comes with the CUDA builds of torch; it is a custom op of torch, so that it can be compiled and captured.
 
 FORWARD_WARPS = 4
 BACKWARD_WARPS = 4
@@ -145,7 +142,7 @@ def _launch(kernel: Any, qkv: torch.Tensor, *others: torch.Tensor, heads: int, l
 
 
 def _power(number: int) -> int:
-    """The smallest power of two that holds so many, and that a product of tiles can have as a side."""
+    """The smallest power of two from `number` on that a tile can have as a side."""
     return max(16, 1 << (number - 1).bit_length())
 
 

@@ -1,13 +1,13 @@
-"""Audit: what was wrong in trainers of this kind, each looked for in what was really made, and refused in one line.
+"""Audit: checks for mistakes that trainers of this kind have made; each is an error of one line.
 
-    bars        times that do not rise or are not distinct, missing prices, dropped rows, price paths sorted together by time
+    bars        times that do not ascend or are not distinct, missing prices, dropped rows, price paths sorted together by time
     cache       features of other bars or of another spec
     labels      0 where there is no direction, labels without a future, labels that measure volatility
-    samples     served twice or never, inputs and labels of different rows, rows before the warm-up, windows over a gap or a series
+    samples     served twice or never, inputs and labels of different rows, rows before the warm-up, windows across a gap or a series
     split       windows or labels of one block within another
-    scaling     mean, deviation or weight of labels from other rows than those of the training
+    scaling     mean, deviation or weight of labels from other rows than the training rows
 
-Nothing here trusts how a thing was made: labels are computed anew, rows are looked up, means are compared.
+The checks use the data that is fed, not how it was made: labels are computed again, rows are looked up, means are compared.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ MOST_HOLES = 0.01
 """Share of bars that may be missing within sessions."""
 MOST_LAGS = 32
 LARGEST_MOVE = 0.05
-"""A market whose usual bar moves by more is several prices in one."""
+"""A series whose median bar moves by more is several prices in one."""
 TELLING = 0.6
-"""Area under the curve from which on volatility alone explains a label."""
+"""AUC from which on volatility alone explains a label."""
 SAME_PATH = 0.5
 COMPUTED_AGAIN = 4096
-"""Rows at the beginning of each series whose features are computed again where they come from a cache."""
-AGAIN = "Make it again with `stoker indicators`, or leave feature_cache out."
+"""Rows at the start of each series whose features are computed again to check a cache."""
+AGAIN = "Write it again with `stoker indicators`, or leave feature_cache out."
 
 
 def auc(scores: Array, labels: Array) -> float:
@@ -50,7 +50,7 @@ def auc(scores: Array, labels: Array) -> float:
 
 
 def check_bars(bars: Bars, *, gaps: str = "refuse") -> Bars:
-    """The bars, cut where that was asked for; refused where a time, a price or a row is not what it should be."""
+    """The bars, cut at gaps if requested; raises an error for an invalid time, price or row."""
     if not bars.num_bars:
         raise SourceEmptyError(f"{', '.join(bars.sources)} has no bars.")
     _check_times(bars)
@@ -70,13 +70,13 @@ def _check_times(bars: Bars) -> None:
     row = int(wrong[0]) + 1
     if steps[row - 1] < 0:
         raise TimeOrderError(
-            f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. Give bars in the order of time, and each "
-            f"series a file (datasets) or a symbol of its own."
+            f"{bars.place(row)} is {_seconds(-steps[row - 1])} before the one above it. Sort the bars by time, and give each "
+            f"series its own file (datasets) or symbol."
         )
     raise TimeOrderError(
         f"{bars.place(row)} has the time of the one above it, as {int((steps[inside] == 0).sum()):,} of {bars.num_bars:,} bars "
-        f"have. Times that were rounded (float32 holds 64 s at best) or series sorted together look so; give whole seconds, and "
-        f"each series a file of its own."
+        f"have. Rounded times (float32 resolves 64 s at best) or series sorted together cause this; use integer seconds, "
+        f"and one file per series."
     )
 
 
@@ -93,13 +93,12 @@ def _check_prices(bars: Bars, gaps: str) -> Bars:
     name = next(one for one in prices if not bars.columns[one][row] > 0 or not np.isfinite(bars.columns[one][row]))
     raise BadValueError(
         f"{name} is {bars.columns[name][row]:g} in {bars.place(row)} ({int((~good).sum()):,} bars in all); expected prices "
-        "above 0. "
-        f"Mend them, or say `gaps: cut` to begin a series anew behind each."
+        "above 0. Fix them, or set `gaps: cut` to start a new series after each."
     )
 
 
 def _check_holes(bars: Bars, gaps: str) -> Bars:
-    """Within a session bars follow each other at one distance; a night is no hole."""
+    """Within a session bars are evenly spaced; a night is not a gap."""
     steps = np.diff(bars.times).astype(np.float64)
     steps[bars.offsets[1:-1] - 1] = np.nan
     if gaps == "allow" or not np.isfinite(steps).any():
@@ -115,14 +114,14 @@ def _check_holes(bars: Bars, gaps: str) -> Bars:
         raise BadValueError(
             f"{share:.1%} of the bars within sessions are missing, the first before {bars.place(row)} "
             f"({_seconds(steps[row - 1])} after "
-            f"the one above it, usually {_seconds(usual)}): indicators and labels would count rows, not time. Give all bars, or "
-            f"say `gaps: cut` (series end there) or `gaps: allow`."
+            f"the one above it, usually {_seconds(usual)}): indicators and labels would count rows, not time. Add the bars, or "
+            f"set `gaps: cut` (series end there) or `gaps: allow`."
         )
     return bars
 
 
 def _check_paths(bars: Bars) -> None:
-    """In one price, bars that are further apart in time are no nearer in price."""
+    """In one price path, bars that are further apart in time are not nearer in price."""
     for number, name in enumerate(bars.names):
         close = np.log(bars.columns["close"][bars.series(number)])
         if len(close) < 4 * MOST_LAGS:
@@ -131,11 +130,10 @@ def _check_paths(bars: Bars) -> None:
         apart = {lag: float(np.median(np.abs(close[lag:] - close[:-lag]))) for lag in range(2, MOST_LAGS + 1)}
         lag = min(apart, key=lambda one: apart[one])
         if next_ > LARGEST_MOVE or (next_ > 0 and apart[lag] < SAME_PATH * next_):
-            told = f"a bar differs from the next by {next_:.2%} in the median, and by {apart[lag]:.2%} from the one {lag} rows on"
+            why = f"a bar differs from the next by {next_:.2%} in the median, and by {apart[lag]:.2%} from the one {lag} rows on"
             raise TimeOrderError(
-                f"series {name!r} of {bars.sources[number]} is several prices sorted together by time: {told}. Give each a "
-                "file of its "
-                f"own, in `datasets`."
+                f"series {name!r} of {bars.sources[number]} is several prices sorted together by time: {why}. Give each "
+                "its own file, in `datasets`."
             )
 
 
@@ -144,7 +142,7 @@ def _seconds(milliseconds: float) -> str:
 
 
 def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Array:
-    """The features of a store that `stoker indicators` made, if they are of these bars and this spec."""
+    """The features of a store of `stoker indicators`, if they are those of these bars and this spec."""
     plain = {name: value for name, value in spec.items() if name != "compat"}
     known = {stoker.encode.FeatureStream(one).spec.content_hash for one in (spec, plain)}
     parsed = stoker.encode.FeatureStream(spec).spec
@@ -171,12 +169,12 @@ def check_cache(cache: stoker.Store, bars: Bars, spec: Mapping[str, Any]) -> Arr
         wrong = np.flatnonzero(_unequal(values[rows], again).any(axis=1))
         if len(wrong):
             place = bars.place(first + int(wrong[0]))
-            raise OptionError(f"the cache {cache.name} has other features than its own bars and this spec give in {place}. {AGAIN}")
+            raise OptionError(f"the cache {cache.name} differs from the features of its bars and this spec in {place}. {AGAIN}")
     return values
 
 
 def _different(cached: Bars, bars: Bars) -> str | None:
-    """The first thing in which bars are not those of the training; None where all are the same."""
+    """The first difference of cached bars from those of the run; None where they are equal."""
     if not np.array_equal(cached.lengths, bars.lengths):
         cut = " (`gaps: cut` cuts series, so a cache of whole ones cannot be used)" if len(bars.names) > len(cached.names) else ""
         return f"{cached.num_bars:,} bars in {len(cached.names):,} series, not {bars.num_bars:,} in {len(bars.names):,}{cut}"
@@ -192,12 +190,12 @@ def _different(cached: Bars, bars: Bars) -> str | None:
 
 
 def _unequal(one: Array, other: Array) -> Array:
-    """Where values differ; two NaN do not."""
+    """Where values differ; two NaN are equal."""
     return np.asarray((one != other) & ~((one != one) & (other != other)))
 
 
 def check_all(prepared: Prepared, progress: Callable[[str], None] = lambda name: None) -> list[str]:
-    """Every check of what was prepared; what passed, in words. The first that does not raises."""
+    """Run all checks of the prepared data; returns what passed, in words. The first that fails raises."""
     passed = []
     for check in (
         check_labels,
@@ -215,7 +213,7 @@ def check_all(prepared: Prepared, progress: Callable[[str], None] = lambda name:
 
 
 def check_labels(prepared: Prepared) -> str:
-    """Labels are those that the bars give, and rows without a direction have none."""
+    """Labels match the bars, and rows without a direction have none."""
     bars, rule, store = prepared.bars, prepared.rule, prepared.store
     rows, labels = np.asarray(store.column("row")), np.asarray(store.column("label"))
     ends = bars.offsets[np.searchsorted(bars.offsets, rows, side="right")]
@@ -223,13 +221,13 @@ def check_labels(prepared: Prepared) -> str:
     change = np.log(bars.columns["close"][ahead]) - np.log(bars.columns["close"][rows])
     has_future = rows + rule.horizon < ends
     if rule.compat:
-        return "labels are the trainer's own (compat): 0 also where there is no direction"
+        return "labels are those of Sentio's trainer (compat): 0 also where there is no direction"
     late = np.flatnonzero(~has_future & np.isfinite(labels))
     if len(late):
         raise LeakError(
             f"{len(late):,} rows have a label but no bar {rule.horizon} ahead in their series, the first "
             f"{bars.place(int(rows[late[0]]))}: "
-            f"such labels are made up. Mask them (NaN)."
+            f"such labels are invalid. Mask them (NaN)."
         )
     clear = has_future & (np.abs(change) >= max(rule.least_change, 1e-12))
     if rule.least_volume:
@@ -238,7 +236,7 @@ def check_labels(prepared: Prepared) -> str:
     if len(unclear) > 1e-3 * len(labels):
         raise BadValueError(
             f"{len(unclear):,} of {len(labels):,} rows do not clear the thresholds of a label but have one, the first "
-            f"{bars.place(int(rows[unclear[0]]))}: a model would learn how restless the market is. Mask them (labels: masked)."
+            f"{bars.place(int(rows[unclear[0]]))}: a model would learn volatility. Mask them (labels: masked)."
         )
     wrong = np.flatnonzero(clear & np.isfinite(labels) & ((change > 0) != (labels > 0.5)) & (np.abs(change) > 1e-9))
     if len(wrong):
@@ -249,7 +247,7 @@ def check_labels(prepared: Prepared) -> str:
 
 
 def check_classes(prepared: Prepared) -> str:
-    """Each block has labels of both directions: without them nothing can be learned, nor judged."""
+    """Each block has labels of both directions, which training and scoring need."""
     labels, said = np.asarray(prepared.store.column("label")), []
     for name in prepared.split.subsets:
         known = labels[prepared.labelled_rows(name)]
@@ -257,7 +255,7 @@ def check_classes(prepared: Prepared) -> str:
         if not all(counts):
             raise BadValueError(
                 f"the {name} block has {counts[1]:,} labels up and {counts[0]:,} down in {len(known):,} rows; expected some of "
-                f"both. Lower price_change_threshold or min_volume_threshold, give more bars, or look at the closes."
+                f"both. Lower price_change_threshold or min_volume_threshold, use more bars, or check the closes."
             )
         said.append(f"{sum(counts):,} {name}")
     return f"labels of both directions in each block: {', '.join(said)}"
@@ -268,41 +266,39 @@ def check_volatility(prepared: Prepared) -> str:
     labels, volatility = (np.asarray(prepared.store.column(name)) for name in ("label", "volatility"))
     known = np.isfinite(labels) & np.isfinite(volatility)
     area = auc(volatility[known], labels[known])
-    told = f"trailing volatility alone has an AUC of {area:.3f} on the labels"
+    found = f"trailing volatility alone has an AUC of {area:.3f} on the labels"
     if abs(area - 0.5) > TELLING - 0.5:
         if not prepared.rule.compat:
-            raise BadValueError(f"{told}: they say how restless the market is, not where it goes. Mask rows below the thresholds.")
-        return f"{told}: they measure volatility rather than direction (labels: compat). A score on them is no skill"
-    return told
+            raise BadValueError(f"{found}: they measure volatility, not direction. Mask rows below the thresholds.")
+        return f"{found}: they measure volatility rather than direction (labels: compat). A score on them is not skill"
+    return found
 
 
 def check_split(prepared: Prepared) -> str:
-    """No bar is in two blocks, with what labels and indicators were made of."""
+    """No bar is in two blocks, including the bars of labels and indicators."""
     split, rule = prepared.split, prepared.rule
     if split.margins.horizon < rule.horizon:
         raise LeakError(
-            f"the split purges {split.margins.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last "
-            "labels of one "
-            f"block are made of prices of the next. Split with horizon={rule.horizon}."
+            f"the split purges {split.margins.horizon} rows before a boundary, but labels look {rule.horizon} ahead: the last labels "
+            f"of one block use prices of the next. Split with horizon={rule.horizon}."
         )
     if split.margins.warm_up < prepared.warm_up:
         raise LeakError(
             f"the split leaves {split.margins.warm_up} rows of warm-up after a boundary, but indicators look {prepared.warm_up} "
-            "back. "
-            f"Split with warm_up={prepared.warm_up}."
+            f"back. Split with warm_up={prepared.warm_up}."
         )
     stoker.split.check(split)
     times, last = np.asarray(prepared.store.column("ts")), -np.inf
     for name in split.subsets:
         rows = prepared.labelled_rows(name)
         if times[rows].min() <= last:
-            raise LeakError(f"the {name} block begins before the one before it has ended. Split by time.")
+            raise LeakError(f"the {name} block begins before the previous one ends. Split by time.")
         last = times[rows].max()
     return f"train, validation and score share no bar (horizon {rule.horizon}, warm-up {prepared.warm_up})"
 
 
 def check_samples(prepared: Prepared) -> str:
-    """A sample is rows one after the other, of one series, all behind the warm-up, with inputs and labels of the same rows."""
+    """A sample has consecutive rows of one series after the warm-up, with inputs and labels of the same rows."""
     bars, store, length = prepared.bars, prepared.store, prepared.shape.view.length
     rows, features, labels = (np.asarray(store.column(name)) for name in ("row", "features", "label"))
     place = rows - bars.offsets[np.searchsorted(bars.offsets, rows, side="right") - 1]
@@ -315,43 +311,42 @@ def check_samples(prepared: Prepared) -> str:
         if len(early):
             raise BatchError(
                 f"sample {early[0]:,} of {name} begins at {bars.place(int(rows[starts[early[0]]]))}, but features are ready "
-                "from bar "
-                f"{prepared.warm_up + 1} on: it would hold padding. Leave out the rows of the warm-up."
+                f"from bar {prepared.warm_up + 1} on: it would contain padding. Leave out the rows of the warm-up."
             )
         torn = np.flatnonzero(rows[starts + length - 1] - rows[starts] != length - 1)
         ends = bars.offsets[np.searchsorted(bars.offsets, rows[starts], side="right")]
         torn = torn if len(torn) else np.flatnonzero(rows[starts] + length > ends)
         if len(torn):
             raise BatchError(
-                f"sample {torn[0]:,} of {name} reaches over the end of a series or a gap: it begins at "
-                f"{bars.place(int(rows[starts[torn[0]]]))} and has {length} rows. Series must be kept apart."
+                f"sample {torn[0]:,} of {name} crosses the end of a series or a gap: it begins at "
+                f"{bars.place(int(rows[starts[torn[0]]]))} and has {length} rows. Keep series apart."
             )
         batch = next(iter(feed))
         valid = batch["valid"].numpy()
         at = (feed.samples.locate(batch["sample"].numpy()[valid]).starts[:, None] + np.arange(length)).reshape(-1)
         inputs = batch["features"].numpy()[valid].reshape(len(at), -1)
         if not np.isfinite(inputs).all() or not inputs.any(axis=1).all():
-            raise BatchError(f"a batch of {name} holds rows that are empty or padded. Leave out rows that are not ready.")
+            raise BatchError(f"a batch of {name} has rows that are empty or padded. Leave out rows that are not ready.")
         if not np.array_equal(inputs, features[at]) or not np.array_equal(
             batch["label"].numpy()[valid].reshape(-1), labels[at], equal_nan=True
         ):
-            raise BatchError(f"inputs and labels of a batch of {name} are of different rows than their numbers say.")
-    return f"{count:,} samples of {length} rows: none over a gap or a series, none before the warm-up"
+            raise BatchError(f"inputs and labels of a batch of {name} are not of the rows of their sample numbers.")
+    return f"{count:,} samples of {length} rows: none across a gap or a series, none before the warm-up"
 
 
 def check_served(prepared: Prepared) -> str:
-    """Each training sample is served once an epoch; where series have weights, as often as they say."""
+    """Each training sample is served once per epoch; where series have weights, samples are drawn by these."""
     feed = prepared.feed("train", return_index=True)
     if len(set(prepared.weights.tolist())) > 1:
         return f"{feed.num_samples:,} training samples are drawn by the weights of their series"
     stoker.audit(feed, ids="sample", once=True).raise_if_bad()
-    return f"each of {feed.num_samples:,} training samples is served once an epoch"
+    return f"each of {feed.num_samples:,} training samples is served once per epoch"
 
 
 def check_scaler(prepared: Prepared) -> str:
-    """The scaler knows the training rows alone."""
+    """The scaler was fitted on the training rows alone."""
     prepared.scaler.check(prepared.split)
-    return f"the scaler has seen {int(prepared.scaler.fitted_on[1]):,} training rows, and no other"
+    return f"the scaler was fitted on {int(prepared.scaler.fitted_on[1]):,} training rows, and no other"
 
 
 def check_pos_weight(prepared: Prepared) -> str:
@@ -361,9 +356,8 @@ def check_pos_weight(prepared: Prepared) -> str:
     expected = stoker.split.pos_weight(prepared.store, prepared.split.train, "label")
     if not torch.allclose(prepared.pos_weight.reshape(()), expected, rtol=1e-6):
         raise LeakError(
-            f"pos_weight is {float(prepared.pos_weight):.6g}, but the training rows give {float(expected):.6g}: it was made "
-            "of other rows. "
-            f"Use stoker.split.pos_weight(store, split.train, 'label')."
+            f"pos_weight is {float(prepared.pos_weight):.6g}, but the training rows give {float(expected):.6g}: it was "
+            f"computed from other rows. Use stoker.split.pos_weight(store, split.train, 'label')."
         )
     return f"pos_weight {float(expected):.4g} is that of the training rows"
 

@@ -1,8 +1,8 @@
-"""Bars: CSV files become series of bars with times, each series for itself.
+"""Bars: CSV files become series of bars with times.
 
-Comes first. A file is one series, or as many as its column of symbols says; series are never sorted together by time, as then
-indicators, labels and windows would run from one price into another. The bars are packed into the folder of the run, so that a run
-can go on and be verified where the CSV has changed since.
+A file is one series, or one per symbol of its symbol column. Series are never sorted together by time: indicators, labels and
+windows would run from one price into another. The bars are packed into the folder of the run, so that a run can be resumed and
+verified when the CSV has changed since.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from stoker.recipes.tfa.settings import LEVERAGED, WHY_LEVERAGED, Dataset
 
 PRICES = ("open", "high", "low", "close", "volume")
 TIMES = ("ts_nyt_epoch", "ts", "ts_utc", "timestamp", "datetime", "date", "time")
-"""Columns of time, the first of them that a file has."""
+"""Names of time columns; the first that a file has is used."""
 KEYS = ("symbol", "ticker", "instrument")
 _UNITS = {"s": 1000, "ms": 1, "us": 1e-3, "ns": 1e-6}
 _FINER = (10**11, 10**14, 10**17)
-"""From here on numbers are milliseconds, microseconds, nanoseconds: 1973 in these, and thousands of years ahead in coarser ones."""
+"""From these numbers on times are milliseconds, microseconds, nanoseconds: 1973 in these, thousands of years ahead in coarser ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class Bars:
     """Series of bars, end to end."""
 
     names: tuple[str, ...]
-    """Of the series."""
+    """Names of the series."""
     weights: tuple[float, ...]
     lengths: Array
     times: Array
     """Milliseconds since 1970; int64."""
     columns: Mapping[str, Array]
-    """float64, by the names of PRICES as far as there are any."""
+    """float64, by those names of PRICES that the files have."""
     sources: tuple[str, ...]
     """The file of each series."""
 
@@ -50,7 +50,7 @@ class Bars:
 
     @property
     def num_bars(self) -> int:
-        """Of all series."""
+        """Bars of all series."""
         return int(self.lengths.sum())
 
     def series(self, number: int) -> slice:
@@ -59,13 +59,13 @@ class Bars:
         return slice(int(offsets[number]), int(offsets[number + 1]))
 
     def place(self, row: int) -> str:
-        """How messages name a bar: counted from 1, as lines of a file behind its header are."""
+        """The bar in messages: counted from 1, like the lines of a file after its header."""
         number = int(np.searchsorted(self.offsets, row, side="right")) - 1
         several = f" of series {self.names[number]!r}" if len(set(self.sources)) < len(self.names) else ""
         return f"bar {row - int(self.offsets[number]) + 1:,}{several} of {self.sources[number]}"
 
     def cut(self, begins: Array) -> Bars:
-        """The same bars with a new series at each of these rows too."""
+        """The same bars with a new series at each of these rows."""
         offsets = np.union1d(self.offsets, begins)
         home = np.searchsorted(self.offsets, offsets[:-1], side="right") - 1
         return Bars(
@@ -78,7 +78,7 @@ class Bars:
         )
 
     def without(self, rows: Array) -> Bars:
-        """The bars without these rows; a new series begins behind each."""
+        """The bars without these rows; a new series begins after each."""
         whole = self.cut(np.concatenate([rows, rows + 1]))
         keep = np.ones(self.num_bars, dtype=bool)
         keep[rows] = False
@@ -94,7 +94,7 @@ class Bars:
 
 
 def read_bars(sources: Sequence[Dataset], folder: Path) -> Bars:
-    """Read all files, each packed into `folder` under its number; what is packed there already is taken as it is."""
+    """Read all files, each packed into `folder` under its number; files that were packed before are not read again."""
     parts = [_read(source, folder / f"{number}.stoker") for number, source in enumerate(sources)]
     shared = [name for name in PRICES if all(name in part.columns for part in parts)]
     return Bars(
@@ -111,9 +111,7 @@ def _read(source: Dataset, target: Path) -> Bars:
     path = Path(source.path)
     if not (target / "manifest.json").is_file():
         if not path.is_file():
-            raise SourceNotFoundError(
-                f"there is no file {path}. Give the CSV of the bars as bars_csv, or as the path of a dataset."
-            )
+            raise SourceNotFoundError(f"there is no file {path}. Set bars_csv, or the path of a dataset, to the CSV of the bars.")
         _disk.make_folder(target.parent)
         key = next((name for name in _header(path) if name.lower() in KEYS), None)
         stoker.pack(str(path), target, series=key)
@@ -121,14 +119,14 @@ def _read(source: Dataset, target: Path) -> Bars:
 
 
 def bars_of(store: stoker.Store, source: Dataset) -> Bars:
-    """The bars that a store holds; messages name them as those of `source`."""
+    """The bars of a store; messages name them as those of `source`."""
     path = source.path
     names = {name.lower(): name for name, column in store.schema.items() if column.level == "step"}
     time = next((names[name] for name in TIMES if name in names), None)
     if time is None:
-        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a time: {', '.join(TIMES)}.")
+        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a time column: {', '.join(TIMES)}.")
     if "close" not in names:
-        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected at least a close.")
+        raise ConfigError(f"{path} has the columns {', '.join(store.schema)}; expected a column close.")
     keys = _keys(store, source)
     for name in keys:
         if name.upper() in LEVERAGED:
@@ -156,7 +154,7 @@ def _keys(store: stoker.Store, source: Dataset) -> list[str]:
 
 
 def _milliseconds(store: stoker.Store, name: str, path: str) -> Array:
-    """Times as whole numbers; a float that has no fraction counts as one."""
+    """Times as integers; floats are rounded."""
     column, values = store.schema[name], store.column(name)
     if column.kind == "timestamp":
         unit = (column.unit or "ns").partition(",")[0]
@@ -167,7 +165,7 @@ def _milliseconds(store: stoker.Store, name: str, path: str) -> Array:
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
             raise BadValueError(
-                f"{name!r} of {path} has no value in row {int(np.argmin(np.isfinite(values))) + 1:,}; a bar has a time."
+                f"{name!r} of {path} is missing in row {int(np.argmin(np.isfinite(values))) + 1:,}; every bar needs a time."
             )
         values = np.rint(values)
     whole = values.astype(np.int64)

@@ -1,18 +1,18 @@
-"""The bundle: a trained model as a folder that has all that serving needs, and proves itself.
+"""Bundles: a trained model as a folder with all that serving needs, and `Predictor`, which serves it bar by bar.
 
-    bundle.json            what it is, and the hash of each file
-    feature_spec.json      the features, by their hash the very ones of the training
+    bundle.json            description, and the hash of each file
+    feature_spec.json      the features, identified by their hash
     model.safetensors      the weights, with the scaler
-    model.pt2              the same as a program of torch.export: raw features [batch, rows, features] -> logits [batch]
-    model.onnx             the same for other runtimes, where it is asked for
+    model.pt2              a program of torch.export: raw features [batch, rows, features] -> logits [batch]
+    model.onnx             the same for other runtimes, if requested
     model.pt               the same as TorchScript, logits [batch, 1], for Sentio's C++, which also reads
     model.meta.json        what it expects: features, window, warm-up
     metadata.json          the same for the C++ that serves bar by bar
-    golden.safetensors     bars, and the features and logits that the training would give them
+    golden.safetensors     bars with their features and logits
 
-The program alone can be written too, as one file (`write_program`). Writing a bundle computes features and logits of the golden
-bars in one batch and bar by bar: features must be equal bit for bit, logits within 1e-6. Reading it does the same as far as asked
-for, and refuses a file that has changed, another spec, another window.
+`write_bundle` checks the bundle on the golden bars, in one batch and bar by bar: features must be equal bit for bit, logits within
+1e-6. `verify_bundle` repeats that. A changed file, another spec or another window is an error. `write_program` writes the program
+alone, as one file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import io
 import json
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -49,17 +50,17 @@ BUNDLE_NAME, WEIGHTS_NAME, PROGRAM_NAME, GOLDEN_NAME = "bundle.json", "model.saf
 PROGRAM_GOLDEN_NAME = f"{PROGRAM_NAME}.golden.safetensors"
 ONNX_NAME, SCRIPT_NAME, META_NAME, SERVING_NAME = "model.onnx", "model.pt", "model.meta.json", "metadata.json"
 SIGN = b'"format": "stoker-tfa"'
-"""What bundle.json begins with."""
+"""The beginning of bundle.json."""
 PROGRAMS = (".pt2", ".onnx", ".pt")
-"""Endings of a program as one file."""
+"""Suffixes of a program as one file."""
 GOLDEN_ROWS = 64
-"""Logits that are proven."""
+"""Logits that are checked."""
 TOLERANCE = 1e-6
-"""How far a logit may be from that of the batch, as a share of the larger of 1 and the largest logit."""
+"""Largest difference of a logit from that of the batch, relative to the larger of 1 and the largest logit."""
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What bundle.json holds."""
+    """The content of bundle.json."""
 
     format: str = "stoker-tfa"
     version: int = 1
@@ -67,7 +68,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     model: str
     sizes: dict[str, int | bool]
     length: int
-    """Rows of a window; of the banded model, rows that one layer sees."""
+    """Rows of a window; for the banded model, rows that one layer sees."""
     reach: int
     """Rows that a logit needs."""
     stationary: bool
@@ -75,11 +76,11 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     spec_hash: str
     arithmetic: str
     warm_up: int
-    """Bars before the first row of features that counts."""
+    """Bars before the first row with all features."""
     label: dict[str, float]
-    """Horizon and thresholds of what is predicted."""
+    """Horizon and thresholds of the labels."""
     step: int
-    """Updates that the weights have seen."""
+    """Updates of the weights."""
     score: dict[str, Any]
     files: dict[str, str]
     """SHA-256 of each file."""
@@ -87,13 +88,13 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was re-run, and how it compared."""
+    """The result of a check on golden bars."""
 
     rows: int
-    """Rows of features that are equal, bit for bit, in a batch and bar by bar."""
+    """Rows of features that are equal bit for bit in a batch and bar by bar."""
     logits: int
     difference: float
-    """The largest one between a logit bar by bar and that of the batch."""
+    """Largest difference of a logit bar by bar from that of the batch."""
 
 
 def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
@@ -106,7 +107,7 @@ def build_of(bundle: Bundle, spec: dict[str, Any]) -> TfaModel:
 
 @dataclass(frozen=True, kw_only=True)
 class _Trained:
-    """What a run has learned, and golden bars with its answers."""
+    """The model of a run, and golden bars with their features and logits."""
 
     bundle: Bundle
     spec: dict[str, Any]
@@ -124,16 +125,29 @@ class _Trained:
 def write_bundle(
     run: str | Path, target: str | Path, *, latest: bool = False, onnx: bool = False, overwrite: bool = False
 ) -> tuple[Bundle, Proof]:
-    """Write the best model of a run (or its latest) as a bundle, after its proof.
+    """Write the model of a run as a bundle, and check it on golden bars.
 
-    The target is a new or empty folder, or with `overwrite` a bundle. `onnx` adds model.onnx, which is checked with onnxruntime.
+    Args:
+        run: Folder of the run.
+        target: A new or empty folder, or with `overwrite` a bundle.
+        latest: Use the latest checkpoint instead of the best.
+        onnx: Also write model.onnx, which is checked with onnxruntime.
+        overwrite: Replace a bundle at `target`.
+
+    Returns:
+        The content of bundle.json, and the result of the check.
+
+    Raises:
+        ConfigError: `run` is not the folder of a run.
+        OptionError: `target` holds something else, or a bundle without `overwrite`.
+        TrainError: The check failed; nothing is written.
     """
     target = Path(target)
     _disk.claim_folder(target, marker=BUNDLE_NAME, sign=SIGN, advice="Give a new folder for the bundle.")
     before = _listed(target)
     if before and not overwrite:
-        raise OptionError(f"{target} has a bundle already. Replace it (overwrite=True, --overwrite), or give another folder.")
-    new = target / ".new"  # a bundle is made and proved there, so that one that fails or is killed leaves the old one as it was
+        raise OptionError(f"{target} has a bundle already. Pass overwrite=True to replace it, or choose another folder.")
+    new = target / ".new"  # written and checked there, so that a failed or killed export leaves the old bundle as it was
     try:
         _disk.remove_folder(new)
         _disk.make_folder(new)
@@ -176,18 +190,29 @@ def _write_files(trained: _Trained, folder: Path, *, onnx: bool) -> Bundle:
 
 @using(1)
 def write_program(run: str | Path, path: str | Path, *, latest: bool = False, overwrite: bool = False) -> Exported:
-    """Write the best model of a run (or its latest) as one file, after a check: `.pt2`, `.onnx` or `.pt` (TorchScript) by its name.
+    """Write the model of a run as one checked file: raw features [batch, rows, features] -> logits [batch].
 
-    Raw features [batch, rows, features] give logits [batch], with TorchScript [batch, 1]. Beside the file stays the golden batch
-    that it was checked with; beside TorchScript the .meta.json that Sentio's C++ reads.
+    Args:
+        run: Folder of the run.
+        path: The file: `.pt2`, `.onnx`, or `.pt` for TorchScript with logits [batch, 1]. The golden batch of the check is written
+            beside it; for TorchScript, the .meta.json that Sentio's C++ reads.
+        latest: Use the latest checkpoint instead of the best.
+        overwrite: Replace existing files.
+
+    Returns:
+        The paths, the size, and the largest difference on the golden batch.
+
+    Raises:
+        OptionError: The suffix is unknown, or a file exists and `overwrite` is False.
+        TrainError: The program differs from the model; it is not written.
     """
     path = Path(path)
     if path.suffix not in PROGRAMS:
-        raise OptionError(f"{path} is no program: expected a name that ends in {', '.join(PROGRAMS)}, or a folder for a bundle.")
+        raise OptionError(f"{path} is not a program; expected a name that ends in {', '.join(PROGRAMS)}, or a folder for a bundle.")
     beside = path.with_suffix(".meta.json") if path.suffix == ".pt" else path.with_name(f"{path.name}.golden.safetensors")
     for one in (path, beside):
         if one.is_dir() or (one.exists() and not overwrite):
-            raise OptionError(f"{one} is there already. Replace it (overwrite=True, --overwrite), or give another name.")
+            raise OptionError(f"{one} exists already. Pass overwrite=True to replace it, or choose another name.")
     trained = _read_run(Path(run), latest=latest)
     if path.suffix != ".pt":
         return _export(trained, path)
@@ -199,7 +224,7 @@ def write_program(run: str | Path, path: str | Path, *, latest: bool = False, ov
 
 
 def _read_run(run: Path, *, latest: bool) -> _Trained:
-    """The model of a run with its weights, and what it answers to golden bars."""
+    """The model of a run with its weights, and its golden bars."""
     if not (run / CONFIG_NAME).is_file():
         raise ConfigError(f"{run} has no {CONFIG_NAME}, so it is not the folder of a run. Train one first: stoker train tfa.yaml")
     settings = read_settings(run / CONFIG_NAME)
@@ -234,7 +259,7 @@ def _read_run(run: Path, *, latest: bool) -> _Trained:
 
 
 def _listed(folder: Path) -> list[str]:
-    """The files that bundle.json names; none where it is only the marker, or is damaged."""
+    """The files that bundle.json lists; none where it is only the marker, or damaged."""
     try:
         listed = msgspec.json.decode((folder / BUNDLE_NAME).read_bytes()).get("files", {})
     except (OSError, msgspec.DecodeError, AttributeError):
@@ -244,8 +269,18 @@ def _listed(folder: Path) -> list[str]:
 
 @using(1)
 def verify_bundle(folder: str | Path) -> Proof:
-    """Read a bundle as a program that serves it would, and re-run its golden bars: in one batch, and bar by bar."""
+    """Read a bundle and check its golden bars, bar by bar against the batch.
 
+    Args:
+        folder: The bundle.
+
+    Returns:
+        What was compared.
+
+    Raises:
+        CheckpointInvalidError: A file is missing, damaged or changed.
+        TrainError: Features or logits differ from those of the batch.
+    """
     predictor = Predictor.load(folder)
     golden = read_golden(Path(folder))
     columns = [name for name in PRICES if name in golden]
@@ -257,9 +292,7 @@ def verify_bundle(folder: str | Path) -> Proof:
         if behind >= 0:
             rows += 1
             if predictor.features.tobytes() != features[behind].tobytes():
-                raise TrainError(
-                    f"{folder}: the features of golden bar {i:,} are others bar by bar than in the batch. Do not use it."
-                )
+                raise TrainError(f"{folder}: the features of golden bar {i:,} differ between bar by bar and batch. Do not use it.")
         behind = i - (num_bars - len(logits))
         if behind >= 0:
             if logit is None:
@@ -274,11 +307,11 @@ def verify_bundle(folder: str | Path) -> Proof:
 
 
 def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
-    """Read a bundle: every file by its hash, the spec by its own, the weights by the window that they were trained with."""
+    """Read a bundle; every file is checked by its hash, the spec by its own, the weights by their window."""
     try:
         bundle = msgspec.json.decode((folder / BUNDLE_NAME).read_bytes(), type=Bundle)
     except FileNotFoundError:
-        raise ConfigError(f"{folder} has no {BUNDLE_NAME}, so it is no bundle. Write one: stoker export RUN {folder}") from None
+        raise ConfigError(f"{folder} has no {BUNDLE_NAME}, so it is not a bundle. Write one: stoker export RUN {folder}") from None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} cannot be read: {error}.") from None
     if (bundle.format, bundle.version) != ("stoker-tfa", 1):
@@ -290,7 +323,7 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
             raise CheckpointInvalidError(f"{folder / BUNDLE_NAME} names the file {name!r}; expected one within the bundle.")
         if not (folder / name).is_file() or _digest(folder / name) != bundle.files.get(name):
             what = "has changed since it was written" if (folder / name).is_file() else "is missing"
-            raise CheckpointInvalidError(f"{folder / name} {what}. Export the bundle anew.")
+            raise CheckpointInvalidError(f"{folder / name} {what}. Export the bundle again.")
     spec = json.loads((folder / SPEC_NAME).read_text())
     parsed = stoker.encode.FeatureStream(spec).spec
     if parsed.content_hash != bundle.spec_hash:
@@ -301,15 +334,14 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
     for name, here in given.items():
         if (said := getattr(bundle, name)) != here:
             raise CheckpointInvalidError(
-                f"{folder / BUNDLE_NAME} says {name} {said}, but {SPEC_NAME} gives {here}. Export it anew."
+                f"{folder / BUNDLE_NAME} says {name} {said}, but {SPEC_NAME} gives {here}. Export it again."
             )
-    weights, told = _read_tensors(folder / WEIGHTS_NAME)
+    weights, metadata = _read_tensors(folder / WEIGHTS_NAME)
     for name, own in (("length", bundle.length), ("reach", bundle.reach), ("spec", bundle.spec_hash)):
-        if told.get(name) != str(own):
+        if metadata.get(name) != str(own):
             raise CheckpointInvalidError(
-                f"{folder / BUNDLE_NAME} says {name} {own}, but {WEIGHTS_NAME} was trained with {told.get(name)}: another "
-                "window or spec "
-                f"would give numbers that mean nothing. Export the bundle anew."
+                f"{folder / BUNDLE_NAME} says {name} {own}, but {WEIGHTS_NAME} was trained with "
+                f"{metadata.get(name)}: logits would be meaningless. Export the bundle again."
             )
     model = build_of(bundle, spec)
     try:
@@ -322,7 +354,7 @@ def read_bundle(folder: Path) -> tuple[Bundle, dict[str, Any], TfaModel]:
 
 
 def make_golden(model: TfaModel, bundle: Bundle, spec: dict[str, Any], bars: dict[str, Array]) -> dict[str, Array]:
-    """Bars, their features from the warm-up on, and the logits of the last of them, all computed in one batch."""
+    """Bars, their features after the warm-up, and the logits of the last of them, all computed in one batch."""
     features = stoker.encode.features(bars, spec).values[bundle.warm_up :]
     with torch.inference_mode():
         logits = model(torch.from_numpy(features[None]))[0, -(len(features) - bundle.reach + 1) :].numpy()
@@ -346,7 +378,7 @@ def _golden_bars(settings: Settings, run: Path, bundle: Bundle) -> dict[str, Arr
 
 
 def _sizes(settings: Settings) -> dict[str, int | bool]:
-    """All sizes of the model, also those that are a default today."""
+    """All sizes of the model, including defaults."""
     banded = settings.chosen_model == "banded"
     usual = {name: one.default for name, one in inspect.signature(Banded if banded else Tfa).parameters.items()}
     usual |= SMALL if settings.chosen_model == "tfa-small" else {}
@@ -373,12 +405,12 @@ class _LastRow(nn.Module):
 
 
 def _export(trained: _Trained, path: Path) -> Exported:
-    """Write the program of torch.export, or of ONNX by the ending of its name."""
+    """Write the program of torch.export, or of ONNX by its suffix."""
     return stoker.train.export_model(_LastRow(trained.model), {"features": trained.windows}, path, onnx=path.suffix == ".onnx")
 
 
 class _Column(nn.Module):
-    """The logit of the last row as a column [batch, 1], from windows alone: what Sentio's C++ calls."""
+    """The logit of the last row as a column [batch, 1], from windows: the interface of Sentio's C++."""
 
     def __init__(self, model: TfaModel) -> None:
         super().__init__()
@@ -391,11 +423,11 @@ class _Column(nn.Module):
 
 
 def _script(trained: _Trained) -> tuple[bytes, float]:
-    """The model as TorchScript, and how far it is off on one window and on several, read back."""
+    """The model as TorchScript, and its largest difference on one window and on several, read back."""
     module, windows, buffer, apart = _Column(trained.model).eval(), trained.windows, io.BytesIO(), 0.0
     jit: Any = torch.jit
     with warnings.catch_warnings(), torch.no_grad():
-        # Sentio's C++ reads nothing else. What depends on the number of rows is fixed, as that of the window is.
+        # Sentio's C++ reads nothing else. The trace fixes the number of rows, which is that of the window.
         warnings.filterwarnings("ignore", r"`torch\.jit\.\w+` is deprecated", DeprecationWarning)
         warnings.filterwarnings("ignore", "Converting a tensor to a Python boolean", jit.TracerWarning)
         jit.save(jit.trace(module, (windows[:1],), check_trace=False), buffer)
@@ -406,14 +438,14 @@ def _script(trained: _Trained) -> tuple[bytes, float]:
             apart = max(apart, float((again(part) - expected).abs().max()))
             if not apart <= allowed:
                 raise TrainError(
-                    f"the TorchScript is {apart:.2g} off from the model; expected at most {allowed:.2g}. It is not written."
+                    f"the TorchScript is {apart:.2g} off from the model; expected at most {allowed:.2g}. Nothing was written."
                 )
     return buffer.getvalue(), apart
 
 
 def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
-    """What Sentio's model.meta.json says, with the window that theirs leaves out and their C++ takes for 64."""
-    theirs = {name: value for name, value in spec.items() if name != "compat"}  # the spec as they hash it, without our key
+    """The content of Sentio's model.meta.json, with the window, which theirs lacks and their C++ takes for 64."""
+    theirs = {name: value for name, value in spec.items() if name != "compat"}  # as Sentio hashes the spec, without our key
     return {
         "schema_version": "1.0",
         "saved_at": int(datetime.fromisoformat(now_utc()).timestamp()),
@@ -433,7 +465,7 @@ def _meta(bundle: Bundle, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _serving(bundle: Bundle) -> dict[str, Any]:
-    """What Sentio's metadata.json says; without `clip` their C++ would cut raw prices off at 5."""
+    """The content of Sentio's metadata.json; without `clip` their C++ would clip raw prices at 5."""
     width = len(bundle.features)
     return {
         "schema_version": "1.0",
@@ -453,10 +485,10 @@ def _json(content: dict[str, Any]) -> bytes:
     return json.dumps(content, indent=2).encode() + b"\n"
 
 
-def _tensors(tensors: Any, **told: str) -> bytes:
+def _tensors(tensors: Mapping[str, torch.Tensor], **metadata: str) -> bytes:
     from safetensors.torch import save
 
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata=told or None)
+    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata=metadata or None)
 
 
 def _read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
@@ -473,22 +505,22 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-# The predictor: one bar in, one logit out, as in the training.
-#
-#     predictor = Predictor.load("bundle/")
-#     predictor.warm(history)                 # bars of the last days, so that indicators have their past
-#     logit = predictor.push(bar)             # None until enough rows are ready
-#
-# The features are those of the batch, bit for bit, as one engine makes both. A row that is not ready gives None. A missing price
-# ends
-# the series, as in the training, and its indicators begin anew behind it: nothing is padded, filled or clipped.
+# ---- the predictor ----
 
 _ROOM = 4
-"""Windows that the memory of rows holds; it is moved to the front when full, so rows are copied now and then, not at each bar."""
+"""Windows that the buffer of rows holds; when full, its end is moved to the front, so rows are not copied at each bar."""
 
 
 class Predictor:
-    """Logits of one series, as its bars come in. `Predictor.load` makes one from a bundle."""
+    """Logits of one series, bar by bar; `Predictor.load` reads one from a bundle.
+
+        predictor = Predictor.load("bundle/")
+        predictor.warm(history)                 # bars of the last days, for the warm-up of the indicators
+        logit = predictor.push(bar)             # None until enough rows are ready
+
+    The features are those of the batch, bit for bit. A row that is not ready gives None. A missing price ends the series, as in
+    training, and the indicators start again after it: nothing is padded, filled or clipped.
+    """
 
     def __init__(self, bundle: Bundle, spec: Any, model: TfaModel) -> None:
         self.bundle = bundle
@@ -497,14 +529,14 @@ class Predictor:
         self._prices = [name for name in self._stream.bar if name != "volume"]
         self._rows = np.empty((_ROOM * bundle.reach, len(bundle.features)), dtype=np.float32)
         self._end = 0
-        """Behind the last row in memory."""
+        """End of the rows in the buffer."""
         self._ready = 0
-        """Rows in a row that are ready."""
+        """Consecutive ready rows."""
         self._last = np.full(len(bundle.features), np.nan, dtype=np.float32)
 
     @classmethod
     def load(cls, folder: str | Path, *, spec: Any = None, length: int | None = None) -> Self:
-        """Read a bundle. Who has a spec or a window of his own can give it, and is refused if the model knows another."""
+        """Read a bundle; an own `spec` or `length` that differs from that of the model is an error."""
         bundle, own, model = read_bundle(Path(folder))
         if spec is not None:
             given = stoker.encode.FeatureStream(spec).spec.content_hash
@@ -516,7 +548,7 @@ class Predictor:
 
     @property
     def num_bars(self) -> int:
-        """Bars so far."""
+        """Number of bars so far."""
         return self._stream.num_bars
 
     @property
@@ -531,33 +563,33 @@ class Predictor:
 
     @property
     def bars_to_go(self) -> int:
-        """Whole bars until there is a logit."""
+        """Complete bars until there is a logit."""
         return max(self.bundle.warm_up - self.num_bars, 0) + self.bundle.reach - self._ready
 
     def push(self, bar: Any) -> float | None:
-        """The logit at a new bar (a mapping, a record, or open, high, low, close, volume); None as long as there is none."""
+        """The logit at a new bar (a mapping, a record, or open, high, low, close, volume); None before enough rows are ready."""
         row = self._stream.push(bar)
         if any(not 0 < self._stream.bar[name] < math.inf for name in self._prices):
-            self.reset()  # as in a training: a series ends where a price is missing, and what follows is another
+            self.reset()  # as in training: a missing price ends the series
             return None
         self._take(row)
         return self._logit() if self.is_ready else None
 
     def warm(self, bars: Any) -> None:
-        """Take in the history of the series, a table of bars, without logits: all is then as if each bar had been pushed."""
+        """Take in the history of the series, a table of bars, as if each bar had been pushed."""
         columns = self._stream.read(bars)
         holes = [np.flatnonzero(~((columns[name] > 0) & (columns[name] < math.inf))) for name in self._prices]
         begin = max((int(rows[-1]) + 1 for rows in holes if len(rows)), default=0)
         if begin:
-            self.reset()  # as `push` does at each missing price: what is before the last of them is of another series
+            self.reset()  # as `push` does at each missing price
         before = self.num_bars
         rows = self._stream.extend({name: values[begin:] for name, values in columns.items()})
-        # Only the rows that a window can still hold matter, and whether those before them were ready.
+        # Only the rows of the last window matter, and whether they are ready.
         for number, row in enumerate(rows[-self.bundle.reach :], max(before, self.num_bars - self.bundle.reach) + 1):
             self._take(row, num_bars=number)
 
     def reset(self) -> None:
-        """Begin another series."""
+        """Start another series."""
         self._stream.reset()
         self._end = self._ready = 0
         self._last = np.full(len(self.bundle.features), np.nan, dtype=np.float32)

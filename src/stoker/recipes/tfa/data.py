@@ -1,8 +1,10 @@
-"""Labels: the direction of the next bars, and nothing where there is none.
+"""Data: from bars to the feeds of a training run; each row has its features, its label, its time and its number.
 
-Comes after the bars of a series, before windows. The law: a row has a label only if it has a future in its own series that clears
-the thresholds; every other row is NaN, so that no model can learn how restless the market is in place of where it goes.
-`compat` gives what Sentio's trainer gives: 0 for all such rows. Both compute in float64, from closes that were never rounded.
+    bars -> features -> labels -> ready rows -> samples -> train, validation and score, kept apart -> scaler
+
+Indicators and labels are computed series by series. A row is used only once every indicator is warmed up, and a sample never spans
+a row that is not used. The three blocks share no bar, neither in a window nor in a label nor in a warm-up. The scaler and the weight
+of labels are fitted on the training rows alone. `audit` checks all of this on the result.
 """
 
 from __future__ import annotations
@@ -25,20 +27,26 @@ from stoker.recipes.tfa.bars import Bars, read_bars
 from stoker.recipes.tfa.model import Levels, levels_of, ratios
 from stoker.recipes.tfa.settings import Settings
 
+# ---- labels: the direction of the next bars ----
+#
+# A row has a label only if it has a future in its own series that clears the thresholds; every other row is NaN, so that a model
+# cannot learn volatility in place of direction. `compat` gives 0 for these rows, as Sentio's trainer does. Both compute in float64
+# from closes that were never rounded.
+
 LEAST_CLOSE = 1e-12
-"""A close below it counts as this one in Sentio's trainer, so that its logarithm is finite."""
+"""A lower close counts as this one in Sentio's trainer, so that its logarithm is finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """When a row has a label."""
+    """Which rows have a label."""
 
     horizon: int = 1
     """Bars ahead."""
     least_volume: float = 0.0
-    """Of the bar ahead."""
+    """Least volume of the bar ahead."""
     least_change: float = 0.0
-    """Of the logarithm of the close."""
+    """Least change of the logarithm of the close."""
     compat: bool = False
 
     def __str__(self) -> str:
@@ -49,9 +57,24 @@ class Rule:
 
 
 def label_bars(close: Array, volume: Array | None, rule: Rule, *, emit_from: int = 0) -> Array:
-    """1 where the close will be higher, 0 where lower, NaN where neither counts; float32, of one series.
+    """Label the bars of one series with the direction of the close.
 
-    With `compat`, 0 in place of NaN, and in the rows before `emit_from`.
+    Args:
+        close: Closes of the bars.
+        volume: Volumes; needed where the rule has a least volume.
+        rule: Horizon and thresholds.
+        emit_from: With `rule.compat`, rows before it are 0.
+
+    Returns:
+        float32: 1 where the close rises, 0 where it falls, NaN where the rule gives no label (0 with `rule.compat`).
+
+    Raises:
+        OptionError: The horizon is below 1, or a volume is missing.
+
+    Example:
+        >>> import numpy as np
+        >>> label_bars(np.array([1.0, 2.0, 2.0, 1.5]), None, Rule()).tolist()
+        [1.0, nan, 0.0, nan]
     """
     if rule.horizon < 1:
         raise OptionError(f"label_horizon is {rule.horizon}; expected at least 1 bar.")
@@ -67,7 +90,7 @@ def label_bars(close: Array, volume: Array | None, rule: Rule, *, emit_from: int
         counts &= change > 0 if rule.compat else change != 0
         if rule.least_volume and volume is None:
             raise OptionError(f"min_volume_threshold is {rule.least_volume:g}, but the bars have no volume. Leave it out.")
-        if volume is not None and (rule.least_volume or rule.compat):  # theirs compares always: a missing volume has no label
+        if volume is not None and (rule.least_volume or rule.compat):  # Sentio always compares: a missing volume has no label
             counts &= np.asarray(volume)[ahead] >= rule.least_volume
         labels[: -rule.horizon][counts] = (change > 0)[counts]
     if rule.compat:
@@ -77,7 +100,7 @@ def label_bars(close: Array, volume: Array | None, rule: Rule, *, emit_from: int
 
 
 def trailing_volatility(close: Array, window: int = 20) -> Array:
-    """Deviation of the last `window` returns at each bar; NaN where there are fewer. What compat labels really measure."""
+    """Standard deviation of the last `window` returns at each bar; NaN where there are fewer."""
     close = np.asarray(close, dtype=np.float64)
     found = np.full(len(close), np.nan)
     if len(close) > window:
@@ -90,7 +113,7 @@ def trailing_volatility(close: Array, window: int = 20) -> Array:
 
 
 def count_labels(labels: Array) -> dict[str, float]:
-    """How many rows there are, the share of them that has a label, and the share of labels that are 1."""
+    """The number of rows, the share of rows with a label, and the share of labels that are 1."""
     known = np.isfinite(labels)
     return {
         "rows": len(labels),
@@ -99,55 +122,47 @@ def count_labels(labels: Array) -> dict[str, float]:
     }
 
 
-# Data: from bars to what a training is fed, each row with its features, its label and where it comes from.
-#
-#     bars -> features -> labels -> rows that are ready -> samples -> train, validation and score, kept apart -> scaler
-#
-# The laws: indicators and labels are made series by series; a row is there only once every indicator has its whole past, and a
-# sample
-# never reaches over a row that is not; the three blocks share no bar, neither in a window nor in a label nor in a warm-up; the
-# scaler
-# and the weight of labels know the training rows alone. `audit` looks whether all of this is so, at what was really made.
+# ---- preparation ----
 
 FEATURES, LABEL, TIME, ROW, VOLATILITY, RATIOS = "features", "label", "ts", "row", "volatility", "ratios"
 BARS_NAME, DATA_NAME = "bars", "data.stoker"
-"""Where a run keeps its bars, and the rows that it is fed."""
+"""Names of the bars and of the ready rows in the folder of a run."""
 BANDED_RUN, WINDOWED_RUN = 240, 64
-"""Consecutive labels of a sample. A run of windows shares what is computed of a row alone; a shorter one mixes better."""
+"""Consecutive labels per sample. The windows of a longer run share more computation; shorter runs mix better."""
 BANDED_BATCH, WINDOWED_BATCH = 480, 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a sample is: rows that are only seen, and rows behind them that have labels."""
+    """Rows of a sample: `context` rows that are only seen, then `run` rows with labels."""
 
     context: int
     run: int
 
     @property
     def view(self) -> stoker.Windows:
-        """As a view of the rows."""
+        """The view of the rows."""
         return stoker.Windows(self.context + self.run, stride=self.run, tail="drop")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """All that a training needs to know of its data."""
+    """The data of a training run."""
 
     settings: Settings
     spec: Mapping[str, Any]
-    """The JSON of the features, as it was given; with the arithmetic that was chosen."""
+    """The JSON of the features, with the chosen arithmetic."""
     spec_hash: str
     names: tuple[str, ...]
-    """Of the features."""
+    """Names of the features."""
     warm_up: int
-    """Rows at the beginning of a series before all indicators have their past."""
+    """Rows at the start of a series before all indicators are ready."""
     rule: Rule
     bars: Bars
     store: stoker.Store
-    """Rows that are ready: features, label, ts, row (its number among all bars) and volatility."""
+    """The ready rows: features, label, ts, row (its number among all bars) and volatility."""
     weights: Array
-    """Of the series of the store."""
+    """Weights of the series of the store."""
     shape: Shape
     split: stoker.split.Split
     scaler: stoker.split.Scaler
@@ -156,13 +171,13 @@ class Prepared:
 
     @property
     def batch_size(self) -> int:
-        """Samples of an update."""
+        """Samples per batch."""
         banded = self.settings.chosen_model == "banded"
         labels = self.settings.batch_size or (BANDED_BATCH if banded else WINDOWED_BATCH)
         return max(1, labels // self.shape.run)
 
     def feed(self, part: str, *, batch_size: int | None = None, device: str = "cpu", return_index: bool = False) -> stoker.Feed:
-        """The samples of a part; those of the training are shuffled, or come as often as the weight of their series says."""
+        """The samples of a part; training samples are shuffled, or drawn by the weights of their series."""
         order: Any = None
         if part == "train":
             uneven = len(set(self.weights.tolist())) > 1
@@ -180,7 +195,7 @@ class Prepared:
         )
 
     def labelled_rows(self, part: str) -> Array:
-        """The rows of the store that a part has labels for, in the order of its samples."""
+        """The rows of the store with the labels of a part, in the order of its samples."""
         samples = self.feed(part, batch_size=1).samples
         starts = samples.locate(np.arange(samples.num_samples)).starts
         within = np.arange(self.shape.context, self.shape.context + self.shape.run)
@@ -188,9 +203,9 @@ class Prepared:
 
 
 def read_spec(settings: Settings) -> dict[str, Any]:
-    """The JSON of the features, with the arithmetic that is wanted."""
+    """The JSON of the features, with the requested arithmetic."""
     path = Path(settings.feature_spec)
-    # What is no spec is refused by its name.
+    # Raises an error that names the file where it is not a spec.
     stoker.encode.FeatureStream(path, compat="sentio" if settings.mode == "sentio" else None)
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8-sig"))
     if settings.mode is not None:
@@ -199,7 +214,7 @@ def read_spec(settings: Settings) -> dict[str, Any]:
 
 
 def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
-    """Read, compute, label, split and check; what is made of the bars stays in `folder`. `reach` is that of the model."""
+    """Read, compute, label and split; packed bars and ready rows stay in `folder`. A logit depends on `reach` rows."""
     spec = read_spec(settings)
     parsed = stoker.encode.FeatureStream(spec).spec
     honest = stoker.encode.FeatureStream({name: value for name, value in spec.items() if name != "compat"}).spec
@@ -219,13 +234,7 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
     saved = store.save(folder / DATA_NAME, note="features and labels of bars")
     shape = _shape(settings, saved, reach=reach, warm_up=warm_up)
     split = stoker.split.chronological(
-        saved,
-        shape.view,
-        fractions=settings.fractions,
-        horizon=rule.horizon,
-        warm_up=warm_up,
-        embargo=settings.embargo,
-        time=TIME,
+        saved, shape.view, fractions=settings.fractions, horizon=rule.horizon, warm_up=warm_up, embargo=settings.embargo, time=TIME
     )
     weigh = settings.pos_weight == "train" or (settings.pos_weight == "auto" and rule.compat)
     return Prepared(
@@ -247,13 +256,13 @@ def prepare(settings: Settings, folder: Path, *, reach: int) -> Prepared:
 
 
 def drop_store(path: Path) -> None:
-    """Remove a store, or what a killed pack left of one; a folder that is neither is left alone."""
+    """Remove a store, or the remains of a killed pack; other folders are kept."""
     if (path / "manifest.json").is_file() or (path / ".lock").is_file():
         _disk.remove_folder(path)
 
 
 def compute_features(settings: Settings, bars: Bars, spec: Mapping[str, Any]) -> Array:
-    """The indicators of all bars, or those of a cache that is of these bars and this spec."""
+    """The indicators of all bars, or those of a cache for these bars and this spec."""
     if settings.feature_cache is not None and (Path(settings.feature_cache) / "manifest.json").is_file():
         return audit.check_cache(stoker.open(settings.feature_cache), bars, spec)
     store = stoker.Store.from_arrays(lengths=bars.lengths, **bars.columns)
@@ -269,20 +278,20 @@ def _levels(settings: Settings, spec: Mapping[str, Any]) -> Levels | None:
 
 
 def _by_series(bars: Bars, function: Any) -> Array:
-    """What a function makes of the columns of each series, end to end."""
+    """The results of a function for the columns of each series, concatenated."""
     parts = [function({name: values[bars.series(i)] for name, values in bars.columns.items()}) for i in range(len(bars.names))]
     return np.concatenate(parts)
 
 
 def _ready_rows(bars: Bars, values: Array, labels: Array, levels: Levels | None, *, warm_up: int) -> tuple[stoker.Store, Array]:
-    """A store of the rows whose features are all there; a series that has gaps in them becomes several. And whose each is."""
+    """A store of the rows with all features, where a series with gaps becomes several; and the original series of each."""
     offsets = bars.offsets
     place = np.arange(bars.num_bars) - np.repeat(offsets[:-1], bars.lengths)
     ready = (place >= warm_up) & np.isfinite(values).all(axis=1)
     rows = np.flatnonzero(ready)
     if not len(rows):
         raise OptionError(
-            f"none of {bars.num_bars:,} bars has all features: they begin at bar {warm_up} of a series. Give more bars, or a spec "
+            f"none of {bars.num_bars:,} bars has all features: these begin at bar {warm_up} of a series. Use more bars, or a spec "
             f"with shorter windows."
         )
     series = np.searchsorted(offsets, rows, side="right") - 1
@@ -301,7 +310,7 @@ def _ready_rows(bars: Bars, values: Array, labels: Array, levels: Levels | None,
 
 
 def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int) -> Shape:
-    """Long runs are cheap, but a block of time must hold some of them."""
+    """The shape of a sample: long runs are cheap, but each block of time must hold several."""
     usual = settings.run or (BANDED_RUN if settings.chosen_model == "banded" else WINDOWED_RUN)
     rows = int(min(settings.fractions) * int(np.asarray(store.lengths).max())) - warm_up - (reach - 1) - settings.label_horizon
     shape = Shape(context=reach - 1, run=usual if settings.run else max(1, min(usual, rows // 4)))
@@ -309,6 +318,6 @@ def _shape(settings: Settings, store: stoker.Store, *, reach: int, warm_up: int)
     if shape.view.length > longest:
         raise OptionError(
             f"a sample has {shape.view.length:,} rows (the model sees {reach:,}, run {shape.run:,}), but the longest series has "
-            f"{longest:,} with all features. Lower T, num_layers or run, or give more bars."
+            f"{longest:,} with all features. Lower T, num_layers or run, or use more bars."
         )
     return shape

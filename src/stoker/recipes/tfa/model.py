@@ -1,15 +1,17 @@
-"""Stationary features: what is in units of price becomes a ratio to the close of the same row.
+"""The models of the recipe, by `build_model`.
 
-33 of the 55 features of the usual spec are price levels. A market that doubles leaves the range of the scaler, and a model that
-was good on the rows after the training is worse on later ones. The ratio is of one row alone, so batches and streams give the same
-bits.
+    tfa         the authors' transformer over windows of rows, for parity; original sizes: 404,737 weights
+    tfa-small   the smaller one that its report proposes: 155,041 weights with 32 rows
+    banded      causal attention over a long run of rows, which computes each row once
+
+Each takes raw features: the scaler is part of the model, so that it cannot be forgotten.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,12 +25,18 @@ from stoker.errors import OptionError
 from stoker.recipes.tfa import attention_kernel
 from stoker.recipes.tfa.attention_kernel import num_windows, to_windows
 
+# ---- stationary features: values in units of price become ratios to the close of the same row ----
+#
+# 33 of the 55 features of the usual spec are price levels. A market that doubles leaves the range of the scaler, and a model that is
+# good on the rows after the training rows is worse on later ones. The ratio uses one row alone, so batches and streams give the same
+# bits.
+
 LEVELS = ("IDENT", "SMA", "EMA", "BOLLINGER_UPPER", "BOLLINGER_MIDDLE", "BOLLINGER_LOWER")
 """Operators whose result is a price where their source is one."""
 DISTANCES = ("MOMENTUM", "VOLATILITY", "ATR", "MACD_LINE", "MACD_SIGNAL", "MACD_HISTOGRAM", "MARKET_DEPTH")
 """Operators whose result is a difference of prices where their source is one."""
 OF_BARS = ("ATR", "MARKET_DEPTH")
-"""Of these the source says nothing: they read the bar."""
+"""Operators that read the bar, whatever their source."""
 PRICES = ("open", "high", "low", "close", "hlc", "hl", "ohlc", "ohlcv", "close_volume", "hlcv")
 
 Array = npt.NDArray[np.floating[Any]]
@@ -36,7 +44,7 @@ Array = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Levels:
-    """Which columns are prices and differences of prices, and which one is the close."""
+    """Columns that are prices, differences of prices, and the close."""
 
     close: int
     levels: tuple[int, ...]
@@ -44,7 +52,7 @@ class Levels:
 
 
 def levels_of(features: Iterable[Mapping[str, Any]]) -> Levels:
-    """Of the features of a spec, as its JSON has them."""
+    """The levels of the features of a spec (its JSON)."""
     listed = list(features)
     close, levels, distances = None, [], []
     for column, feature in enumerate(listed):
@@ -62,9 +70,9 @@ def levels_of(features: Iterable[Mapping[str, Any]]) -> Levels:
 
 
 def ratios(x: Array, levels: Levels) -> Array:
-    """Rows [..., f] with prices p as (p - close) / close, and their differences d as d / close; other columns as they are.
+    """Rows [..., f] with prices p as (p - close) / close and differences d as d / close; other columns are unchanged.
 
-    The difference comes first: numbers that are near each other have one without rounding, so the ratio keeps its digits.
+    The difference is computed first: it is exact for numbers that are near each other, so the ratio keeps its digits.
     """
     result = x.copy()
     close, lifted, divided = x[..., levels.close, None], list(levels.levels), list(levels.distances)
@@ -73,15 +81,11 @@ def ratios(x: Array, levels: Levels) -> Array:
     return result
 
 
-# The scaler of a model: from raw features to numbers around zero, baked into the model so that nobody can forget it.
-#
-# Where prices drift, features in units of price leave the range that a model was trained on. With `levels` they become ratios to
-# the
-# close first; mean and std are then those of the ratios (`stationary.ratios`).
+# ---- the scaler ----
 
 
 class Scaler(nn.Module):
-    """A module that begins with `(x - mean) * inv_std`."""
+    """A module that begins with `(x - mean) * inv_std`; with `levels`, mean and std are those of the ratios."""
 
     mean: torch.Tensor
     inv_std: torch.Tensor
@@ -92,14 +96,14 @@ class Scaler(nn.Module):
         super().__init__()
         if mean.dim() != 1 or mean.shape != std.shape or not len(mean):
             raise OptionError(
-                f"mean and std have the shapes {list(mean.shape)} and {list(std.shape)}; expected one number a feature."
+                f"mean and std have the shapes {list(mean.shape)} and {list(std.shape)}; expected one number per feature."
             )
         if not bool((std > 0).all()) or not bool(torch.isfinite(mean).all()):
-            raise OptionError("std is not above 0 for each feature, or a mean is no number; clip std at a small number.")
+            raise OptionError("std is not above 0 for each feature, or a mean is not finite; clip std at a small number.")
         self.register_buffer("mean", mean.detach().clone())
         self.register_buffer("inv_std", 1 / std.detach())
         self.levels = levels
-        # From which columns the close is taken, and which it divides. They follow from the spec, so files of weights lack them.
+        # Columns from which the close is subtracted, and which it divides. They follow from the spec, so weights do not hold them.
         lifted = torch.zeros_like(mean)
         divided = torch.zeros(len(mean), dtype=torch.bool)
         if levels is not None:
@@ -110,28 +114,27 @@ class Scaler(nn.Module):
 
     @property
     def num_features(self) -> int:
-        """Features of a row."""
+        """Number of features of a row."""
         return len(self.mean)
 
     def scale(self, x: torch.Tensor) -> torch.Tensor:
-        """Features [..., f] in units of their spread."""
+        """Features [..., f] in units of their standard deviation."""
         if self.levels is not None:
             close = x[..., self.levels.close, None]
             x = torch.where(self._divided, (x - close * self._lifted) / close, x)
         return (x - self.mean) * self.inv_std
 
 
-# Attention within windows of a few dozen rows, where all scores of a window fit into registers.
+# ---- attention within windows of a few dozen rows ----
 #
-# On a GPU one kernel does a window and a head as a whole, forward and backward, straight from the rows of a run: nothing but its
-# result is written. Elsewhere torch's own attention does it. Axes: s runs, n rows of a run, w windows, t rows of a window, d
-# width.
+# On a GPU one Triton program computes a window and a head as a whole, forward and backward, from the rows of a run; elsewhere torch's
+# attention does. Axes: s runs, n rows of a run, w windows, t rows of a window, d width.
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def attend(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Tensor:
-    """Each row of a window attends to all rows of the window: [s * w, t, d] from queries, keys and values of rows [s, n, 3 d]."""
+    """Attention of each row of a window to all its rows: [s * w, t, d] from queries, keys and values of rows [s, n, 3 d]."""
     if qkv_snc.is_cuda and HAS_TRITON:
         mixed: torch.Tensor = attention_kernel.window_attention(qkv_snc, heads, length)
         return mixed
@@ -139,7 +142,7 @@ def attend(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Tensor:
 
 
 def attend_plain(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Tensor:
-    """The same by torch alone."""
+    """The same in torch."""
     windows = to_windows(qkv_snc, length)
     split = windows.reshape(-1, length, 3, heads, windows.shape[2] // 3 // heads).permute(2, 0, 3, 1, 4)
     mixed = functional.scaled_dot_product_attention(split[0], split[1], split[2])
@@ -147,11 +150,11 @@ def attend_plain(qkv_snc: torch.Tensor, *, heads: int, length: int) -> torch.Ten
 
 
 def attend_last(rows_wtd: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, heads: int) -> torch.Tensor:
-    """The last row of each window attends to all of its rows: [w, d].
+    """Attention of the last row of each window to all its rows: [w, d].
 
-    `weight` and `bias` are the projection to queries, keys and values. With one query a window, keys and values need not be made:
-    a score is the product of the row itself with the query seen through the keys' matrix, and the values' matrix can wait until the
-    rows are mixed. A bias of the keys moves all scores of a query alike, so it cancels.
+    `weight` and `bias` are the projection to queries, keys and values. With one query per window, keys and values are not computed:
+    a score is the product of the row with the query times the key matrix, and the value matrix is applied after the rows are mixed.
+    A bias of the keys shifts all scores of a query alike, so it cancels.
     """
     width = rows_wtd.shape[-1]
     to_query, to_key, to_value = weight.reshape(3, heads, width // heads, width).unbind()
@@ -162,27 +165,23 @@ def attend_last(rows_wtd: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     return torch.einsum("whd,hcd->whc", mixed_whd, to_value).flatten(1) + bias[2 * width :]
 
 
-# The banded model: one token a label. Each row of a long run attends to itself and the rows before it, up to a window.
+# ---- the banded model ----
 #
-# A model of windows computes a window of rows for each label; here a row is computed once, whatever the number of labels that
-# look
-# at it. Rows are cut into chunks of a window, and a chunk attends to itself and the one before it, so work grows with rows times
-# window. How far back a row lies is learned, for each head, in two ways: as a bias of the scores, and as a fixed share of its
-# value
-# (a convolution), which finds a signal at one lag long before the scores do. Rows go through a non-linear layer before the first
-# attention, so that it can already mix sizes where signs would cancel (benchmarks/bench_tfa_quality.py has what both are worth).
+# A model of windows computes a window of rows per label; here a row is computed once for all labels that depend on it. Rows are cut
+# into chunks of a window, and a chunk attends to itself and the one before it, so the work grows with rows times window. Each head
+# learns the effect of the lag in two ways: as a bias of the scores, and as a fixed share of the value (a convolution), which finds a
+# signal at one lag long before the scores do. Rows pass a non-linear layer before the first attention, so that it can mix magnitudes
+# where signs would cancel (benchmarks/bench_tfa_quality.py measures both).
 #
-# Law: a logit depends on its own row and the `reach` - 1 rows before it, and on nothing else. Features are numbers: one that is
-# none
-# makes none of its whole chunk.
-# Axes: s runs, n rows, c chunks, w rows of a chunk, v those and the rows of the chunk before, h heads, k numbers of a head, d
-# width.
+# A logit depends on its own row and the `reach` - 1 rows before it, and on nothing else. A feature that is not finite makes its whole
+# chunk NaN.
+# Axes: s runs, n rows, c chunks, w rows of a chunk, v those and the rows of the chunk before, h heads, k numbers of a head, d width.
 
 
 class Banded(Scaler):
     """Logits [s, n] of runs of rows [s, n, f], one for each row.
 
-    Rows before a run are as if they did not exist, so the first `reach` - 1 logits of a run know less than later ones.
+    Rows before a run are not seen, so the first `reach` - 1 logits of a run have less context than later ones.
     """
 
     def __init__(
@@ -225,7 +224,7 @@ class Banded(Scaler):
         return logits.reshape(-1, num_rows)
 
     def last(self, x_snf: torch.Tensor) -> torch.Tensor:
-        """The logit of the last row alone: [s], from the last `reach` rows. A layer computes the rows that the next one needs."""
+        """The logit of the last row: [s], from the last `reach` rows. A layer computes only the rows that the next one needs."""
         rows_snd = self._embed(x_snf[:, -self.reach :])
         for number, block in enumerate(cast(Iterable[Block], self.blocks), 1):
             rows_snd = block.last(rows_snd, num_rows=(len(self.blocks) - number) * (self.window - 1) + 1)
@@ -239,7 +238,7 @@ class Banded(Scaler):
 
 
 class Block(nn.Module):
-    """Banded attention and feed-forward, each behind a norm and added to what came in."""
+    """Banded attention and feed-forward, pre-norm and residual."""
 
     def __init__(self, width: int, heads: int, hidden: int, window: int) -> None:
         super().__init__()
@@ -254,7 +253,7 @@ class Block(nn.Module):
         self.share = nn.Parameter(torch.zeros(heads, window))
 
     def forward(self, rows_snd: torch.Tensor) -> torch.Tensor:
-        """All rows, each after it has seen those before it."""
+        """All rows [s, n, d]."""
         runs, num_rows, width = rows_snd.shape
         window = self._window
         chunks = -(-num_rows // window)
@@ -263,16 +262,16 @@ class Block(nn.Module):
         key, value = (torch.cat([part[:, :-1], part[:, 1:]], dim=-2) for part in (key, value))  # [s, c, h, v, k]
         scores = torch.matmul(query[:, 1:] * query.shape[-1] ** -0.5, key.transpose(-1, -2))
         scores = scores + self._along(self.bias, -math.inf)
-        scores[:, 0, :, :, :window] = -math.inf  # before the first chunk there is nothing
+        scores[:, 0, :, :, :window] = -math.inf  # there is no chunk before the first
         mixed = torch.matmul(torch.softmax(scores, dim=-1) + self._along(self.share, 0.0), value)  # [s, c, h, w, k]
         joined = mixed.transpose(2, 3).reshape(runs, chunks * window, width)[:, :num_rows]
         return self._forward(rows_snd + self.out(joined))
 
     def _along(self, of_lags: torch.Tensor, outside: float) -> torch.Tensor:
-        """Numbers of lags [h, window] for each pair of rows [h, w, v]: column v lies `w + window - v` rows back.
+        """Numbers per lag [h, window] for each pair of rows [h, w, v]: column v is `w + window - v` rows back.
 
-        A row of the result is the one before it, moved on by one; so all are one row with gaps, read on and on. Unlike an index
-        it has a gradient that is a plain sum.
+        A row of the result is the previous one shifted by one, so all are one padded row, read repeatedly. Unlike indexing, its
+        gradient is a plain sum.
         """
         heads, window = of_lags.shape
         gaps = of_lags.new_full((heads, window + 1), outside)
@@ -281,7 +280,7 @@ class Block(nn.Module):
         return again[:, : 2 * window * window].reshape(heads, window, 2 * window)
 
     def last(self, rows_snd: torch.Tensor, *, num_rows: int) -> torch.Tensor:
-        """The last rows alone, each with all rows that it sees: [s, num_rows, d]."""
+        """The last `num_rows` rows: [s, num_rows, d]."""
         runs, given, width = rows_snd.shape
         num_rows = min(num_rows, given)
         query, key, value = self.qkv(self.norm1(rows_snd)).reshape(runs, given, 3, self._heads, -1).permute(2, 0, 3, 1, 4).unbind()
@@ -295,18 +294,17 @@ class Block(nn.Module):
         return self._forward(rows_snd[:, -num_rows:] + self.out(mixed))
 
     def _forward(self, rows: torch.Tensor) -> torch.Tensor:
-        """The part that sees one row at a time."""
+        """The feed-forward part."""
         added: torch.Tensor = self.linear2(functional.gelu(self.linear1(self.norm2(rows))))
         return rows + added
 
 
-# The TFA transformer, as its authors have it: the logit of a window's last row, from an encoder over its rows.
+# ---- the authors' transformer: the logit of a window's last row, from an encoder over its rows ----
 #
-# It takes raw features (the scaler is part of it) and comes after the windows of a feed. The weights have the names of
-# `nn.TransformerEncoder`, so that they load both ways, and the numbers are the same ones; but what nobody reads is not computed:
+# The weights have the names of `nn.TransformerEncoder`, so they load both ways, with the same results. Unused results are not computed:
 #
-# - the last layer has one query a window, and makes neither keys nor values (`attend_last`);
-# - in a run of rows, what is computed of a row alone (scaler, input, first norm, queries, keys, values) is shared by its windows.
+# - the last layer has one query per window, and computes neither keys nor values (`attend_last`);
+# - in a run of rows, all that depends on one row (scaler, input, first norm, queries, keys, values) is shared by its windows.
 #
 # Axes: s runs of rows (of one window each, or of many), n rows of a run, w windows, t rows of a window, f features, d width.
 
@@ -314,8 +312,8 @@ class Block(nn.Module):
 class Tfa(Scaler):
     """Logits [s, n - length + 1] of runs of rows [s, n, f]: one for each window, so [s, 1] where a run is one window.
 
-    Without `positions` a window is a bag of rows beside its last one, as in the authors' model; with them each place in a window
-    has a learned vector, and only the scaler and the input are shared between windows.
+    Without `positions` the order of the rows before the last is not known, as in the authors' model; with them each position in a
+    window has a learned vector, and windows share only the scaler and the input.
     """
 
     def __init__(
@@ -340,7 +338,7 @@ class Tfa(Scaler):
         self.length = length
         self.inp = nn.Linear(len(mean), width)
         layer = nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, activation="gelu", batch_first=True, norm_first=True)
-        # It holds the weights and their names; `forward` reads them from there.
+        # Holds the weights under their names; `forward` reads them from there.
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, 1)
         self.positions = nn.Parameter(torch.randn(length, width) * 0.02) if positions else None
@@ -364,7 +362,7 @@ class Tfa(Scaler):
         return logits.reshape(-1, num_windows(x_snf.shape[1], self.length))
 
     def _all_rows(self, layer: nn.TransformerEncoderLayer, rows_snd: torch.Tensor) -> torch.Tensor:
-        """A layer for each row of each window: [w, t, d]."""
+        """A layer for all rows of each window: [w, t, d]."""
         own = layer.self_attn
         qkv = functional.linear(layer.norm1(rows_snd), own.in_proj_weight, own.in_proj_bias)
         mixed = own.out_proj(attend(qkv, heads=own.num_heads, length=self.length))
@@ -375,23 +373,19 @@ class Tfa(Scaler):
         own = layer.self_attn
         normed = to_windows(layer.norm1(rows_snd), self.length)
         mixed = attend_last(normed, own.in_proj_weight, own.in_proj_bias, heads=own.num_heads)
-        last = rows_snd[:, self.length - 1 :].flatten(0, 1)  # in a run, each row from there on is the last of a window
+        last = rows_snd[:, self.length - 1 :].flatten(0, 1)  # from there on, each row is the last of a window
         return _forward(layer, last + own.out_proj(mixed))
 
 
 def _forward(layer: nn.TransformerEncoderLayer, rows: torch.Tensor) -> torch.Tensor:
-    """The part of a layer that sees one row at a time."""
+    """The feed-forward part of a layer."""
     added: torch.Tensor = layer.linear2(functional.gelu(layer.linear1(layer.norm2(rows))))
     return rows + added
 
 
-# Models of the recipe by name, as a configuration has them.
-#
-# tfa         the authors' model, for parity; sizes of the original: 404,737 weights
-# tfa-small   the smaller one that its report proposes: 155,041 weights with 32 rows
-# banded      one token a label: causal attention over a long run of rows
+# ---- models by name ----
 
-Numbers = torch.Tensor | npt.NDArray[np.floating[Any]]
+Numbers = torch.Tensor | npt.NDArray[np.floating[Any]] | Sequence[float]
 TfaModel = Tfa | Banded
 
 SMALL = {"width": 96, "heads": 4, "layers": 2, "hidden": 192}
@@ -402,10 +396,28 @@ KNOWN = {"tfa": _SIZES | {"positions"}, "tfa-small": _SIZES | {"positions"}, "ba
 def build_model(
     name: str, *, num_features: int, mean: Numbers, std: Numbers, length: int, levels: Levels | None = None, **sizes: Any
 ) -> TfaModel:
-    """A model of raw features [.., rows, features]; `mean` and `std` are those of the training rows (of ratios, with `levels`).
+    """Build a model of raw features [..., rows, features].
 
-    `length` is how many rows a window has; for "banded" how many rows back a layer looks. `sizes` are the keyword arguments of
-    `Tfa` or `Banded`: width, heads, layers, hidden, positions.
+    Args:
+        name: "tfa", "tfa-small" or "banded".
+        num_features: Features of a row.
+        mean: Means of the features over the training rows (of the ratios, with `levels`).
+        std: Standard deviations, as `mean`.
+        length: Rows of a window; for "banded", rows that a layer looks back.
+        levels: Columns that become ratios to the close; None for none.
+        **sizes: width, heads, layers, hidden, and for the transformers positions.
+
+    Returns:
+        The model, with random weights.
+
+    Raises:
+        OptionError: The name or a size is unknown or invalid.
+
+    Example:
+        >>> import torch
+        >>> model = build_model("banded", num_features=2, mean=[0, 0], std=[1, 1], length=4, width=8, heads=2, layers=1)
+        >>> model(torch.zeros(3, 10, 2)).shape
+        torch.Size([3, 10])
     """
     if len(mean) != num_features:
         raise OptionError(f"mean has {len(mean)} numbers, but there are {num_features} features.")

@@ -1,4 +1,15 @@
-"""Threads of torch, for a block. Their number decides bits of sums, so it is stated and never measured."""
+"""Pipeline: `train` makes a trained and scored model from settings, in the folder of a run.
+
+    recipe.json        written first: marks the folder as one of this recipe
+    config.yaml        all settings
+    feature_spec.json  the features, as they were computed
+    bars/              the bars, as they were packed
+    data.stoker        rows with features, labels and times
+    checkpoints/       the best model, and the latest
+    score.json         the score block: the model next to its baselines
+
+Training stops early by the validation block; the score block is used once, with the best weights.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +39,7 @@ from stoker.recipes.tfa.settings import IGNORED, Settings, ignored, read_setting
 
 @contextlib.contextmanager
 def using(count: int) -> Iterator[None]:
-    """Use `count` threads, and afterwards as many as before."""
+    """Use `count` threads of torch within the block. The number affects the bits of sums, so it is set and never measured."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -37,23 +48,11 @@ def using(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-# Pipeline: from a YAML to a trained, judged model in the folder of a run.
-#
-#     recipe.json      written first: the folder is one of this recipe, which may write into it
-#     config.yaml      all settings
-#     feature_spec.json      the features, as they were computed
-#     bars/            the bars, as they were packed
-#     data.stoker      rows with features, labels and times
-#     checkpoints/     the best model, and the latest
-#     score.json       the third block: the model next to what it must beat
-#
-# Training stops early by the validation block; the score block is looked at once, with the best weights.
-
 SCORE_NAME, SPEC_NAME, RECIPE_NAME, CONFIG_NAME = "score.json", "feature_spec.json", "recipe.json", "config.yaml"
 SIGN = b'"recipe": "tfa"'
-"""What recipe.json says."""
+"""The content of recipe.json."""
 OF_A_RUN = ("run.json", "metrics.jsonl", CONFIG_NAME, SPEC_NAME, SCORE_NAME, "checkpoints", DATA_NAME)
-"""What a run leaves in its folder beside its bars; nothing else is removed for a new one."""
+"""Files of a run beside its bars; only these are removed for a new one."""
 MAY_CHANGE = {
     "epochs",
     "early_stopping_patience",
@@ -64,18 +63,18 @@ MAY_CHANGE = {
     "out_dir",
     *IGNORED,
 }
-"""Settings that a resumed run may have anew; of the spec the content is compared."""
+"""Settings that may change when a run is resumed; of the spec the content is compared."""
 ACCUMULATE = 4
 """Batches of one update of the authors' trainer of one series; that of several series has one."""
 LENGTHS = {"tfa": 48, "tfa-small": 32, "banded": 48}
 """Rows of a window where T is not given."""
 Say = Callable[[str, str], None]
-"""Gets a word and a sentence."""
+"""Called with a word and a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What is not said: the authors' way of training for their models, a quick one for ours."""
+    """Defaults of training: those of the authors for their models, faster ones for ours."""
 
     epochs: int
     lr: float
@@ -89,7 +88,7 @@ BANDED = Defaults(epochs=4, lr=3e-3, patience=2, schedule="one-cycle")
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A training that has ended."""
+    """A finished training run."""
 
     prepared: Prepared
     model: TfaModel
@@ -108,7 +107,7 @@ def length_of(settings: Settings) -> int:
 
 
 def make_model(settings: Settings, *, mean: torch.Tensor, std: torch.Tensor, levels: Any = None) -> TfaModel:
-    """The model that the settings mean, with the weights that their seed decides."""
+    """The model of the settings, with random weights from their seed."""
     torch.manual_seed(settings.seed)
     sizes: dict[str, Any] = {name: size for name, size in settings.sizes.items() if name != "length"}
     if settings.positions is not None and settings.chosen_model != "banded":
@@ -119,7 +118,7 @@ def make_model(settings: Settings, *, mean: torch.Tensor, std: torch.Tensor, lev
 
 
 def prepare_run(settings: Settings, folder: Path, say: Say = _silent) -> Prepared:
-    """Prepare and audit; nothing is trained."""
+    """Prepare and audit the data, without training."""
     width = len(read_spec(settings)["features"])
     reach = make_model(settings, mean=torch.zeros(width), std=torch.ones(width)).reach
     prepared = prepare(settings, folder, reach=reach)
@@ -139,10 +138,23 @@ def train(
     progress: bool = False,
     say: Say = _silent,
 ) -> Trained:
-    """Train as the settings say, into the folder of a run (by default `out_dir`), and judge the result.
+    """Train and score a model.
 
-    The folder must be new, empty, or of an earlier run of this recipe. An earlier run that has begun its steps is only replaced
-    with `overwrite`; `resume` continues it.
+    Args:
+        settings: The settings, from `read_settings`.
+        folder: Folder of the run: new, empty, or of an earlier run of this recipe. Default: `settings.out_dir`.
+        resume: Continue the run in `folder`.
+        overwrite: Replace the run in `folder`.
+        progress: Show a progress bar.
+        say: Called with a word and a sentence for each thing to report.
+
+    Returns:
+        The model with its best weights, the data, and the score.
+
+    Raises:
+        OptionError: The folder holds a run, or `resume` finds other settings.
+        ConfigError, BadValueError, LeakError, TimeOrderError: The data or the settings failed a check.
+        TrainError: Another process trains in the folder.
     """
     folder = Path(folder if folder is not None else settings.out_dir or "runs/tfa")
     device = str(check_device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu")))
@@ -160,25 +172,22 @@ def _train(settings: Settings, folder: Path, device: str, *, resume: bool, progr
     audit.check_model(model, prepared)
     say("model", _describe_model(settings, model))
     say("update", _describe_update(prepared))
-    kept = {
-        CONFIG_NAME: to_yaml(_kept(settings, prepared)),
-        SPEC_NAME: json.dumps(prepared.spec, indent=1).encode() + b"\n",
-    }
+    kept = {CONFIG_NAME: to_yaml(_kept(settings, prepared)), SPEC_NAME: json.dumps(prepared.spec, indent=1).encode() + b"\n"}
     for name, data in kept.items():
         _disk.write_file(folder / name, data)
     with using(threads_of(settings) if device == "cpu" else torch.get_num_threads()):
         result = _fit(prepared, model.to(device), folder, device, resume=resume, progress=progress)
         stoker.train.load_trained(model, folder)
         found = scoring.score(model.cpu(), prepared)
-    told = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
-    _disk.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **told}, indent=1).encode() + b"\n")
+    training = {"best_validation_loss": result.best, "steps": result.step, "epochs": result.epoch, "stopped": result.stopped}
+    _disk.write_file(folder / SCORE_NAME, json.dumps({**found.to_dict(), **training}, indent=1).encode() + b"\n")
     return Trained(prepared=prepared, model=model, result=result, score=found)
 
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """The folder of a run for this process alone, from its first file on; the trainer holds it only while it trains."""
-    advice = "Give a folder of its own for the run: `out_dir: runs/tfa` in the YAML, or --set out_dir=runs/tfa."
+    """Lock the folder of a run for this process, from its first file on; the trainer locks it only while it trains."""
+    advice = "Give the run its own folder: `out_dir: runs/tfa` in the YAML, or --set out_dir=runs/tfa."
     _disk.claim_folder(folder, marker=RECIPE_NAME, sign=SIGN, advice=advice)
     _disk.make_folder(folder / BARS_NAME)
     with contextlib.ExitStack() as stack:
@@ -186,18 +195,16 @@ def _held(folder: Path) -> Iterator[None]:
             stack.enter_context(_disk.Lock(folder / BARS_NAME))
         except StoreLockedError as error:
             process = str(error).partition("process ")[2].partition(".")[0]
-            raise TrainError(
-                f"{folder} is being trained by process {process}. Wait for it to end, or give another out_dir."
-            ) from None
+            raise TrainError(f"{folder} is in use by process {process}. Wait for it to end, or set another out_dir.") from None
         yield
 
 
 def _begin(folder: Path, *, overwrite: bool) -> None:
-    """Remove what an earlier run left; one that ended before its first step has nothing to keep, as its bars may be fixed now."""
+    """Remove the files of an earlier run; one that ended before its first step is replaced without `overwrite`."""
     if not overwrite and ((folder / "run.json").exists() or (folder / "checkpoints").exists()):
         raise OptionError(
-            f"{folder} has a run already. Resume it (stoker train --resume {folder}), replace it (--overwrite), or choose another "
-            "folder (--set out_dir=…)."
+            f"{folder} has a run already. Pass resume=True to continue it, overwrite=True to replace it, or choose another folder "
+            "(out_dir)."
         )
     for name in OF_A_RUN:
         _disk.remove_folder(folder / name)
@@ -206,7 +213,7 @@ def _begin(folder: Path, *, overwrite: bool) -> None:
 
 
 def _resumed(settings: Settings, folder: Path) -> Settings:
-    """The settings of a run, with what may change; others are refused here, before a file of the run is touched."""
+    """The settings of a run, with those that may change; other changes are errors, before a file of the run is touched."""
     if not (folder / CONFIG_NAME).is_file():
         return settings  # ended before its first step: there is nothing to differ from
     saved = read_settings(folder / CONFIG_NAME)
@@ -221,12 +228,12 @@ def _resumed(settings: Settings, folder: Path) -> Settings:
     if read_spec(settings) != json.loads((folder / SPEC_NAME).read_bytes()):
         differing.append(f"feature_spec: other features than {folder / SPEC_NAME} has")
     if differing:
-        raise OptionError(f"{folder} is a run with other settings: {'; '.join(differing)}. Make them equal, or begin a new run.")
+        raise OptionError(f"{folder} is a run with other settings: {'; '.join(differing)}. Make them equal, or start a new run.")
     return msgspec.structs.replace(settings, feature_spec=str(folder / SPEC_NAME))
 
 
 def _absolute(settings: Settings, key: str) -> Any:
-    """A value as it is compared: paths from the root."""
+    """A value for comparison: with absolute paths."""
     value = getattr(settings, key)
     if key == "datasets" and value is not None:
         return [{**msgspec.to_builtins(one), "path": str(Path(one.path).absolute())} for one in value]
@@ -234,12 +241,12 @@ def _absolute(settings: Settings, key: str) -> Any:
 
 
 def threads_of(settings: Settings) -> int:
-    """Threads of a step on a CPU. They decide bits of the weights, so they are stated and never measured."""
+    """Threads of a step on a CPU. They affect the bits of the weights, so they are set and never measured."""
     return settings.threads or (1 if settings.chosen_model == "banded" else torch.get_num_threads())
 
 
 def _kept(settings: Settings, prepared: Prepared) -> Settings:
-    """The settings as a run keeps them: whole paths, and what was decided."""
+    """The settings that a run saves: with absolute paths and resolved defaults."""
 
     def whole(path: str | None) -> str | None:
         return None if path is None else str(Path(path).absolute())
@@ -297,11 +304,11 @@ def _fit(prepared: Prepared, model: TfaModel, folder: Path, device: str, *, resu
 
 
 def direction_loss(run: int, pos_weight: torch.Tensor | None) -> Callable[[nn.Module, Any], dict[str, torch.Tensor]]:
-    """The loss over the labels that there are: the last `run` rows of each sample, without those that are masked."""
+    """The loss over the last `run` rows of each sample, without masked labels."""
 
     def loss(model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
         valid = batch["valid"][:, None]
-        # Rows that fill up a batch are zeros, and a price of zero has no ratios: they would make gradients NaN.
+        # Padding rows of a batch are zeros, and a price of zero has no ratios: gradients would be NaN.
         features = torch.where(valid[..., None], batch["features"], 1.0)
         logits, labels = model(features)[:, -run:], batch["label"][:, -run:]
         known = torch.isfinite(labels) & valid
@@ -314,7 +321,7 @@ def direction_loss(run: int, pos_weight: torch.Tensor | None) -> Callable[[nn.Mo
 
 
 def describe(prepared: Prepared) -> list[tuple[str, str]]:
-    """What there is, as people read it."""
+    """A description of the data, as words and sentences."""
     bars, settings = prepared.bars, prepared.settings
     first, last = (str(np.datetime64(int(moment), "ms"))[:16].replace("T", " ") for moment in (bars.times.min(), bars.times.max()))
     several = f" in {len(bars.names):,} series" if len(bars.names) > 1 else ""
@@ -326,9 +333,7 @@ def describe(prepared: Prepared) -> list[tuple[str, str]]:
         ("labels", f"{prepared.rule}: {counts['labelled']:.1%} of rows have one, {counts['up']:.1%} of them up"),
     ]
     if settings.feature_cache and not (Path(settings.feature_cache) / "manifest.json").is_file():
-        lines.append(
-            ("note", f"{settings.feature_cache} is not read: only a store of `stoker indicators` says which spec it is of")
-        )
+        lines.append(("note", f"{settings.feature_cache} is not read: only a store of `stoker indicators` records its spec"))
     lines += [("note", sentence) for sentence in ignored(settings)]
     names = {"train": "train", "valid": "validation", "test": "score"}
     for part, name in names.items():
@@ -341,10 +346,10 @@ def describe(prepared: Prepared) -> list[tuple[str, str]]:
 
 def _describe_model(settings: Settings, model: TfaModel) -> str:
     count = sum(parameter.numel() for parameter in model.parameters())
-    kind = {"tfa": "the authors' transformer", "tfa-small": "the authors' smaller transformer", "banded": "one token a label"}
+    kind = {"tfa": "the authors' transformer", "tfa-small": "the authors' smaller transformer", "banded": "each row computed once"}
     said = f"{settings.chosen_model} ({kind[settings.chosen_model]}), {count:,} weights, sees {model.reach} rows"
     if settings.model is None and settings.chosen_model == "tfa":
-        said += "; `model: banded` learns the same from a fraction of the time"
+        said += "; `model: banded` learns the same in a fraction of the time"
     return said
 
 

@@ -1,11 +1,11 @@
-"""Baselines: what a model must beat before anybody believes it, on the very rows that it is scored on.
+"""Scoring: how good a model is on the score block, next to baselines on the same rows, and a verdict in words.
 
-    volatility      the deviation of the last 20 returns, which knows no direction
+    volatility      the standard deviation of the last 20 returns, which knows no direction
     linear          logistic regression on the last row
     mlp             a small network on the last row
-    chance          what scores reach where labels are moved against them
+    chance          the AUC that scores reach with labels shifted in time
 
-The last row has all features, so what a model gains over `mlp` is what it takes from the rows before.
+The last row has all features, so the gain over `mlp` comes from the rows before it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from stoker.recipes.tfa.audit import auc
 from stoker.recipes.tfa.data import FEATURES, LABEL, VOLATILITY, Prepared
 from stoker.recipes.tfa.model import Scaler
 
+# ---- baselines ----
+
 MOST_ROWS = 100_000
-"""Rows that a baseline is fitted on: evenly chosen, where there are more."""
+"""Rows that a baseline is fitted on: evenly spaced, where there are more."""
 FARTHEST = 10.0
-"""Deviations beyond which a scaled feature is cut off."""
+"""Standard deviations at which a scaled feature is clipped."""
 STEPS_OF_NEWTON, RIDGE = 8, 1.0
 SHIFTS = 200
 
 
 def baseline_scores(prepared: Prepared, model: Scaler, rows: Array) -> dict[str, Array]:
-    """The logit that each baseline gives to these rows of the store; of volatility, a score without a scale."""
+    """The logits of each baseline for these rows of the store; for volatility, a score without a scale."""
     train = _labelled(prepared, "train")
     valid = _labelled(prepared, "valid")
     x, y = _inputs(prepared, model, train), np.asarray(prepared.store.column(LABEL))[train]
@@ -63,7 +65,7 @@ def _inputs(prepared: Prepared, model: Scaler, rows: Array) -> Array:
 
 
 def fit_linear(x: Array, y: Array) -> Array:
-    """Logistic regression by Newton's method, with a ridge; the intercept is the last weight."""
+    """Logistic regression with a ridge penalty by Newton's method; the intercept is the last weight."""
     x = np.concatenate([x.astype(np.float64), np.ones((len(x), 1))], axis=1)
     weights = np.zeros(x.shape[1])
     for _ in range(STEPS_OF_NEWTON):
@@ -105,7 +107,7 @@ def _fit_network(x: Array, y: Array, x_valid: Array, y_valid: Array, prepared: P
 
 
 def chance_area(scores: Array, labels: Array, *, seed: int = 0) -> float:
-    """The area under the curve that 95 % of labels moved in time stay below; moved as a whole, they keep their own rhythm."""
+    """The 95 % quantile of the AUC with labels that are shifted in time as a whole, which keeps their autocorrelation."""
     shifts = np.random.default_rng(seed).integers(len(labels) // 20, max(len(labels) - len(labels) // 20, 1), SHIFTS)
     order = np.argsort(scores, kind="stable")
     ranks = np.empty(len(scores))
@@ -122,7 +124,7 @@ def chance_area(scores: Array, labels: Array, *, seed: int = 0) -> float:
 
 
 def gain(scores: Array, others: Array, labels: Array, *, chunks: int = 20) -> tuple[float, float]:
-    """How much larger the area of some scores is than that of others, and its error, by leaving out parts of time in turn."""
+    """The difference of two AUCs and its standard error, by a jackknife over parts of time."""
 
     def difference(rows: Array) -> float:
         return auc(scores[rows], labels[rows]) - auc(others[rows], labels[rows])
@@ -135,14 +137,14 @@ def gain(scores: Array, others: Array, labels: Array, *, chunks: int = 20) -> tu
     return difference(every), float(error)
 
 
-# Scoring: how good a model is on the third block, next to what must be beaten, and what that means in words.
+# ---- the score ----
 
 BINS = 10
 SURE = 2.0
 """Standard errors that a gain must have to count."""
 SUSPICIOUS = 0.95
-"""An AUC from which on, in either direction, a leak is likelier than skill: even the synthetic markets of benchmarks/markets.py,
-made to be predictable, allow no more than 0.87."""
+"""From this AUC on, in either direction, a leak is more likely than skill: even the predictable synthetic markets of
+benchmarks/markets.py allow no more than 0.87."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +155,12 @@ class Line:
     auc: float
     log_loss: float | None
     calibration: float | None
-    """Mean distance of probabilities from what happened, over ten groups of them."""
+    """Mean distance of predicted probabilities from observed frequencies, in ten bins."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Of a model, and of what it must beat."""
+    """The score of a model and its baselines."""
 
     labels: int
     up: float
@@ -166,11 +168,11 @@ class Score:
     lines: tuple[Line, ...]
     """The model first."""
     chance: float
-    """An area that chance does not reach in 95 of 100 cases."""
+    """AUC that chance does not reach in 95 of 100 cases."""
     gain: float
-    """Over the best baseline, in area under the curve."""
+    """Gain in AUC over the best baseline."""
     error: float
-    """Of the gain."""
+    """Standard error of the gain."""
     skilled: bool
     """Whether the model is better than all baselines and chance."""
     verdict: str
@@ -182,7 +184,7 @@ class Score:
 
 @torch.no_grad()
 def predict(model: nn.Module, prepared: Prepared, part: str, *, device: str = "cpu") -> Array:
-    """The logits of all rows that a part has labels for, in the order of `Prepared.labelled_rows`; float64."""
+    """The logits of all labelled rows of a part, in the order of `Prepared.labelled_rows`; float64."""
     model.eval()
     found = []
     for batch in prepared.feed(part, batch_size=max(1, 4096 // prepared.shape.run), device=device):
@@ -192,13 +194,13 @@ def predict(model: nn.Module, prepared: Prepared, part: str, *, device: str = "c
 
 
 def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> Score:
-    """Judge a model by the rows of the score block that have a label."""
+    """Score a model on the labelled rows of the score block."""
     rows = prepared.labelled_rows("test")
     labels = np.asarray(prepared.store.column(LABEL), dtype=np.float64)[rows]
     known = np.isfinite(labels)
     logits = predict(model, prepared, "test", device=device)[known]
     rows, labels = rows[known], labels[known]
-    if prepared.pos_weight is not None:  # trained as if labels 1 were so many times as frequent
+    if prepared.pos_weight is not None:  # the model was trained as if labels 1 were more frequent by this factor
         logits = logits - float(torch.log(prepared.pos_weight))
     baselines = baseline_scores(prepared, model.cpu(), rows)
     lines = [_line("model", logits, labels)] + [_line(name, found, labels) for name, found in baselines.items()]
@@ -219,28 +221,28 @@ def score(model: Any, prepared: Prepared, *, device: str = "cpu") -> Score:
 
 
 def judge(area: float, chance: float, best: Line, mean: float, error: float) -> tuple[bool, str]:
-    """Whether a model has shown any skill, and the sentence that says so."""
+    """Whether a model shows skill, and the verdict in words."""
     named = {"the model": area, NAMES[best.name]: best.auc}
     sharpest = max(named, key=lambda name: abs(named[name] - 0.5))
     if abs(named[sharpest] - 0.5) >= SUSPICIOUS - 0.5:
         return False, (
-            f"SUSPICIOUS: {sharpest} has an AUC of {named[sharpest]:.3f} on rows it never saw, which no market allows. Look for "
-            "the future within the features: a cache of other bars, a column that knows the next close, bars shifted in time. Do "
-            "not use this model."
+            f"SUSPICIOUS: {sharpest} has an AUC of {named[sharpest]:.3f} on held-out rows, which no market allows. Check the "
+            "features for leaks of the future: a cache of other bars, a column with the next close, bars shifted in time. Do not "
+            "use this model."
         )
     if not area > chance:
         return False, (
-            f"NO SKILL: an AUC of {area:.3f} is what chance gives (up to {chance:.3f} with labels moved in time). Do not use "
-            "this model."
+            f"NO SKILL: an AUC of {area:.3f} is within chance (up to {chance:.3f} with labels shifted in time). Do not use this "
+            "model."
         )
     if not mean > SURE * error:
         return False, (
             f"NO BETTER than {NAMES[best.name]} (AUC {area:.3f} against {best.auc:.3f}, gain {mean:+.3f} ± {error:.3f}): "
-            f"the rows before the last one gave nothing. Use the simpler one, or none."
+            f"the rows before the last one did not help. Use the simpler model, or none."
         )
     return True, (
         f"better than every baseline: AUC {area:.3f} against {best.auc:.3f} of {NAMES[best.name]} "
-        f"(gain {mean:+.3f} ± {error:.3f}; chance stays below {chance:.3f})."
+        f"(gain {mean:+.3f} ± {error:.3f}; chance is below {chance:.3f})."
     )
 
 
@@ -250,7 +252,7 @@ NAMES = {
     "linear": "a linear model of the last row",
     "mlp": "a small network on the last row",
 }
-"""What the lines of the table are, in words."""
+"""The lines of the table in words."""
 
 
 def _line(name: str, logits: Array, labels: Array) -> Line:

@@ -1,8 +1,8 @@
-"""Settings: the YAML of a TFA training, theirs or ours, as one checked value.
+"""Settings: the YAML of a TFA training run, validated.
 
-The first keys are those of Sentio's trainers. Each means what it means there, or is listed in `IGNORED` with the reason, and a run
-reports it. A configuration that gives sizes of a model and no model means the authors' model; one that gives neither gets the
-banded one. Unknown keys and values of a wrong type are refused.
+The first keys are those of Sentio's trainers. Each means what it means there, or is listed in `IGNORED` with the reason, which a run
+reports. A configuration with sizes of a model but no `model` gets the authors' model; one with neither gets the banded one. Unknown
+keys and values of the wrong type are errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stoker.experiment.parse import Document, check, override, read_document
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=1, le=2**14)]
-"""Of a part of a model: what is larger would not fit into any memory."""
+"""Size of a part of a model."""
 Whole = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Positive = Annotated[float, Meta(gt=0)]
 NotNegative = Annotated[float, Meta(ge=0)]
@@ -28,7 +28,7 @@ Share = Annotated[float, Meta(gt=0, lt=1)]
 ModelName = Literal["tfa", "tfa-small", "banded"]
 
 SIZES = {"T": "length", "d_model": "width", "nhead": "heads", "num_layers": "layers", "ffn_hidden": "hidden"}
-"""Keys of theirs that say how large a model is, and what models call them."""
+"""Keys of Sentio for the size of a model, and the argument names of the models."""
 IGNORED = {
     "num_workers": "threads prepare the batches, and each sample is served once",
     "prefetch_factor": "there are no worker processes; batches are prefetched by threads",
@@ -39,44 +39,44 @@ IGNORED = {
     "cross_regime_validation": "validation and score are later in time than the training rows, over all datasets",
     "regime_specific_metrics": "metrics are over all datasets together",
 }
-"""Keys of theirs that change nothing here, and why."""
+"""Keys of Sentio without effect here, and why."""
 MARKS = ("bars_csv", "feature_spec", "datasets", "feature_cache", "label_horizon", *SIZES)
-"""Keys that no other configuration has."""
+"""Keys that only configurations of this recipe have."""
 LEVERAGED = frozenset(
     "TQQQ SQQQ QLD QID UPRO SPXU SPXL SPXS SSO SDS UDOW SDOW DDM DXD TNA TZA UWM TWM SOXL SOXS TECL TECS FAS FAZ LABU LABD "
     "TMF TMV UBT TBT NUGT DUST JNUG JDST YINN YANG ERX ERY GUSH DRIP NAIL DRN DRV CURE RETL FNGU FNGD BULZ BERZ UVXY SVXY "
     "UVIX SVIX "
     "BOIL KOLD UCO SCO AGQ ZSL UGL GLL TSLL TSLQ NVDL NVDQ PSQ SH DOG RWM".split()
 )
-"""Symbols whose price is a daily multiple of another: their paths decay, and their indicators are those of the multiple."""
+"""Leveraged and inverse funds: their price is a daily multiple of another and decays."""
 
 
 class Dataset(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One series of several."""
+    """One of several series."""
 
     path: str
     """CSV of its bars."""
     regime: str = ""
-    """What it is called."""
+    """Name of the series."""
     weight: Positive = 1.0
-    """How often its windows come, next to those of the others."""
+    """How often its windows are sampled, relative to the others."""
     description: str = ""
     """For readers; not used."""
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A TFA training."""
+    """Settings of a TFA training run; `read_settings` reads them from a YAML file."""
 
     symbol: str | None = None
-    """Whose bars they are; leveraged ones are refused."""
+    """Symbol of the bars; leveraged funds are an error."""
     bars_csv: str | None = None
-    """CSV of the bars; or `datasets`."""
+    """CSV of the bars; or use `datasets`."""
     datasets: list[Dataset] | None = None
     """Several series, each with the CSV of its bars."""
     feature_spec: str
-    """JSON that says which indicators are computed."""
+    """JSON with the indicators."""
     feature_cache: str | None = None
-    """A store that `stoker indicators` made of these bars and this spec; other caches are not read."""
+    """A store that `stoker indicators` wrote for these bars and this spec; other caches are not read."""
     out_dir: str | None = None
     """Folder of the run; by default `runs/` and the name of the YAML."""
     batch_size: Count | None = None
@@ -98,31 +98,31 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     d_model: Size | None = None
     """Width of the model."""
     nhead: Size | None = None
-    """Heads of its attention."""
+    """Attention heads."""
     num_layers: Annotated[int, Meta(ge=1, le=256)] | None = None
-    """Its layers."""
+    """Layers."""
     ffn_hidden: Size | None = None
-    """Width within a layer."""
+    """Width of the feed-forward layers."""
     hidden: Size | None = None
-    """The same, as an older trainer of theirs calls it; ignored where no other size is given (their network of one row)."""
+    """The same in an older trainer of Sentio; ignored where no other size is given."""
     label_horizon: Count = 1
     """Bars ahead whose direction is predicted."""
     label_kind: str | None = None
     """Ignored: labels are the direction of the close, 1 or 0."""
     cutoff_bp: NotNegative = 0.0
-    """`price_change_threshold` in basis points, as an older trainer of theirs calls it; the larger of the two counts."""
+    """`price_change_threshold` in basis points, in an older trainer of Sentio; the larger of the two is used."""
     min_volume_threshold: NotNegative = 0.0
     """Labels need at least this volume at the bar ahead."""
     price_change_threshold: NotNegative = 0.0
     """Labels need at least this change of the logarithm of the close."""
     train_split: Share | None = None
-    """Share of the time that trains; the rest is halved for validation and score."""
+    """Share of the training rows; the rest is halved for validation and score."""
     early_stopping_patience: Count | None = None
-    """Epochs in a row without a better validation after which it stops."""
+    """Epochs without a better validation loss after which training stops."""
     gradient_clip_norm: Positive = 1.0
     """Largest norm of the gradients."""
     max_training_hours: Positive | None = None
-    """Time after which it ends."""
+    """Time after which training stops."""
     regime_balancing: bool | None = None
     """Ignored: each dataset is sampled as often as its `weight` says."""
     cross_regime_validation: bool | None = None
@@ -130,50 +130,50 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     regime_specific_metrics: bool | None = None
     """Ignored: metrics are over all datasets together."""
     weight_decay: NotNegative = 0.01
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     model: ModelName | None = None
-    """`banded`, or `tfa` (the default where sizes are given) and `tfa-small`."""
+    """`banded`, `tfa` (the default where sizes are given) or `tfa-small`."""
     positions: bool | None = None
-    """Whether the model knows the order of the rows of a window; the banded one always does."""
+    """Whether the model has position embeddings; the banded one always knows the order of rows."""
     stationary: bool | None = None
     """Whether prices become ratios to the close within the model; by default with `banded`."""
     mode: Literal["exact", "sentio"] | None = None
-    """Arithmetic of the indicators; by default what the spec says."""
+    """Arithmetic of the indicators; by default that of the spec."""
     labels: Literal["masked", "compat"] = "masked"
-    """Rows without a clear direction are masked; `compat` calls them 0, as the trainer did."""
+    """Rows without a clear direction are masked; with `compat` they are 0, as in Sentio's trainer."""
     pos_weight: Literal["auto", "train", "none"] = "auto"
     """Weight of labels 1, from the training rows; `auto` only with `labels: compat`, where they are rare."""
     split: list[Share] = msgspec.field(default_factory=lambda: [0.7, 0.15, 0.15])
     """Shares of train, validation and score."""
     embargo: Whole | None = None
-    """Rows that windows keep from the boundary before them; by default the least that is needed."""
+    """Rows between windows and the boundary before them; by default the minimum without leaks."""
     gaps: Literal["refuse", "cut", "allow"] = "refuse"
-    """What becomes of series with missing bars: `cut` makes series of their pieces."""
+    """Series with missing bars: an error, `cut` into several series, or allowed."""
     run: Count | None = None
-    """Consecutive labels of one sample, which share what is computed of their rows."""
+    """Consecutive labels per sample, which share the computation of their rows."""
     schedule: Literal["constant", "one-cycle"] | None = None
-    """How the learning rate goes; by default `one-cycle` with `banded`."""
+    """Learning rate schedule; by default `one-cycle` with `banded`."""
     accumulate: Count | None = None
     """Batches of one update; by default 4 for their model on one series, as in their trainer, else 1."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Decides weights and order."""
+    """Seed of the weights and of the sample order."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """Of the calculations; `auto` is bf16 on a GPU and fp32 on a CPU."""
+    """Precision of the model; `auto` is bf16 on a GPU and fp32 on a CPU."""
     threads: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    """Of a step on a CPU, which decide bits of the weights; by default one with `banded`, else as many as torch takes."""
+    """CPU threads of a step, which affect the bits of the weights; by default 1 with `banded`, else torch's default."""
     device: str | None = None
     """`cpu` or `cuda`; by default a GPU where there is one."""
 
     @property
     def chosen_model(self) -> ModelName:
-        """The model that is meant."""
+        """The model, by default according to the given sizes."""
         if self.model is not None:
             return self.model
         return "tfa" if any(getattr(self, key) is not None for key in SIZES) else "banded"
 
     @property
     def sizes(self) -> dict[str, int]:
-        """What is said of the size of the model, as models call it."""
+        """The given sizes, by the argument names of the models."""
         found = {name: getattr(self, key) for key, name in SIZES.items() if getattr(self, key) is not None}
         if self.hidden is not None and (found or self.model is not None):
             found.setdefault("hidden", self.hidden)
@@ -181,7 +181,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def least_change(self) -> float:
-        """Of the logarithm of the close, for a label."""
+        """Least change of the logarithm of the close for a label."""
         return max(self.price_change_threshold, self.cutoff_bp / 10_000)
 
     @property
@@ -195,40 +195,48 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def sources(self) -> list[Dataset]:
-        """All series, also where there is one."""
+        """All series, also where there is only one."""
         if self.datasets is not None:
             return self.datasets
         return [Dataset(path=self.bars_csv or "", regime=self.symbol or "")]
 
 
 def ignored(settings: Settings) -> list[str]:
-    """A sentence for each key that was given and changes nothing."""
-    said = [f"{key}: {_written(value)} is ignored: {why}" for key, why in IGNORED.items() if (value := getattr(settings, key))]
+    """A sentence for each given key that has no effect."""
+    given = {key: value for key in IGNORED if (value := getattr(settings, key))}
+    said = [f"{key}: {'true' if value is True else value} is ignored: {IGNORED[key]}" for key, value in given.items()]
     if settings.hidden is not None and not settings.sizes:
         said.append(
-            f"hidden: {settings.hidden} is ignored: it is the width of a network of one row, which the score has as a baseline"
+            f"hidden: {settings.hidden} is ignored: it is the width of a network on one row, which is a baseline of the score"
         )
     if any(one.description for one in settings.datasets or ()):
         said.append("datasets: description is ignored: it is for readers")
     return said
 
 
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def is_tfa(tree: Mapping[str, Any]) -> bool:
-    """Whether a configuration is one of this recipe."""
+    """Whether a configuration is for this recipe."""
     return "data" not in tree and any(key in tree for key in MARKS)
 
 
 def read_settings(path: Path, *, assignments: Sequence[str] = ()) -> Settings:
-    """Read a YAML; paths in it are from its folder, or from the current one where that has the spec."""
+    """Read the settings of a training run from a YAML file.
+
+    Args:
+        path: The YAML. Paths in it are relative to its folder, or to the current one where the spec is there.
+        assignments: Overrides such as "lr=1e-3".
+
+    Returns:
+        The settings, with resolved paths.
+
+    Raises:
+        ConfigError: A key is unknown or a value invalid; the error names file and line.
+    """
     return settings_of(read_document(path), path, assignments=assignments)
 
 
 def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = ()) -> Settings:
-    """The settings that a document means, with whole paths."""
+    """The settings of a document, with resolved paths."""
     settings = check(override(document, assignments, Settings), Settings)
     _refuse(document, settings)
     base = _base(document, settings.feature_spec, path)
@@ -249,27 +257,27 @@ def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = 
 
 
 def _refuse(document: Document, settings: Settings) -> None:
-    """What the type of each value alone allows, but its meaning or another value does not."""
+    """Raise an error for values that are invalid beyond their type."""
     for key in ("bars_csv", "feature_spec", "feature_cache", "out_dir"):
         if "\0" in (getattr(settings, key) or ""):
-            raise ConfigError(f"{document.place((key,))}: {key} holds a NUL character, which no path can. Remove it.")
+            raise ConfigError(f"{document.place((key,))}: {key} holds a NUL character, which is invalid in a path. Remove it.")
     if settings.device is not None and not re.fullmatch(r"cpu|cuda(:\d{1,3})?", settings.device):
         raise ConfigError(f"{document.place(('device',))}: device is {settings.device!r}; expected cpu, cuda or cuda:N.")
     if (settings.bars_csv is None) == (settings.datasets is None):
-        found = "both are there" if settings.bars_csv is not None else "there is neither"
-        raise ConfigError(f"{document.name}: bars come from bars_csv or from datasets; {found}. Give one of them.")
+        found = "both are given" if settings.bars_csv is not None else "neither is given"
+        raise ConfigError(f"{document.name}: bars come from bars_csv or datasets; {found}. Give one of them.")
     if settings.datasets is not None and not settings.datasets:
         raise ConfigError(f"{document.place(('datasets',))}: datasets is empty; expected at least one path.")
     if len(settings.split) != 3 or sum(settings.split) > 1 + 1e-9:
         found = f"{len(settings.split)} numbers with the sum {sum(settings.split):.6g}"
         raise ConfigError(
-            f"{document.place(('split',))}: split has {found}; expected the shares of train, validation and score, 1 at most "
-            "together."
+            f"{document.place(('split',))}: split has {found}; expected three shares (train, validation, score) with "
+            "a sum of at most 1."
         )
     if None not in (settings.hidden, settings.ffn_hidden) and settings.hidden != settings.ffn_hidden:
         raise ConfigError(
             f"{document.place(('hidden',))}: hidden is {settings.hidden}, but ffn_hidden is {settings.ffn_hidden}; both are the "
-            "width within a layer. Give one of them."
+            "width of the feed-forward layers. Give one of them."
         )
     if settings.symbol is not None and settings.symbol.upper() in LEVERAGED:
         raise ConfigError(f"{document.place(('symbol',))}: symbol is {settings.symbol}, {WHY_LEVERAGED}")
@@ -277,12 +285,12 @@ def _refuse(document: Document, settings: Settings) -> None:
 
 WHY_LEVERAGED = (
     "which is a leveraged or inverse fund: its price decays, and its indicators are not those of a market. "
-    "Train on what it follows."
+    "Train on the index that it follows."
 )
 
 
 def _base(document: Document, spec: str, path: Path) -> Path:
-    """The folder that paths are from."""
+    """The folder that paths are relative to."""
     places = list(dict.fromkeys([path.parent, Path()]))
     for folder in places:
         if (folder / spec).is_file():

@@ -1,16 +1,15 @@
 """Time-MoE: forecasting with a mixture of experts, on series of any kind.
 
-    sizes, model                        how large it is; the model, and its loss
-    attention, experts, heads           the parts of the model
-    routing, grouped, gated             experts without a wait: sorted choices, products by group, gates
-    attention_kernels, grouped_kernels  what GPUs run of these
-    weights, decode                     official checkpoints in and out; forecasts
-    folder, general                     trees of raw series in place; files of series
-    samples, packing, batches           what a sample is; rows without padding, resumable
-    dataset                             the authors' samples for the Trainer of Hugging Face
-    training, evaluation, plot          the recipe; how good a model is; a picture of a forecast
+    files          series from a store, the authors' trees of files, or tables
+    dataset        pieces of series and their scaling; `Dataset` for the Trainer of Hugging Face
+    batches        rows without padding, as resumable batches
+    layers         sizes of a model and its parts: attention, experts, heads; kernels has their Triton kernels
+    model          the model, its loss, and decoding
+    weights        official checkpoints
+    training       settings and training
+    forecasting    forecasts, evaluation, plots
 
-These are the public names. Each is imported when first used.
+These are the public names; each is imported when first used.
 """
 
 from typing import TYPE_CHECKING

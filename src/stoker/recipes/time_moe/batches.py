@@ -1,12 +1,15 @@
-"""Packing: short series side by side in rows of equal length, so that hardly a position is padding.
+"""Rows and batches: pieces of series are packed into rows of equal length with little padding; `Batches` serves rows, resumable.
 
     row 0    aaaaaaaaaaaaaaaaaaaabbbbbbbbbbbbb.
     row 1    ccccccccccccddddddddddeeeeeeeeffff
     row 2    ffffffffffffffgggggggggghhhhhhhhhh     the series f did not fit: it is cut where the row before ends
 
-Pieces come in pools, in the shuffled order of the epoch. A row takes the longest piece of its pool that fits, again and again;
-where none fits and more than a sixty-fourth of the row is left, the longest piece is cut. So every target is in exactly one row,
-and a pool depends on nothing but seed, epoch and its number. Attention must stay within a segment: `segments` says which.
+Pieces come in pools, in the shuffled order of the epoch. A row repeatedly takes the longest piece of its pool that fits; where none
+fits and more than 1/64 of the row is left, the longest piece is cut. So every target is in exactly one row, and a pool depends only on
+seed, epoch and its number. Attention must stay within a segment: `segments` has the number of each position's piece.
+
+A pass has a fixed number of batches, whatever the length of the data: so a run has exactly the requested steps, and is validated as
+often as requested. The state is the pass, the batches served in it, and the next row.
 """
 
 from __future__ import annotations
@@ -27,31 +30,31 @@ from stoker.errors import FeedError, OptionError
 from stoker.recipes.time_moe.dataset import CompatSamples, Pieces, Scales, gathered
 
 POOL_ROWS = 128
-"""Rows of a pool, about: its last row is not full."""
+"""Approximate rows of a pool; its last row is not full."""
 SLACK_SHARE = 64
 LEAST_CUT = 16
-"""Positions that both sides of a cut have at least."""
+"""Fewest positions on both sides of a cut."""
 WORTH_PACKING = 0.97
-"""Where so many positions are targets anyway, each piece has a row of its own."""
+"""Pieces are not packed if at least this share of positions are targets anyway."""
 COUNTED_POOLS = 1024
 LOOKED_POOLS = 16
 PADDING = -1
-"""The segment of positions that hold nothing."""
+"""The segment of padding."""
 
 
 class Placed(NamedTuple):
-    """Pieces, or parts of pieces that were cut, row by row."""
+    """Pieces, or parts of cut pieces, row by row."""
 
     pieces: Array
     skips: Array
-    """Positions of the piece that are in rows before."""
+    """Positions of the piece in earlier rows."""
     counts: Array
     bounds: Array
-    """Where each row begins among the pieces, and the last ends."""
+    """Where each row begins among the pieces, and the end of the last."""
 
 
 def pack_rows(counts: Array, length: int) -> Placed:
-    """Put pieces of these many positions (at most `length`) into rows."""
+    """Pack pieces with these numbers of positions (at most `length`) into rows."""
     slack = length // SLACK_SHARE
     least = max(1, min(LEAST_CUT, slack))
     most = len(counts) + int(counts.sum()) // length + 2
@@ -101,7 +104,7 @@ def _pop(size: int, heads: Array, nexts: Array, bits: Array) -> int:
 def _pack(
     counts: Array, length: int, slack: int, least: int, pieces: Array, skips: Array, taken: Array, bounds: Array
 ) -> tuple[int, int]:
-    """Returns how many are placed, and in how many rows. Pieces of one size wait in a line, the first of them comes first."""
+    """Returns the numbers of placed parts and of rows. Pieces of one size are a queue."""
     heads, tails = np.full(length + 1, -1, dtype=np.int64), np.empty(length + 1, dtype=np.int64)
     nexts, done = np.empty(len(counts), dtype=np.int64), np.zeros(len(counts), dtype=np.int64)
     bits = np.zeros((length >> 6) + 1, dtype=np.uint64)
@@ -140,7 +143,7 @@ def _fill(
     values: Array, starts: Array, counts: Array, rows: Array, columns: Array, numbers: Array, centers: Array, divisors: Array,
     x: Array, y: Array, mask: Array, segments: Array,
 ) -> None:  # fmt: skip
-    """Write pieces into their places: what is missing is 0 as an input, and no target."""
+    """Write pieces into their rows: a missing point is 0 as an input, and not a target."""
     for i in range(len(starts)):
         row, column = rows[i], columns[i]
         before = (np.float64(values[starts[i]]) - centers[i]) / divisors[i]
@@ -155,7 +158,7 @@ def _fill(
 
 @dataclass(frozen=True)
 class Pool:
-    """The rows of one pool, in the order in which they come."""
+    """The rows of one pool, in their order."""
 
     series: Array
     starts: Array
@@ -165,12 +168,12 @@ class Pool:
 
     @property
     def num_rows(self) -> int:
-        """How many there are."""
+        """Number of rows."""
         return len(self.order)
 
 
 class PackedRows:
-    """All pieces of a part as rows of `length` positions, packed or (with `packed=False`) one piece a row."""
+    """All pieces of a part as rows of `length` positions, packed or (with `packed=False`) one piece per row."""
 
     def __init__(self, pieces: Pieces, scales: Scales, *, seed: int, packed: bool | None = None) -> None:
         self.pieces = pieces
@@ -201,7 +204,7 @@ class PackedRows:
             return Pool(located.series, located.starts, located.counts, np.arange(len(placed) + 1), placed)
         found = pack_rows(located.counts, self.length)
         rows = self._shuffle.over(_Count(len(found.bounds) - 1), batch_size=1)
-        # A key of its own for each pool, far from those of the epochs.
+        # Each pool has its own key, far from those of the epochs.
         order = rows.numbers(2**40 + epoch * self.num_pools + number, 0, len(found.bounds) - 1)
         return Pool(located.series[found.pieces], located.starts[found.pieces] + found.skips, found.counts, found.bounds, order)
 
@@ -228,7 +231,7 @@ class PackedRows:
             _fill(values, begins, counts[some], *places, *scales, batch["x"], batch["y"], batch["mask"], batch["segments"])
 
     def empty(self, num_rows: int, *, pinned: bool = False) -> dict[str, Any]:
-        """A batch of so many rows of nothing."""
+        """A batch of `num_rows` padding rows."""
         import torch
 
         shape = (num_rows, self.length)
@@ -240,11 +243,11 @@ class PackedRows:
         }
 
     def finish(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """What a model takes: rows of one piece need no segments."""
+        """The batch for a model: rows of one piece need no segments."""
         return batch if self.packed else {name: tensor for name, tensor in batch.items() if name != "segments"}
 
     def share_known(self) -> float:
-        """The share of positions whose target is not missing, by the first pool that has one; 0 where none of the first has."""
+        """The share of targets that are not missing, in the first pool that has any; 0 if none of the first pools has."""
         for number in range(min(self.num_pools, LOOKED_POOLS)):
             pool = self.pool(0, number)
             batch = {name: tensor.numpy() for name, tensor in self.empty(pool.num_rows).items()}
@@ -254,7 +257,7 @@ class PackedRows:
         return 0.0
 
     def count_rows(self, epoch: int) -> int:
-        """Rows of a whole epoch; of very many pools only some are packed to tell, evenly chosen."""
+        """Rows of an epoch; of very many pools, estimated from some that are evenly spaced."""
         numbers = np.unique(np.linspace(0, self.num_pools - 1, min(self.num_pools, COUNTED_POOLS)).astype(np.int64))
         counted = sum(self._make(epoch, number).num_rows for number in numbers.tolist())
         return round(counted * self.num_pools / len(numbers))
@@ -262,21 +265,17 @@ class PackedRows:
 
 @dataclass(frozen=True)
 class _Count:
-    """So many rows, for an order."""
+    """A number of samples, for an order."""
 
     num_samples: int
 
 
-# Batches: rows of the training, batch after batch through as many epochs as it takes, resumable anywhere.
-#
-# A pass has a fixed number of batches, whatever the length of the data: so a training has exactly the steps it was asked for, and
-# is
-# validated as often as wanted. The state is a few numbers: the pass, the batches given out in it, and the row that comes next.
+# ---- batches ----
 
 Batch = dict[str, Any]
 
 AHEAD = 2
-"""Batches that are made ahead for a GPU."""
+"""Batches that are prefetched for a GPU."""
 POOL = 4096
 
 
@@ -291,7 +290,7 @@ class Rows(Protocol):
         """One pool of an epoch; it has `num_rows`."""
 
     def empty(self, num_rows: int, *, pinned: bool = False) -> Batch:
-        """A batch of so many rows of nothing."""
+        """A batch of `num_rows` padding rows."""
 
     def gather(self, pool: Any, first: int, batch: dict[str, Array], row: int, num_rows: int) -> None:
         """Write rows of a pool into a batch."""
@@ -301,8 +300,8 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
-class Place:
-    """Which row comes next."""
+class Cursor:
+    """The next row."""
 
     epoch: int = 0
     pool: int = 0
@@ -319,7 +318,7 @@ class _CompatPool:
 
 
 class CompatRows:
-    """The authors' windows in a shuffled order, one a row."""
+    """The authors' windows in a shuffled order, one per row."""
 
     def __init__(self, samples: CompatSamples, length: int, *, seed: int) -> None:
         self._samples = samples
@@ -327,14 +326,14 @@ class CompatRows:
         self.num_pools = -(-len(samples) // POOL)
         self.fingerprint = f"{samples.corpus.fingerprint} {length} {len(samples)} compat"
         order: Any = stoker.Shuffle(seed)
-        self._plan = order.over(_Numbered(len(samples)), batch_size=1)
+        self._plan = order.over(_Count(len(samples)), batch_size=1)
 
     def pool(self, epoch: int, number: int) -> _CompatPool:
         """The numbers of some windows."""
         return _CompatPool(self._plan.numbers(epoch, number * POOL, min((number + 1) * POOL, len(self._samples))))
 
     def empty(self, num_rows: int, *, pinned: bool = False) -> Batch:
-        """A batch of so many rows of nothing."""
+        """A batch of `num_rows` padding rows."""
         import torch
 
         shape = (num_rows, self.length)
@@ -348,21 +347,16 @@ class CompatRows:
             batch[name][row : row + num_rows] = found[theirs].numpy()
 
     def finish(self, batch: Batch) -> Batch:
-        """All of it."""
+        """The batch as it is."""
         return batch
 
     def count_rows(self, epoch: int) -> int:
-        """Rows of a whole epoch: that of the windows."""
+        """Rows of an epoch: the number of windows."""
         return len(self._samples)
 
 
-@dataclass(frozen=True)
-class _Numbered:
-    num_samples: int
-
-
-def assemble(rows: Rows, place: Place, batch_size: int, num_rows: int, *, pinned: bool = False) -> tuple[Batch, Place]:
-    """A batch with `num_rows` rows from a place on, and nothing behind them; and the place behind."""
+def assemble(rows: Rows, place: Cursor, batch_size: int, num_rows: int, *, pinned: bool = False) -> tuple[Batch, Cursor]:
+    """A batch with `num_rows` rows from `place` on, padded to `batch_size`; and the next row after them."""
     batch = rows.empty(batch_size, pinned=pinned)
     arrays = {name: tensor.numpy() for name, tensor in batch.items()}
     row = 0
@@ -375,22 +369,22 @@ def assemble(rows: Rows, place: Place, batch_size: int, num_rows: int, *, pinned
     return rows.finish(batch), place
 
 
-def advance(rows: Rows, place: Place, count: int) -> Place:
-    """The place so many rows later; epochs follow each other without a gap."""
+def advance(rows: Rows, place: Cursor, count: int) -> Cursor:
+    """The row `count` rows later; epochs follow each other without a gap."""
     while count:
         left = rows.pool(place.epoch, place.pool).num_rows - place.row
         if count < left:
             return replace(place, row=place.row + count)
         count -= left
         is_last = place.pool + 1 == rows.num_pools
-        place = Place(place.epoch + 1) if is_last else Place(place.epoch, place.pool + 1)
+        place = Cursor(place.epoch + 1) if is_last else Cursor(place.epoch, place.pool + 1)
     return place
 
 
 class Batches:
-    """Passes of `steps` batches each, of `batch_size` rows on each rank, on a device; for `stoker.Trainer.fit`.
+    """Passes of `steps` batches each, of `batch_size` rows per rank, on a device; for `stoker.Trainer.fit`.
 
-    With `total`, the pass in which so many batches have been given out ends there.
+    With `total`, the last pass ends after `total` batches in all.
     """
 
     def __init__(self, rows: Rows, *, batch_size: int, steps: int, total: int | None = None, device: Any = "cpu") -> None:
@@ -398,7 +392,7 @@ class Batches:
 
         for name, value in (("batch_size", batch_size), ("steps", steps)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise OptionError(f"{name} is {value!r}; expected a whole number from 1.")
+                raise OptionError(f"{name} is {value!r}; expected an integer from 1.")
         self.rows = rows
         self.batch_size = batch_size
         self.device = torch.device(device)
@@ -406,7 +400,7 @@ class Batches:
         self._total = total
         self._rank, self._world_size = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
         self._pass = self._given = 0
-        self._place = Place()
+        self._place = Cursor()
 
     def __len__(self) -> int:
         """Batches of a pass."""
@@ -428,14 +422,14 @@ class Batches:
         yield from self._ahead()
 
     def _ahead(self) -> Iterator[Batch]:
-        """Batches made by a thread while the device is busy with those before."""
+        """Batches that a thread prefetches while the device works."""
         left = self._length(self._pass) - self._given
         with ThreadPoolExecutor(1, thread_name_prefix="stoker-time-moe") as thread:
-            waiting: deque[Future[tuple[Batch, Place]]] = deque()
-            # One thread: each call begins where the one before it ended.
+            waiting: deque[Future[tuple[Batch, Cursor]]] = deque()
+            # One thread: each call begins where the previous one ended.
             made = [self._place]
 
-            def make() -> tuple[Batch, Place]:
+            def make() -> tuple[Batch, Cursor]:
                 batch, made[0] = self._make(made[0])
                 return batch, made[0]
 
@@ -450,44 +444,44 @@ class Batches:
                 for one in waiting:
                     one.cancel()
 
-    def _hand_out(self, batch: Batch, place: Place) -> Batch:
+    def _hand_out(self, batch: Batch, place: Cursor) -> Batch:
         self._place = place
         self._given += 1
         if self._given == self._length(self._pass):
             self._pass, self._given = self._pass + 1, 0
         return batch
 
-    def _make(self, place: Place) -> tuple[Batch, Place]:
-        """The batch of this rank in the step that begins at a place, and the place of the next step."""
+    def _make(self, place: Cursor) -> tuple[Batch, Cursor]:
+        """The batch of this rank in the step that begins at `place`, and the first row of the next step."""
         mine = advance(self.rows, place, self._rank * self.batch_size)
         batch, behind = assemble(self.rows, mine, self.batch_size, self.batch_size, pinned=self.device.type == "cuda")
         return batch, advance(self.rows, behind, (self._world_size - 1 - self._rank) * self.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the batches are: those handed out count as seen."""
+        """The position: served batches count as seen."""
         return {"epoch": self._pass, "position": self._given, "place": asdict(self._place), "rows": self.rows.fingerprint}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was saved; the batch size may be another."""
+        """Resume from a state; the batch size may differ."""
         if state.get("rows") != self.rows.fingerprint:
             raise FeedError(
-                f"the state is of other data, or of rows that are made in another way: {state.get('rows')!r} saved, "
-                f"{self.rows.fingerprint!r} now. Resume with the same --data, --length and kind of samples."
+                f"the state belongs to other data or other rows: {state.get('rows')!r} saved, {self.rows.fingerprint!r} now. "
+                f"Resume with the same data, length and samples."
             )
-        self._pass, self._given, self._place = int(state["epoch"]), int(state["position"]), Place(**state["place"])
+        self._pass, self._given, self._place = int(state["epoch"]), int(state["position"]), Cursor(**state["place"])
 
     def state_after(self, state: Mapping[str, Any], batches: int) -> dict[str, Any]:
-        """The state of a pass that began at `state`, once it has handed out so many batches."""
+        """The state of a pass that began at `state`, after `batches` batches."""
         given = int(state["position"]) + batches
-        place = advance(self.rows, Place(**state["place"]), batches * self.batch_size * self._world_size)
+        place = advance(self.rows, Cursor(**state["place"]), batches * self.batch_size * self._world_size)
         is_over = given >= self._length(int(state["epoch"]))
         return {**state, "epoch": state["epoch"] + is_over, "position": 0 if is_over else given, "place": asdict(place)}
 
 
 class FirstBatches:
-    """The first rows of epoch 0, always the same ones, in at most `most` batches: for validation.
+    """The first rows of epoch 0, always the same, in at most `most` batches: for validation.
 
-    All batches have one shape: `valid` says which rows of the last one hold something.
+    All batches have one shape: `valid` marks the rows of the last one that are not padding.
     """
 
     def __init__(self, rows: Rows, *, batch_size: int, most: int, device: Any = "cpu") -> None:
@@ -500,7 +494,7 @@ class FirstBatches:
     def __iter__(self) -> Iterator[Batch]:
         import torch
 
-        left, place = sum(self.rows.pool(0, number).num_rows for number in self._pools()), Place()
+        left, place = sum(self.rows.pool(0, number).num_rows for number in self._pools()), Cursor()
         for _ in range(self._most):
             if not left:
                 return
@@ -511,5 +505,5 @@ class FirstBatches:
             yield {name: tensor.to(self.device) for name, tensor in batch.items()}
 
     def _pools(self) -> range:
-        """Pools that may be needed: each has a row at least."""
+        """Pools that may be needed: each has at least one row."""
         return range(min(self.rows.num_pools, self._batch_size * self._most))

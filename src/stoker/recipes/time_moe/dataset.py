@@ -1,11 +1,10 @@
-"""Samples: what a model is trained on, in two ways.
+"""Samples of series, in two ways, and `Dataset`, a drop-in for the authors' `TimeMoEWindowDataset`.
 
-    fixed     pieces of at most L positions, end to end: every next point of every series is a target exactly once
-    compat    the authors' windows bit for bit: left-over points are dropped, statistics are those of the storage type
+    Pieces          pieces of at most L positions, end to end: every next point of every series is a target exactly once
+    CompatSamples   the authors' windows bit for bit: left-over points are dropped, statistics are those of the storage type
 
-A piece of m positions has m + 1 points: the input is all but the last, the target all but the first. Where some last share of each
-series is kept for validation, pieces of the training end before it, and what centres and scales a series is computed from the
-training's points alone.
+A piece of m positions has m + 1 points: the input is all but the last, the target all but the first. Where the last share of each
+series is kept for validation, training pieces end before it, and the scale of a series is computed from its training points alone.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ Method = Literal["zero", "max", "none"]
 Part = Literal["train", "valid"]
 
 LEAST_DEVIATION = 1e-7
-"""Of the mean's size: a constant series has a deviation of rounding errors, and dividing by them would make noise of it."""
+"""Relative to the mean: the deviation of a constant series consists of rounding errors, and dividing by it would give noise."""
 
 
 class Located(NamedTuple):
-    """Where pieces lie, one number a piece each."""
+    """The positions of pieces, one number per piece each."""
 
     series: Array
     starts: Array
@@ -43,11 +42,11 @@ class Located(NamedTuple):
 
 
 class Pieces:
-    """The pieces of one part of all series. `valid` is the share of each series, at its end, that is kept for validation."""
+    """The pieces of one part of all series. `valid` is the share of each series, at its end, for validation."""
 
     def __init__(self, corpus: Corpus, length: int, *, valid: float = 0.0, part: Part = "train") -> None:
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-            raise OptionError(f"length is {length!r}; expected a whole number from 1.")
+            raise OptionError(f"length is {length!r}; expected an integer from 1.")
         if not 0 <= valid < 1:
             raise OptionError(f"valid is {valid!r}; expected a share from 0 to below 1.")
         self.corpus = corpus
@@ -61,31 +60,31 @@ class Pieces:
         self.num_samples = int(self._firsts[-1])
         if not self.num_samples:
             raise OptionError(
-                f"{corpus.name} has nothing for the {part} part: none of its {len(corpus):,} series has 2 points there. "
-                f"Change the share of validation, or give longer series."
+                f"{corpus.name} has no samples for the {part} part: none of its {len(corpus):,} series has 2 points there. "
+                f"Change the share of validation, or use longer series."
             )
 
     @property
     def filled(self) -> float:
-        """The share of positions that would hold a target if each piece had a row of its own."""
+        """The share of positions with a target if each piece had its own row."""
         return self.num_positions / (self.num_samples * self.length)
 
     def locate(self, numbers: Array) -> Located:
-        """Where these pieces lie."""
+        """The positions of these pieces."""
         series = np.searchsorted(self._firsts, numbers, side="right") - 1
         starts = self.begins[series] + (numbers - self._firsts[series]) * self.length
         return Located(series, starts, np.minimum(self.ends[series] - 1 - starts, self.length))
 
 
 def train_ends(corpus: Corpus, valid: float) -> Array:
-    """Where the training's points of each series end."""
+    """Where the training points of each series end."""
     if not valid:
         return corpus.ends
     return np.asarray(corpus.ends - (corpus.lengths * valid).astype(np.int64))
 
 
 class Scales:
-    """What each series is centred on and divided by, in float64 over finite points. Computed when a series first comes."""
+    """The center and divisor of each series, in float64 over finite points; computed when a series is first used."""
 
     def __init__(self, corpus: Corpus, method: Method, *, ends: Array | None = None) -> None:
         if method not in get_args(Method):
@@ -98,7 +97,7 @@ class Scales:
         self._known: Array = np.full(len(corpus), method == "none")
 
     def know(self, series: Array) -> None:
-        """Compute those of these series that are not known yet."""
+        """Compute the scales of these series, if not known yet."""
         unknown = np.unique(series[~self._known[series]])
         if not len(unknown):
             return
@@ -108,7 +107,7 @@ class Scales:
             values = self._corpus.flats[at].values
             begins, ends = self._corpus.begins[some], self._ends[some]
             centers, divisors = np.empty(len(some)), np.empty(len(some))
-            if values.dtype == np.float16:  # compiled kernels cannot calculate with it
+            if values.dtype == np.float16:  # numba does not support it
                 values, begins, ends = gathered(values, begins, ends)
             if self.method == "zero":
                 _measure_moments(values, begins, ends, LEAST_DEVIATION, centers, divisors)
@@ -119,7 +118,7 @@ class Scales:
 
 
 def gathered(values: Array, begins: Array, ends: Array) -> tuple[Array, Array, Array]:
-    """Stretches of float16 end to end as float32, and where they begin and end there."""
+    """Ranges of float16 concatenated as float32, and their bounds there."""
     parts = [values[begin:end].astype(np.float32) for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
     bounds = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
     return np.concatenate(parts), bounds[:-1], bounds[1:]
@@ -141,7 +140,7 @@ def _measure_moments(values: Array, begins: Array, ends: Array, least: float, ce
             if np.isfinite(x):
                 squares += (x - mean) * (x - mean)
         deviation = np.sqrt(squares / count) if count else 0.0
-        if not np.isfinite(deviation):  # sums beyond float64: once more, in units of the largest value
+        if not np.isfinite(deviation):  # overflow: again, in units of the largest value
             largest = 0.0
             for t in range(begins[i], ends[i]):
                 x = abs(np.float64(values[t]))
@@ -172,9 +171,9 @@ def _measure_largest(values: Array, begins: Array, ends: Array, centers: Array, 
 
 
 def scaled_as_theirs(series: Array, method: Method, *, listed: bool) -> Array:
-    """One whole series by the authors' arithmetic, in its own type, as the float32 that their windows hold.
+    """A whole series scaled with the authors' arithmetic, in its own type, as float32.
 
-    `listed` says that it was a list of Python numbers: without normalisation those become float32 by way of float64.
+    `listed`: the series was a list of Python numbers, which without normalisation become float32 through float64.
     """
     if not len(series) or method == "none":
         return series.astype(np.float64 if listed else series.dtype).astype(np.float32)
@@ -189,7 +188,7 @@ def scaled_as_theirs(series: Array, method: Method, *, listed: bool) -> Array:
 
 
 class CompatSamples:
-    """The windows of the authors' data set over all series, as rows of float32 and int32 tensors."""
+    """The windows of the authors' data set over all series."""
 
     def __init__(self, corpus: Corpus, length: int, *, stride: int | None = None, method: Method = "none") -> None:
         if method not in get_args(Method):
@@ -198,9 +197,9 @@ class CompatSamples:
         self.corpus = corpus
         self._parts: list[Any] = []
         for flat in corpus.flats:
-            if np.any(np.diff(flat.store.offsets) > 1):  # else there is no window at all
+            if np.any(np.diff(flat.store.offsets) > 1):  # else there is no window
                 store, column, normalize = flat.store, flat.column, None if method == "none" else method
-                # Negative results wrap around in unsigned integers, large ones in int8: NumPy alone says to what.
+                # Negative results wrap around in unsigned integers, large ones in int8: only NumPy reproduces it.
                 wraps = normalize is not None and (flat.values.dtype.kind == "u" or flat.values.dtype == np.int8)
                 if flat.own is not None or wraps:
                     own = flat.own or np.split(flat.values, flat.store.offsets[1:-1])
@@ -233,20 +232,13 @@ class CompatSamples:
         return whole
 
 
-# A drop-in for the authors' `TimeMoEWindowDataset`: the same samples bit for bit, gathered a batch at a time.
-#
-#     from stoker.recipes.time_moe import Dataset
-#     dataset = Dataset("time300b/", context_length=2048, normalization_method="zero")
-#     Trainer(..., train_dataset=dataset, data_collator=dataset.collate)
-#
-# Length, keys, types and numbering are the authors', so the same sampler with the same seed gives the same order. Folders come
-# sorted, where the authors' order is that of the file system.
+# ---- the data set for the Trainer of Hugging Face ----
 
 METHODS: dict[str | None, Method] = {None: "none", "none": "none", "zero": "zero", "max": "max"}
 
 
 class Together(Sequence[dict[str, Any]]):
-    """Samples that were gathered together: a sequence of samples, and the batch they are."""
+    """Samples that were gathered as one batch: a sequence of samples, and the batch."""
 
     def __init__(self, batch: dict[str, torch.Tensor], size: int) -> None:
         self.batch = batch
@@ -264,15 +256,36 @@ class Together(Sequence[dict[str, Any]]):
 
 
 class Dataset:
-    """Windows of `context_length + prediction_length` points: `input_ids` and `labels` (float32), `loss_masks` (int32).
+    """A drop-in for the authors' `TimeMoEWindowDataset`: the same samples bit for bit, gathered a batch at a time.
 
-    `path` is anything that `open_corpus` takes: a tree of the authors' folders and files, one of them, or a store. What is left out
-    of a tree is a Python warning.
+        dataset = Dataset("time300b/", context_length=2048, normalization_method="zero")
+        Trainer(..., train_dataset=dataset, data_collator=dataset.collate)
+
+    Samples are windows of `context_length + prediction_length` points: `input_ids` and `labels` (float32), `loss_masks` (int32).
+    Length, keys, types and numbering are the authors', so the same sampler with the same seed gives the same order. Folders are
+    sorted, where the authors' order is that of the file system.
+
+    Args:
+        path: Anything that `open_corpus` takes: a tree of the authors' folders and files, one of them, or a store.
+        context_length: Points of a window.
+        prediction_length: Further points of a window.
+        stride: Steps between two windows. Default: their length.
+        normalization_method: "zero", "max", "none" or None.
+
+    Raises:
+        OptionError: An option is invalid.
+        SourceError: The data cannot be read.
+
+    Example:
+        >>> import stoker
+        >>> dataset = Dataset(stoker.Store.from_arrays(x=[[1.0, 2.0, 3.0, 4.0]]), context_length=3)
+        >>> len(dataset), dataset[0]["input_ids"].tolist(), dataset[0]["labels"].tolist()
+        (1, [1.0, 2.0, 3.0], [2.0, 3.0, 4.0])
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | stoker.Store,
         context_length: int,
         prediction_length: int = 0,
         stride: int | None = None,
@@ -282,7 +295,7 @@ class Dataset:
         if callable(normalization_method) or normalization_method not in METHODS:
             raise OptionError(
                 f"normalization_method is {normalization_method!r}; expected 'zero', 'max', 'none' or None. "
-                f"For a function of your own, pack series that it has been applied to."
+                f"To use your own function, pack series that it has been applied to."
             )
         if set(ignored) - {"shuffle"}:  # the authors' class takes, and ignores, everything
             raise OptionError(f"Dataset has no option {min(set(ignored) - {'shuffle'})!r}.")
@@ -319,5 +332,5 @@ class Dataset:
         return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Worker processes open the data themselves: only its path travels."""
+        """Only the path is pickled: worker processes open the data themselves."""
         return type(self), self._given

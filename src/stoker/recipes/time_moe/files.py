@@ -1,13 +1,13 @@
-"""The data of a training run: a store, a tree of the authors' files, or a table that is packed first - as series, numbered through.
+"""`open_corpus`: the series of a store, a tree of the authors' files, or a table that is packed first, numbered from 0.
 
 A tree is read as the authors' `TimeMoEDataset` reads it. In each folder, in the order of names:
 
 1. files of series: `.json`, `.jsonl` and `.npy` (`general`),
 2. binary folders in it: `meta.json` and `.bin`, mapped in place,
-3. the folders in it, one after the other, binary ones too.
+3. the folders in it, one after the other, including binary ones.
 
-The authors take names as the file system lists them; sorted, the order of the series is the same on every machine. A file that
-neither of the two readers takes is reported, and a pickle is refused. Values keep the type that they have in the files.
+The authors use the order of the file system; sorted, the order of the series is the same on every machine. A file that neither reader
+takes is reported, and a pickle is an error. Values keep their type in the files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ META = "meta.json"
 TABLES = (".csv", ".tsv", ".txt")
 PICKLES = ("pkl", "pickle")
 LOOKED_AT = 1 << 30
-"""Points of files that are used in place: seconds, where a whole corpus would be hours."""
+"""Points of mapped files that are checked: seconds, where a whole corpus would take hours."""
 _LOOK = 1 << 22
 _SHOWN = 8
 
@@ -52,9 +52,9 @@ class Flat:
     store: stoker.Store
     column: str
     own: Sequence[Array] | None = None
-    """Each series in a type of its own, where that is not the column's: of a JSON file with series of integers and of floats."""
+    """Each series in its own type, where that is not the column's: for JSON files with series of integers and of floats."""
     file: str = ""
-    """json, jsonl or npy: what it was read from, if from a file that has no digest."""
+    """json, jsonl or npy, if it was read from such a file, which has no digest."""
 
     @property
     def values(self) -> Array:
@@ -66,7 +66,14 @@ class Flat:
 
 
 class Corpus:
-    """All series of some columns, numbered from 0 in the order of files and columns."""
+    """All series of some columns, numbered from 0 in the order of files and columns; `open_corpus` opens one.
+
+    Example:
+        >>> import stoker
+        >>> corpus = open_corpus(stoker.Store.from_arrays(x=[[1.0, 2.0], [3.0, 4.0, 5.0]]))
+        >>> len(corpus), corpus.num_points, corpus.series(1).tolist()
+        (2, 5, [3.0, 4.0, 5.0])
+    """
 
     def __init__(self, flats: Sequence[Flat], *, name: str) -> None:
         if not sum(map(len, flats)):
@@ -74,7 +81,7 @@ class Corpus:
         self.flats = list(flats)
         self.name = name
         self.firsts: Array = np.concatenate([[0], np.cumsum([len(flat) for flat in flats])]).astype(np.int64)
-        """The number of the first series of each flat, and behind the last."""
+        """The number of the first series of each flat, and the end of the last."""
         offsets = [flat.store.offsets for flat in flats]
         # A single store is not copied: it may have many millions of series.
         self.begins: Array = offsets[0][:-1] if len(flats) == 1 else np.concatenate([one[:-1] for one in offsets])
@@ -114,9 +121,9 @@ class Corpus:
         return f"{key}:{flat.column}" if several else key
 
     def find_nonfinite(self) -> tuple[int, int] | None:
-        """The first point that is missing or infinite: its series, and its place there.
+        """The first NaN or Inf: its series, and its position there.
 
-        Stores have it counted. Of what lies in files of others, `LOOKED_AT` points are looked at.
+        Stores have counted them. Of other files, `LOOKED_AT` points are checked.
         """
         left = LOOKED_AT
         for first, flat in zip(self.firsts.tolist(), self.flats, strict=False):
@@ -137,9 +144,9 @@ class Corpus:
         return None
 
     def find(self, name: str) -> int:
-        """The number of a series by its name, the end of its name behind a colon, or its number."""
+        """The number of a series by its name, the end of its name after a colon, or its number."""
         if name.isascii() and name.isdecimal() and int(name) < len(self) and self.series_name(int(name)) == name:
-            return int(name)  # series without names, of which there may be many millions
+            return int(name)  # series without names, of which there may be millions
         names = [self.series_name(number) for number in range(len(self))]
         for found in (
             [i for i, one in enumerate(names) if one == name],
@@ -149,7 +156,7 @@ class Corpus:
                 return found[0]
             if found:
                 said = ", ".join(repr(names[i]) for i in found[:_SHOWN])
-                raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Give the whole name.")
+                raise OptionError(f"{self.name} has {len(found):,} series {name!r}: {said}. Use the full name.")
         if name.isascii() and name.isdecimal() and int(name) < len(self):
             return int(name)
         tails = {one.rpartition(":")[2]: one for one in names}
@@ -159,14 +166,14 @@ class Corpus:
         raise OptionError(f"{self.name} has no series {name!r}; it has {shown}.{hint}")
 
     def only(self, number: int) -> Corpus:
-        """One series alone, under its number's name."""
+        """A corpus of one series."""
         name = self.series_name(number)
         store = stoker.Store.from_arrays(x=[self.series(number)])
         return Corpus([Flat(store=store, column="x")], name=f"series {name} of {self.name}")
 
     @cached_property
     def fingerprint(self) -> str:
-        """64 bits that change where a series lies elsewhere, and with any value of a packed store or of a file in memory."""
+        """A hash of the bounds of all series, and of all values of packed stores and of files in memory."""
         whole = xxhash.xxh3_64()
         for flat in self.flats:
             whole.update(flat.store.digest.encode() if flat.store.digest else np.ascontiguousarray(flat.store.offsets).tobytes())
@@ -180,7 +187,7 @@ class Corpus:
 
 
 def _names(store: stoker.Store) -> Sequence[Any] | None:
-    """What tells the series of a store apart."""
+    """The names of the series of a store."""
     texts = [column for column in store.schema.values() if column.level == "series" and column.kind == "text"]
     if store.key is not None and store.schema[store.key].level == "series":
         column = store.schema[store.key]
@@ -199,18 +206,27 @@ def open_corpus(
     """Open a store, a tree of the authors' binary folders and files, one such folder or file, or a table that `stoker.pack` reads.
 
     Args:
-        data: Where it is, or an open store. A table (`x.csv`) is packed beside itself, once: `x.csv.stoker`.
-        columns: Columns of a store or table to take; each is series of its own. By default all of numbers.
-        report: Called with one line for what was left out. By default a Python warning.
+        data: A path, or an open store. A table (`x.csv`) is packed once, beside itself: `x.csv.stoker`.
+        columns: Columns of a store or table to use; each gives its own series. Default: all columns of numbers.
+        report: Called with one line on what was left out. Default: a Python warning.
+
+    Returns:
+        The series.
 
     Raises:
-        SourceError: There is nothing to read, or a file that cannot be read, by name.
+        SourceError: There is nothing to read, or a file cannot be read.
+        OptionError: A column does not exist.
+
+    Example:
+        >>> import stoker
+        >>> open_corpus(stoker.Store.from_arrays(x=[[1.0, 2.0], [3.0, 4.0, 5.0]]))
+        <corpus <memory>: 2 series, 5 points>
     """
     if isinstance(data, stoker.Store):
         return Corpus(_flats(data, columns), name=data.name)
     path = Path(data)
     if not path.exists():
-        raise SourceNotFoundError(f"{path} does not exist. Give a store, a Time-MoE folder, or a file of series.")
+        raise SourceNotFoundError(f"{path} does not exist. Pass a store, a Time-MoE folder, or a file of series.")
     if path.is_dir() and _is_store(path):
         return Corpus(_flats(stoker.open(path), columns), name=str(path))
     if path.is_dir():
@@ -226,7 +242,7 @@ def open_corpus(
 
 
 def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Flat]:
-    """All series of a tree; what was left out is reported in one line."""
+    """All series of a tree; files that are left out are reported in one line."""
     left_out: list[str] = []
     flats: list[Flat] = []
     for source in [path] if is_time_moe(path) else _walk(path, left_out):
@@ -245,7 +261,9 @@ def _tree(path: Path, columns: Sequence[str] | None, report: Report) -> list[Fla
             f'Pack tables first: stoker pack "{path}/**/*.csv" {path.name}.stoker --wide'
         )
     if left_out:
-        report(f"{path}: left out {_listed(left_out)}. Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest apart.")
+        report(
+            f"{path}: left out {_listed(left_out)}. Time-MoE reads binary folders, .json, .jsonl and .npy; pack the rest separately."
+        )
     return flats
 
 
@@ -255,7 +273,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _walk(tree: Path, left_out: list[str]) -> Iterator[Path]:
-    """Files of series and binary folders in their order; names of what is neither are added to `left_out`."""
+    """Files of series and binary folders in their order; other names are added to `left_out`."""
 
     def stop(error: OSError) -> NoReturn:
         raise SourceInvalidError(f"{error.filename} cannot be read: {error.strerror}. Change its mode, or move it out of {tree}.")
@@ -273,7 +291,7 @@ def _walk(tree: Path, left_out: list[str]) -> Iterator[Path]:
         folders.sort()
         for name in list(folders):
             path = here / name
-            if _is_store(path):  # its shards are .npy files, and not series
+            if _is_store(path):  # its shards are .npy files, but not series
                 folders.remove(name)
                 left_out.append(f"{path.relative_to(tree)} (a store)")
             elif is_time_moe(path):
@@ -283,7 +301,7 @@ def _walk(tree: Path, left_out: list[str]) -> Iterator[Path]:
 
 
 def _kind(path: Path) -> str:
-    """What a name ends with. As the authors compare it: in small letters, and also of a name that is nothing else."""
+    """The suffix of a name, as the authors compare it: case-sensitive, and also for a name that is only a suffix."""
     return path.name.rpartition(".")[2] if "." in path.name else ""
 
 
@@ -308,8 +326,7 @@ def _general(path: Path, columns: Sequence[str] | None, report: Report) -> list[
     found = read_series(path)
     if found.rounded is not None:
         report(
-            f"{path}: series {found.rounded} has integers beyond 2**53, which float64 rounds: what differs by less is alike. "
-            f"Subtract a constant from them first."
+            f"{path}: series {found.rounded} has integers beyond 2**53, which float64 rounds. Subtract a constant from them first."
         )
     named: dict[str, Any] = {} if found.names is None else {"name": found.names}
     store = stoker.Store.from_arrays(sequence=found.series, **named)
@@ -328,39 +345,38 @@ def _flats(store: stoker.Store, columns: Sequence[str] | None) -> list[Flat]:
             raise OptionError(f"{store.name} has no column of numbers {name!r}; it has {', '.join(fits) or 'none'}.")
     wanted = fits if columns is None else list(columns)
     if not wanted:
-        raise OptionError(f"{store.name} has no column with one number a step; it has {', '.join(store.schema)}.")
+        raise OptionError(f"{store.name} has no column with one number per step; it has {', '.join(store.schema)}.")
     return [Flat(store=store, column=name) for name in wanted]
 
 
 def _packed(path: Path) -> stoker.Store:
-    """The store beside a file; made where there is none that is newer than the file. One of other sources is somebody's own."""
+    """The store beside a file; packed where there is none newer than the file. A store of other sources is an error."""
     target = path.with_name(path.name + PACKED)
     manifest = target / MANIFEST
     if manifest.is_file():
         store = stoker.open(target)
         sources = store.manifest.sources if store.manifest is not None else []
         if [one.name for one in sources] != [path.name]:
-            raise OptionError(f"{target} is a store, but not of {path}, which would be packed there. Rename one of them.")
+            raise OptionError(f"{target} is a store, but not of {path}, which is packed there. Rename one of them.")
         if manifest.stat().st_mtime_ns >= path.stat().st_mtime_ns and sources[0].num_bytes == path.stat().st_size:
             return store
     return stoker.pack(path, target, wide=path.suffix.lower() in TABLES, replace=manifest.is_file())
 
 
-# Files of series as the authors' `GeneralDataset` reads them: `.jsonl`, `.json` and `.npy`.
+# ---- files of series, as the authors' `GeneralDataset` reads them: `.jsonl`, `.json` and `.npy` ----
 #
-# A line of `.jsonl`, an element of the list in a `.json` file, or a row of a 2-D `.npy` array is a series: a list of numbers, or
-# an
-# object that holds one as "sequence". What `numpy.array` makes of a list is the type of that series: integers are int64, and
-# normalisation in the authors' data set casts back to it, series by series. A pickle is never read.
+# A line of `.jsonl`, an element of the list in a `.json` file, or a row of a 2-D `.npy` array is a series: a list of numbers, or an
+# object with one as "sequence". `numpy.array` of a list decides the type of that series: integers are int64, and the authors'
+# normalisation casts back to it, series by series. A pickle is never read.
 
 KINDS = ("json", "jsonl", "npy")
 KEY = "sequence"
 EXACT = 2**53
-"""Beyond this float64 does not hold every integer."""
+"""Beyond this, float64 does not hold every integer."""
 MEMORY_SHARE = 0.5
-"""Of the free memory, for one file."""
+"""Share of the free memory for one file."""
 DOCUMENT_COST = 10
-"""Bytes of memory per byte of a .json document, which is parsed at once: a list slot and a float object for three characters."""
+"""Bytes of memory per byte of a .json document, which is parsed at once: a list slot and a float object per three characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,8 +386,8 @@ class Found:
     series: Sequence[Array] | Array
     names: list[str] | None
     own: list[Array] | None
-    """`series` once more, where the authors' arithmetic depends on the type of each: types that are mixed, integers beyond
-    float64, or of the other byte order."""
+    """`series` in their own types, where the authors' arithmetic depends on these: mixed types, integers beyond float64, or the
+    other byte order."""
     rounded: int | None = None
     """The first series with an integer that float64 does not hold."""
 
@@ -381,7 +397,7 @@ class NotSeries(SourceInvalidError):
 
 
 def read_series(path: Path) -> Found:
-    """Read all series of a file into memory; an array of `.npy` is mapped. Raises `NotSeries` for JSON that begins otherwise."""
+    """Read all series of a file into memory; `.npy` is mapped. Raises `NotSeries` for JSON that is not a list of series."""
     if path.name.endswith(".npy"):
         return _read_npy(path)
     series: list[Array] = []
@@ -393,7 +409,7 @@ def read_series(path: Path) -> Found:
             raise NotSeries(f"{place} is not a list of numbers, nor an object with one as {KEY!r}. Move the file away, or fix it.")
         series.append(_as_array(element, place))
         names += [text for text in _texts(element)[:1] if len(names) == len(series) - 1]
-        room -= 2 * series[-1].nbytes  # once more when all are joined
+        room -= 2 * series[-1].nbytes  # again when all are concatenated
         if room < 0:
             _refuse_large(path)
     if not series:
@@ -443,7 +459,7 @@ def _elements(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _as_array(element: Any, place: str) -> Array:
-    """What the authors make of one element, if it is a series of numbers. A null is a missing point: NaN."""
+    """The series of one element, as the authors read it. A null is a missing point: NaN."""
     if isinstance(element, dict) and KEY not in element:
         has = ", ".join(repr(str(key)[:20]) for key in islice(element, 4)) or "no key"
         raise SourceInvalidError(
@@ -465,8 +481,8 @@ def _as_array(element: Any, place: str) -> Array:
     if array.dtype.kind not in "iuf":
         at = next((i for i, value in enumerate(values) if not _fits(value)), 0)
         raise SourceInvalidError(
-            f"{place} has {str(json.dumps(values[at]))[:40]} at point {at + 1:,}; expected numbers, integers of 64 bits at most. "
-            f"Write larger ones as floats (1e30), and null or NaN where a point is missing."
+            f"{place} has {str(json.dumps(values[at]))[:40]} at point {at + 1:,}; expected numbers, and integers of at most 64 bits. "
+            f"Write larger ones as floats (1e30), and null or NaN for missing points."
         )
     return array
 
@@ -498,17 +514,19 @@ def _read_npy(path: Path) -> Found:
                 f"{path} holds Python objects, which are pickles and never read. Save numbers in a 2-D array, or use .jsonl."
             ) from error
         raise SourceInvalidError(
-            f"{path} is not a .npy file: {str(error).splitlines()[0][:80]}. Make it again, or move it away."
+            f"{path} is not a .npy file: {str(error).splitlines()[0][:80]}. Write it again, or move it away."
         ) from error
     if found.ndim not in (1, 2) or found.dtype.kind not in "iuf" or found.dtype.itemsize > 8:
         raise SourceInvalidError(
             f"{path} holds {found.dtype} of shape {found.shape}; expected numbers, one series per row of a 2-D array."
         )
     if not found.size:
-        raise SourceEmptyError(f"{path} holds no number (shape {found.shape}). Remove it.")
+        raise SourceEmptyError(f"{path} holds no numbers (shape {found.shape}). Remove it.")
     rows = np.asarray(found).reshape(1, -1) if found.ndim == 1 else np.asarray(found)
     native = rows.astype(rows.dtype.newbyteorder("="), copy=False)
-    return Found(series=native, names=None, own=None if rows.dtype.isnative else list(rows))  # NumPy sums swapped bytes in pieces
+    return Found(
+        series=native, names=None, own=None if rows.dtype.isnative else list(rows)
+    )  # NumPy sums swapped bytes in another order
 
 
 def _refuse_large(path: Path) -> NoReturn:

@@ -1,14 +1,17 @@
-"""Evaluation: how far forecasts are from what came, over rolling windows of the last part of each series.
+"""Forecasting: `forecast` with a trained model in the units of the data, `evaluate` over rolling windows, and plots.
 
-As in the authors' benchmark, series are centred and scaled by their first 70 %, errors are in these units, so that series of any
-size count alike, and targets lie in the last 20 %. The windows are all there are, the last one too: its target ends with the series
-(the authors' data set misses it). Beside the model stand forecasts that cost nothing:
+A model sees series centred and scaled. In training the scale is that of a whole series; here the future is not known, so it is that
+of the context, by the same rule. A missing point of a context counts as its mean.
+
+Evaluation follows the authors' benchmark: series are scaled by their first 70 %, errors are in these units, so that all series count
+alike, and targets lie in the last 20 %. Windows include the last one, whose target ends with the series (the authors' data set misses
+it). Baselines without a model:
 
     last point                   repeated
     season of 24, of 168         the last day or week of hourly data, repeated
-    season by autocorrelation    the same with the period that each series' own training part shows
+    season by autocorrelation    the same with the period that the training part of each series shows
 
-They see no more than the model does: a season longer than the context is left out.
+They see no more than the model: a season longer than the context is left out.
 """
 
 from __future__ import annotations
@@ -34,6 +37,119 @@ from stoker.recipes.time_moe.model import TimeMoe
 from stoker.recipes.time_moe.training import NAME, find_size, read_settings
 from stoker.recipes.time_moe.weights import CONFIG, load_weights, read_size
 
+# ---- a model and its forecasts ----
+
+LARGE = 1e140
+"""Sums of squares of larger values may overflow float64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A trained model."""
+
+    model: TimeMoe
+    method: Method
+    """Normalisation of its training."""
+    length: int
+    """Longest context, in points."""
+    source: str
+    """Source of its weights, in words."""
+    step: int = 0
+    """Step of the run."""
+
+
+def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -> Loaded:
+    """Load the best model of a run (or the `latest`), or an official checkpoint."""
+    folder = Path(path)
+    check_device(device)
+    if (folder / NAME).is_file():
+        settings = read_settings(folder)
+        model = TimeMoe(find_size(settings)).to(device)
+        found = stoker.train.load_trained(model, folder, latest=latest)
+        source = f"{folder}, step {found.step:,}"
+        return Loaded(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=found.step)
+    if (folder / CONFIG).is_file():
+        model = TimeMoe(read_size(folder)).to(device)
+        load_weights(model, folder)
+        return Loaded(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
+    raise SourceNotFoundError(
+        f"{folder} is neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors). "
+        f"Train one: stoker train time-moe --data …"
+    )
+
+
+def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
+    """Forecast the `horizon` points after each row of `context` [rows, points], in its units, float64."""
+    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
+        raise OptionError(f"horizon is {horizon!r}; expected an integer from 1.")
+    room = min(loaded.length, loaded.model.size.max_position - horizon)
+    if room < 1:
+        most = loaded.model.size.max_position - 1
+        raise OptionError(f"horizon is {horizon:,}, but the model has {most + 1:,} positions. Use at most {most:,}.")
+    seen = np.asarray(context, dtype=np.float64)[:, -room:]
+    empty = np.flatnonzero(~np.isfinite(seen).any(axis=1))
+    if len(empty):
+        raise OptionError(
+            f"row {empty[0]:,} of the context has no known point among its last {seen.shape[1]:,}, which a forecast needs. "
+            f"Forecast from an earlier step, use a longer context, or choose another series."
+        )
+    scaled, centers, divisors = scale_rows(seen, loaded.method)
+    device = next(loaded.model.parameters()).device
+    with torch.no_grad():
+        found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
+    return np.asarray(found * divisors[:, None] + centers[:, None])
+
+
+def scale_rows(context: Array, method: Method) -> tuple[Array, Array, Array]:
+    """Rows scaled by themselves with missing points as 0; and the center and divisor of each."""
+    rows = np.asarray(context, dtype=np.float64)
+    known = np.isfinite(rows)
+    counts = np.maximum(known.sum(1), 1)
+    filled = np.where(known, rows, 0.0)
+    centers, divisors = np.zeros(len(rows)), np.ones(len(rows))
+    if method == "zero":
+        # In units of the largest value where sums would overflow float64.
+        largest = np.abs(filled).max(1, initial=0.0)
+        units = np.where(largest > LARGE, largest, 1.0)
+        shares = filled / units[:, None]
+        centers = shares.sum(1) / counts
+        deviations = units * np.sqrt((np.where(known, shares - centers[:, None], 0.0) ** 2).sum(1) / counts)
+        centers = centers * units
+        divisors = np.where(deviations > LEAST_DEVIATION * np.abs(centers), deviations, 1.0)
+    elif method == "max":
+        largest = np.abs(filled).max(1)
+        divisors = np.where(largest > 0, largest, 1.0)
+    scaled = np.where(known, (rows - centers[:, None]) / divisors[:, None], 0.0)
+    return scaled.astype(np.float32), centers, divisors
+
+
+def errors_of(found: Array, actual: Array) -> tuple[float, float, int]:
+    """MSE and MAE over the known points (not NaN), and their number."""
+    apart = (found - actual)[np.isfinite(actual)]
+    if not len(apart):
+        return math.nan, math.nan, 0
+    return float(np.mean(apart**2)), float(np.mean(np.abs(apart))), len(apart)
+
+
+def as_csv(found: Array, actual: Array | None, *, first: int) -> str:
+    """One line per step: its number in the series, the forecast, and the actual value where it is known."""
+    head = "step,forecast" + (",actual" if actual is not None else "")
+    rows = [f"{first + i},{value!r}" for i, value in enumerate(found.tolist())]
+    if actual is not None:
+        rows = [f"{row},{value!r}" if math.isfinite(value) else f"{row}," for row, value in zip(rows, actual.tolist(), strict=True)]
+    return "\n".join([head, *rows]) + "\n"
+
+
+def as_json(found: Array, actual: Array | None, **fields: Any) -> str:
+    """The same as JSON with more fields; null where a value is not known."""
+    values: dict[str, Any] = {"forecast": found.tolist()}
+    if actual is not None:
+        values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
+    return json.dumps({**fields, **values})
+
+
+# ---- evaluation ----
+
 PERIODS = (24, 168)
 """Steps of a day and a week of hourly data."""
 OWN = "season by autocorrelation"
@@ -43,7 +159,7 @@ LOOKED_AT = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """Errors of a forecast that needs no model; None where the context is shorter than its season."""
+    """Errors of a forecast without a model; None where the context is shorter than its season."""
 
     name: str
     mse: float | None
@@ -52,63 +168,21 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """Errors over all windows, in units of each series' deviation."""
+    """Errors over all windows, in units of the standard deviation of each series."""
 
     mse: float
     mae: float
     windows: int
     naive_mse: float
-    """Of a forecast that repeats the last known point."""
+    """MSE of repeating the last known point."""
     naive_mae: float
     baselines: tuple[Baseline, ...]
-    """What a model must beat, repeating the last point first."""
+    """Repeating the last point first."""
 
     @property
     def best_baseline(self) -> Baseline:
-        """The one with the least MSE."""
+        """The baseline with the lowest MSE."""
         return min((one for one in self.baselines if one.mse is not None), key=lambda one: one.mse or 0.0)
-
-
-def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
-    """Where the targets of a series begin: within its test part, with a whole context before and a whole target behind.
-
-    The last window ends with the series, whatever the stride.
-    """
-    first, last = max(begin + context, test_begin), end - horizon
-    if last < first:
-        return np.zeros(0, dtype=np.int64)
-    return np.arange(last, first - 1, -stride, dtype=np.int64)[::-1]
-
-
-def count_windows(corpus: Corpus, *, context: int, horizon: int, stride: int, test: float) -> int:
-    """How many windows there are, over all series."""
-    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
-    return int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
-
-
-def find_period(values: Array, most: int) -> int:
-    """The lag from 2 to `most` at which a centred series is most like itself; 1 where there is none.
-
-    It is the highest peak of the autocorrelation, if that is beyond what chance gives (1.96 / sqrt(n)).
-    """
-    known = np.where(np.isfinite(values), values, 0.0)[-LOOKED_AT:]
-    known = known - known.mean() if len(known) else known
-    last = min(most, len(known) // 2)
-    if last < 2 or not known.any():
-        return 1
-    spectrum = np.fft.rfft(known / np.abs(known).max(), 2 * len(known))
-    likeness = np.fft.irfft(spectrum * spectrum.conj())[: last + 2]
-    likeness /= likeness[0]
-    inner = likeness[2 : last + 1]
-    peaks = (inner > likeness[1:last]) & (inner >= likeness[3 : last + 2]) & (inner > 1.96 / np.sqrt(len(known)))
-    return int(np.argmax(np.where(peaks, inner, -np.inf))) + 2 if peaks.any() else 1
-
-
-def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
-    """The last `periods` points of each row again and again; a point that is missing counts as the mean, 0."""
-    steps = np.arange(horizon)[None] % periods[:, None]
-    found = np.take_along_axis(seen, seen.shape[1] - periods[:, None] + steps, axis=1)
-    return np.where(np.isfinite(found), found, 0.0)
 
 
 def evaluate(
@@ -126,20 +200,26 @@ def evaluate(
 ) -> Score:
     """MSE and MAE of forecasts over windows whose targets lie in the last `test` share of each series.
 
+    Missing targets do not count.
+
     Args:
-        loaded: The model.
+        loaded: The model, from `load_model`.
         data: Anything that `open_corpus` takes.
-        context: Points that the model and the baselines look back on.
+        context: Points that the model and the baselines see.
         horizon: Points to forecast.
         stride: Steps between two windows; the last window ends with the series.
-        test: Share of each series, at its end, that targets lie in.
-        train: Share of each series, at its begin, whose mean and deviation scale it. With `test` at most 1.
+        test: Share of each series, at its end, with the targets.
+        train: Share of each series, at its start, whose mean and deviation scale it. With `test` at most 1.
         batch_size: Windows at once.
-        scale: "series": the model sees a series as scaled by its training part. "context": each context scaled by itself, as
-            `forecast` does it. Errors are in units of the training part in both cases.
-        report: Called with the windows that are done, and all.
+        scale: "series": a series is scaled by its training part. "context": each context is scaled by itself, as `forecast` does.
+            Errors are in units of the training part in both cases.
+        report: Called with the number of finished windows, and of all.
 
-    Targets that are missing do not count.
+    Returns:
+        The errors of the model and of the baselines.
+
+    Raises:
+        OptionError: An option is invalid, or no series is long enough.
     """
     for name, value in (("context", context), ("horizon", horizon), ("stride", stride), ("batch_size", batch_size)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -147,7 +227,7 @@ def evaluate(
     if scale not in ("series", "context"):
         raise OptionError(f"scale is {scale!r}; expected 'series' or 'context'.")
     if not (0 < test < 1 and 0 < train < 1 and train + test <= 1 + 1e-9):
-        raise OptionError(f"test is {test!r} and train {train!r}; expected shares above 0 that are 1 at most together.")
+        raise OptionError(f"test is {test!r} and train {train!r}; expected shares above 0 with a sum of at most 1.")
     corpus = data if isinstance(data, Corpus) else open_corpus(data)
     most = loaded.model.size.max_position
     if context + horizon > most:
@@ -171,7 +251,7 @@ def evaluate(
     if not count:
         raise OptionError(
             f"{corpus.name} has no window of {context:,} + {horizon:,} points that ends in the last {test:.0%} of a series. "
-            f"Give a shorter context or horizon."
+            f"Use a shorter context or horizon."
         )
     (mse, mae), *others = (sums / count).tolist()
     baselines = tuple(
@@ -184,7 +264,7 @@ def evaluate(
 def _batches(
     corpus: Corpus, context: int, horizon: int, stride: int, test: float, train: float, batch_size: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Windows of context and target, scaled by the training part of their series, float64 [rows, points], and their periods."""
+    """Windows of context and target, scaled by the training part of their series, float64 [rows, points]; and their periods."""
     ends, trained = train_ends(corpus, test), corpus.begins + (corpus.lengths * train).astype(np.int64)
     scales = Scales(corpus, "zero", ends=trained)
     waiting: list[Array] = []
@@ -210,7 +290,7 @@ def _batches(
 
 
 def _forecast(loaded: Loaded, seen: Array, horizon: int, scale: Literal["series", "context"]) -> Array:
-    """What the model says, in units of the series."""
+    """The forecast of the model, in units of the series."""
     centers, divisors = np.zeros(len(seen)), np.ones(len(seen))
     inputs = np.where(np.isfinite(seen), seen, 0.0).astype(np.float32)
     if scale == "context":
@@ -221,129 +301,53 @@ def _forecast(loaded: Loaded, seen: Array, horizon: int, scale: Literal["series"
     return np.asarray(found * divisors[:, None] + centers[:, None])
 
 
-# Forecasting: a trained model and the points that are known become the points that follow, in the units of the data.
-#
-# A model sees series centred and scaled. The scale of a training is that of a whole series; what follows is not known here, so it
-# is
-# that of the context, by the same rule. What is missing within a context counts as its mean.
-
-LARGE = 1e140
-"""Squares of larger values, summed, may be beyond float64."""
+def window_starts(begin: int, test_begin: int, end: int, *, context: int, horizon: int, stride: int) -> Array:
+    """Where the targets of a series begin: within its test part, with a full context before them. The last one ends the series."""
+    first, last = max(begin + context, test_begin), end - horizon
+    if last < first:
+        return np.zeros(0, dtype=np.int64)
+    return np.arange(last, first - 1, -stride, dtype=np.int64)[::-1]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A model that is ready to forecast."""
-
-    model: TimeMoe
-    method: Method
-    """How it was trained to see series."""
-    length: int
-    """Points that it looks back on, at most."""
-    source: str
-    """Where its weights are from, in words."""
-    step: int = 0
-    """Of the run."""
+def count_windows(corpus: Corpus, *, context: int, horizon: int, stride: int, test: float) -> int:
+    """Number of windows over all series."""
+    first = np.maximum(context, train_ends(corpus, test) - corpus.begins)
+    return int(np.maximum((corpus.lengths - horizon - first) // stride + 1, 0).sum())
 
 
-def load_model(path: str | Path, *, device: str = "cpu", latest: bool = False) -> Loaded:
-    """The best model of a run (or the `latest`), or that of an official checkpoint."""
-    folder = Path(path)
-    check_device(device)
-    if (folder / NAME).is_file():
-        settings = read_settings(folder)
-        model = TimeMoe(find_size(settings)).to(device)
-        found = stoker.train.load_trained(model, folder, latest=latest)
-        source = f"{folder}, step {found.step:,}"
-        return Loaded(model=model.eval(), method=settings.normalize, length=settings.length, source=source, step=found.step)
-    if (folder / CONFIG).is_file():
-        model = TimeMoe(read_size(folder)).to(device)
-        load_weights(model, folder)
-        return Loaded(model=model.eval(), method="zero", length=model.size.max_position, source=str(folder))
-    raise SourceNotFoundError(
-        f"{folder} is neither a run of Time-MoE ({NAME}) nor a checkpoint ({CONFIG} and model.safetensors). "
-        f"Train one: stoker train time-moe --data …"
-    )
+def find_period(values: Array, most: int) -> int:
+    """The lag from 2 to `most` with the highest autocorrelation; 1 where there is none.
+
+    It is the highest peak, if that is above chance (1.96 / sqrt(n)).
+    """
+    known = np.where(np.isfinite(values), values, 0.0)[-LOOKED_AT:]
+    known = known - known.mean() if len(known) else known
+    last = min(most, len(known) // 2)
+    if last < 2 or not known.any():
+        return 1
+    spectrum = np.fft.rfft(known / np.abs(known).max(), 2 * len(known))
+    likeness = np.fft.irfft(spectrum * spectrum.conj())[: last + 2]
+    likeness /= likeness[0]
+    inner = likeness[2 : last + 1]
+    peaks = (inner > likeness[1:last]) & (inner >= likeness[3 : last + 2]) & (inner > 1.96 / np.sqrt(len(known)))
+    return int(np.argmax(np.where(peaks, inner, -np.inf))) + 2 if peaks.any() else 1
 
 
-def scale_rows(context: Array, method: Method) -> tuple[Array, Array, Array]:
-    """Rows of points, scaled by themselves and without gaps; and what each was centred on and divided by."""
-    rows = np.asarray(context, dtype=np.float64)
-    known = np.isfinite(rows)
-    counts = np.maximum(known.sum(1), 1)
-    filled = np.where(known, rows, 0.0)
-    centers, divisors = np.zeros(len(rows)), np.ones(len(rows))
-    if method == "zero":
-        # In units of the largest value where sums would be beyond float64.
-        largest = np.abs(filled).max(1, initial=0.0)
-        units = np.where(largest > LARGE, largest, 1.0)
-        shares = filled / units[:, None]
-        centers = shares.sum(1) / counts
-        deviations = units * np.sqrt((np.where(known, shares - centers[:, None], 0.0) ** 2).sum(1) / counts)
-        centers = centers * units
-        divisors = np.where(deviations > LEAST_DEVIATION * np.abs(centers), deviations, 1.0)
-    elif method == "max":
-        largest = np.abs(filled).max(1)
-        divisors = np.where(largest > 0, largest, 1.0)
-    scaled = np.where(known, (rows - centers[:, None]) / divisors[:, None], 0.0)
-    return scaled.astype(np.float32), centers, divisors
+def repeat_season(seen: Array, periods: Array, horizon: int) -> Array:
+    """The last `periods` points of each row, repeated; a missing point counts as the mean, 0."""
+    steps = np.arange(horizon)[None] % periods[:, None]
+    found = np.take_along_axis(seen, seen.shape[1] - periods[:, None] + steps, axis=1)
+    return np.where(np.isfinite(found), found, 0.0)
 
 
-def forecast(loaded: Loaded, context: Array, horizon: int) -> Array:
-    """The `horizon` points that follow each row of `context` [rows, points], in its units, float64."""
-    if isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1:
-        raise OptionError(f"horizon is {horizon!r}; expected a whole number from 1.")
-    room = min(loaded.length, loaded.model.size.max_position - horizon)
-    if room < 1:
-        most = loaded.model.size.max_position - 1
-        raise OptionError(f"horizon is {horizon:,}, but the model has {most + 1:,} positions. Give at most {most:,}.")
-    seen = np.asarray(context, dtype=np.float64)[:, -room:]
-    empty = np.flatnonzero(~np.isfinite(seen).any(axis=1))
-    if len(empty):
-        raise OptionError(
-            f"row {empty[0]:,} of the context has no known point among its last {seen.shape[1]:,}, so nothing follows from it. "
-            f"Forecast from an earlier step (--at), look back further (--context), or choose another series."
-        )
-    scaled, centers, divisors = scale_rows(seen, loaded.method)
-    device = next(loaded.model.parameters()).device
-    with torch.no_grad():
-        found = loaded.model.forecast(torch.from_numpy(scaled).to(device), horizon).double().cpu().numpy()
-    return np.asarray(found * divisors[:, None] + centers[:, None])
-
-
-def errors_of(found: Array, actual: Array) -> tuple[float, float, int]:
-    """MSE and MAE over the points that are known to have come (NaN: not), and how many those are."""
-    apart = (found - actual)[np.isfinite(actual)]
-    if not len(apart):
-        return math.nan, math.nan, 0
-    return float(np.mean(apart**2)), float(np.mean(np.abs(apart))), len(apart)
-
-
-def as_csv(found: Array, actual: Array | None, *, first: int) -> str:
-    """A line a step: its number in the series, the forecast, and what really came, where that is known."""
-    head = "step,forecast" + (",actual" if actual is not None else "")
-    rows = [f"{first + i},{value!r}" for i, value in enumerate(found.tolist())]
-    if actual is not None:
-        rows = [f"{row},{value!r}" if math.isfinite(value) else f"{row}," for row, value in zip(rows, actual.tolist(), strict=True)]
-    return "\n".join([head, *rows]) + "\n"
-
-
-def as_json(found: Array, actual: Array | None, **told: Any) -> str:
-    """All of it for programs; null where nothing is known."""
-    values: dict[str, Any] = {"forecast": found.tolist()}
-    if actual is not None:
-        values["actual"] = [value if math.isfinite(value) else None for value in actual.tolist()]
-    return json.dumps({**told, **values})
-
-
-# The picture of a forecast: the points before it, what the model says, and what came, where that is known.
+# ---- plots ----
 
 SHOWN = 3
-"""Horizons of the past that are shown."""
+"""Length of the past that is shown, in horizons."""
 
 
 def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:
-    """Draw a forecast into a picture: .svg or .png. `known` is the series up to where it begins."""
+    """Plot a forecast as .svg or .png. `known` is the series before the forecast."""
     past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(found), 32) :]
     now = len(known) - 1
     steps = list(range(now, now + len(found) + 1))
@@ -357,6 +361,6 @@ def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | 
     if actual is not None:
         came = [past[-1], *np.asarray(actual, dtype=np.float64).tolist()]
         curves.append(stoker.train.Curve(colour=2, steps=steps[: len(came)], values=came, dashed=True, smooth=False))
-        legend.append("what came")
+        legend.append("actual")
     panel = stoker.train.Panel(title=f"the next {len(found):,} steps", curves=curves)
     return stoker.train.save_picture(path, [panel], title=title, legend=legend)

@@ -1,8 +1,8 @@
-"""Kernels of the grouped products and of the sorting by expert, in Triton. Imported only where there is a GPU.
+"""Triton kernels of Time-MoE: grouped matmuls, sorting by expert, and causal attention. Imported only where there is a GPU.
 
-Every group begins at a multiple of the tile, so a tile has one group, and how many tiles there are is known without looking at
-the data. Float32 is multiplied as torch's flag for float32 products says: as TF32, or by three products that together are exact to
-about float32.
+Every group begins at a multiple of the tile, so a tile has one group, and how many tiles there are is known without
+reading the data. Float32 is multiplied as torch's setting for float32 matmuls says: as TF32, or as three TF32 products that
+together have about the precision of float32.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ COUNTED = 512
 """Choices that one program sorts."""
 GATED_ROWS = 2
 TURNED = 64
-"""Rows and columns that one program turns."""
+"""Rows and columns per program of a transpose."""
 
 
 class Tile(NamedTuple):
-    """How a product is cut: rows and columns of what one program makes, and how many of the sum at a time."""
+    """Tiles of a matmul: rows and columns per program, and terms of the sum per step."""
 
     left: int
     right: int
@@ -33,7 +33,7 @@ class Tile(NamedTuple):
     warps: int
     stages: int
     chunk: int = 0
-    """Rows whose sum one program makes; experts have very different numbers of rows early in a training."""
+    """Rows summed per program; experts have very different numbers of rows early in training."""
 
 
 ROWS_TILE = Tile(GPU_TILE, 128, 64, 8, 3)
@@ -45,7 +45,7 @@ WEIGHTS_TILE_WIDE = Tile(128, 128, 32, 8, 3, chunk=1024)
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _group_of(ends, row, NUM_GROUPS: tl.constexpr, GROUPS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The group that a row belongs to; NUM_GROUPS behind the last."""
+    """The group that a row belongs to; NUM_GROUPS after the last."""
     index = tl.arange(0, GROUPS)
     limit = tl.load(ends + index, mask=index < NUM_GROUPS, other=2147483647)
     return tl.sum((limit <= row).to(tl.int32), 0)
@@ -126,7 +126,7 @@ def _weights_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turn_kernel(x, out, num_rows, width, TURNED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A tile of a matrix, its rows as columns."""
+    """Transpose one tile of a matrix."""
     row = (tl.program_id(0) * TURNED + tl.arange(0, TURNED)).to(tl.int64)
     column = (tl.program_id(1) * TURNED + tl.arange(0, TURNED)).to(tl.int64)
     inside = (row[:, None] < num_rows) & (column[None, :] < width)
@@ -159,7 +159,7 @@ def _gated_kernel(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _count_kernel(experts, counts, num_choices, EXPERTS: tl.constexpr, COUNTED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """How many of a program's choices fell on each expert."""
+    """Choices per expert within a program."""
     at = tl.program_id(0) * COUNTED + tl.arange(0, COUNTED)
     expert = tl.load(experts + at, mask=at < num_choices, other=-1).to(tl.int32)
     is_it = (expert[:, None] == tl.arange(0, EXPERTS)[None, :]).to(tl.int32)
@@ -193,7 +193,7 @@ def _place_kernel(  # type: ignore[no-untyped-def]
 
 
 def rows_by_group(rows: Tensor, weights: Tensor, ends: Tensor, *, transposed: bool, tile: Tile | None = None) -> Tensor:
-    """See `grouped.rows_by_group`."""
+    """See `layers.rows_by_group`."""
     groups, n, k = weights.shape
     if rows.dtype == torch.float32 and not transposed:  # tensor cores take float32 only along the sum
         weights, transposed, (n, k) = weights.transpose(1, 2), True, (k, n)
@@ -212,7 +212,7 @@ def rows_by_group(rows: Tensor, weights: Tensor, ends: Tensor, *, transposed: bo
 
 
 def weights_by_group(left: Tensor, right: Tensor, ends: Tensor, *, tile: Tile | None = None) -> Tensor:
-    """See `grouped.weights_by_group`. Chunks are added in any order, but for torch's deterministic algorithms."""
+    """See `layers.weights_by_group`. Chunks are added in any order, unless torch uses deterministic algorithms."""
     n, k, groups = left.shape[1], right.shape[1], len(ends)
     # Tensor cores take float32 only along the sum, which here is along the rows: turning both costs less than doing without.
     left, right = (turned(left).T, turned(right).T) if left.dtype == torch.float32 else (left.contiguous(), right.contiguous())
@@ -238,7 +238,7 @@ def turned(x: Tensor) -> Tensor:
 
 
 def gated_backward(gradient: Tensor, gate_up: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """See `gated.gated_backward`."""
+    """See `layers.gated_backward`."""
     gradient, gate_up, shares = gradient.contiguous(), gate_up.contiguous(), shares.contiguous()
     to_gate_up, to_shares = torch.empty_like(gate_up), torch.empty_like(shares)
     num_rows, width = gradient.shape
@@ -249,7 +249,7 @@ def gated_backward(gradient: Tensor, gate_up: Tensor, shares: Tensor) -> tuple[T
 
 
 def sort_by_expert(experts: Tensor, num_experts: int, tile: int, num_rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See `routing.sort_by_expert`."""
+    """See `layers.sort_by_expert`."""
     experts = experts.contiguous()
     count, width = experts.numel(), _power(num_experts, least=1)
     programs = triton.cdiv(count, COUNTED)
@@ -271,28 +271,26 @@ def _power(number: int, least: int = 16) -> int:
 
 
 def precision_of(rows: Tensor) -> str:
-    """How Triton multiplies these numbers."""
+    """Triton's input precision for these tensors."""
     if rows.dtype != torch.float32:
         return "tf32"  # has no meaning for shorter numbers
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-# Kernels of causal attention within runs, in Triton. Imported only where there is a GPU.
+# ---- causal attention within runs ----
 #
-# Scores are made block by block and never kept; blocks that no position may see are not visited, and only those at the edge of
-# what
-# is seen are masked. Backward, one kernel goes through the queries and one through the keys, so nothing is added in changing
-# order.
+# Scores are computed block by block and never stored; blocks that no position sees are not visited, and only blocks at the edge are
+# masked. The backward pass has one kernel over queries and one over keys, so sums have a fixed order.
 #
-# Axes: b rows, l positions, h heads, d numbers a head. What is seen by a position are the positions from the begin of its run to
-# itself; without runs the run is the row.
+# Axes: b rows, l positions, h heads, d numbers per head. A position sees those from the start of its run to itself; without runs the run
+# is the row.
 
 Runs = tuple[Tensor, Tensor] | None
 """For each position of [b, l], where its run begins, and where it ends (int32)."""
 
 
 class Blocks(NamedTuple):
-    """How attention is cut: queries and keys at a time."""
+    """Tiles of attention: queries and keys per step."""
 
     queries: int
     keys: int
@@ -311,7 +309,7 @@ def _forward_blocks(  # type: ignore[no-untyped-def]
     total, weight, most, q, k, v, row, begin, first, last, k_step, v_step, length, scale,
     MASKED: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys from `first` to `last` into what some queries have seen."""
+    """Accumulate the keys from `first` to `last` into the output of some queries."""
     d = tl.arange(0, D)
     for key in range(first, last, KEYS):
         column = key + tl.arange(0, KEYS)
@@ -339,7 +337,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head,
     RUNS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What a block of queries sees."""
+    """The attention output of a block of queries."""
     at = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES  # those with most keys go first
     b = (tl.program_id(1) // heads).to(tl.int64)
     h = (tl.program_id(1) % heads).to(tl.int64)
@@ -382,7 +380,7 @@ def _query_blocks(  # type: ignore[no-untyped-def]
     total, q, gradient, level, delta, k, v, row, begin, first, last, k_step, v_step, length, scale,
     MASKED: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys from `first` to `last` mean for the gradient of some queries."""
+    """Accumulate the keys from `first` to `last` into the gradient of some queries."""
     d = tl.arange(0, D)
     for key in range(first, last, KEYS):
         column = key + tl.arange(0, KEYS)
@@ -406,7 +404,7 @@ def _query_kernel(  # type: ignore[no-untyped-def]
     q_row, q_step, q_head, k_row, k_step, k_head, v_row, v_step, v_head,
     RUNS: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of queries, and how much of theirs is in what they saw, for the other kernel."""
+    """The gradient of a block of queries, and the product of output and its gradient for the other kernel."""
     at = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERIES
     b = (tl.program_id(1) // heads).to(tl.int64)
     h = (tl.program_id(1) % heads).to(tl.int64)
@@ -455,7 +453,7 @@ def _key_blocks(  # type: ignore[no-untyped-def]
     to_k, to_v, k, v, q, gradient, levels, deltas, column, stop, first, last, q_step, step, length, scale,
     MASKED: tl.constexpr, QUERIES: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries from `first` to `last` mean for the gradients of some keys and values."""
+    """Accumulate the queries from `first` to `last` into the gradients of some keys and values."""
     d = tl.arange(0, D)
     for query in range(first, last, QUERIES):
         row = query + tl.arange(0, QUERIES)
@@ -532,7 +530,7 @@ def _key_kernel(  # type: ignore[no-untyped-def]
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, runs: Runs, *, blocks: Blocks | None = None) -> tuple[Tensor, Tensor]:
-    """What queries [b, l, h, d] see, and the level of each one's scores: [b, l, h, d] and [b, h, l]."""
+    """The attention output [b, l, h, d] of queries, and the log-sum-exp of their scores [b, h, l]."""
     rows, length, heads, width = q.shape
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     levels = torch.empty(rows, heads, length, dtype=torch.float32, device=q.device)

@@ -1,7 +1,4 @@
-"""Sizes: how large a Time-MoE is, and what follows from that - its parameters, those a position uses, and the work of a step.
-
-The names are those of the published checkpoints. Every other file of the model takes its shapes from here.
-"""
+"""The parts of a Time-MoE: `Size` and the published `SIZES`, heads with their loss, experts with their routing, and attention."""
 
 from __future__ import annotations
 
@@ -22,7 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The shape of a model."""
+    """The shape of a model; `SIZES` has the published ones.
+
+    Example:
+        >>> f"{SIZES['50m'].num_parameters:,}"
+        '113,352,192'
+    """
 
     hidden: int
     intermediate: int
@@ -32,14 +34,14 @@ class Size:
     experts: int
     top_k: int
     horizons: tuple[int, ...] = (1, 8, 32, 64)
-    """Points that each head predicts, rising from 1."""
+    """Points that each head predicts, ascending from 1."""
     max_position: int = 4096
     rope_theta: float = 10000.0
     aux_factor: float = 0.02
-    """Weight of the loss that keeps experts evenly used."""
+    """Weight of the load-balancing loss."""
     eps: float = 1e-6
     spread: float = 0.02
-    """Standard deviation of weights at the beginning."""
+    """Standard deviation of initial weights."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -61,11 +63,11 @@ class Size:
             )
         rising = all(map(_is_count, self.horizons)) and list(self.horizons) == sorted(set(self.horizons))
         if self.horizons[:1] != (1,) or not rising:
-            raise OptionError(f"size: horizons are {_short(self.horizons)}; expected rising integers that begin with 1.")
+            raise OptionError(f"size: horizons are {_short(self.horizons)}; expected ascending integers that begin with 1.")
 
     @property
     def head_width(self) -> int:
-        """Numbers that a head of the attention looks at."""
+        """Width of an attention head."""
         return self.hidden // self.heads
 
     @property
@@ -90,7 +92,7 @@ class Size:
         return 2 * self.hidden + self.layers * layer + self.hidden + sum(self.horizons) * self.hidden
 
     def flops(self, batch: int, length: int) -> float:
-        """Floating-point operations of one step, forward and backward, without any that is repeated."""
+        """Floating-point operations of one step, forward and backward, without recomputation."""
         products = 6 * self.num_active * batch * length
         attention = 3 * self.layers * 4 * batch * self.hidden * length**2 / 2  # a position looks at half of the others
         return products + attention
@@ -110,27 +112,27 @@ SIZES = {
     "200m": Size(hidden=768, intermediate=3072, layers=12, heads=12, experts=8, top_k=2),
     "tiny": Size(hidden=32, intermediate=64, layers=2, heads=4, experts=4, top_k=2, max_position=512),
 }
-"""The published sizes, and one for trying things out."""
+"""The published sizes, and one for tests."""
 
 
-# Heads: from hidden states to the next points, and the loss of all horizons at once.
+# ---- heads: the next points, and the loss of all horizons at once ----
 #
-# The label of (position t, step k) is `y[t + k]`: labels of a horizon are a view of `y` that overlaps itself, never a copy. What
-# lies behind the end of a row, or in another series, or is masked, counts nowhere.
+# The label of (position t, step k) is `y[t + k]`: the labels of a horizon are an overlapping view of `y`, never a copy. Labels after
+# the end of a row, in another series, or masked do not count.
 
 DELTA = 2.0
-"""Up to here the loss is a parabola, from here on a line."""
+"""The loss is quadratic up to here, linear beyond."""
 ALIGNED = 8
 
 
 class Heads(nn.Module):
-    """One matrix for all horizons, one below the other."""
+    """One matrix for all horizons, concatenated."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.horizons = size.horizons
         self.shares = (1.0,) * len(size.horizons)
-        """How much the loss of each horizon counts, relative to the others."""
+        """Relative weight of the loss of each horizon."""
         self.weight = nn.Parameter(torch.empty(sum(size.horizons), size.hidden))
 
     def forward(self, hidden: Tensor, y: Tensor, mask: Tensor | None, begins: Tensor | None) -> Tensor:
@@ -147,7 +149,7 @@ class Heads(nn.Module):
             counts = ahead(valid, horizon)
             if begins is not None:
                 counts = counts & (ahead(begins, horizon) == begins.unsqueeze(-1))
-            apart = torch.where(counts, prediction - ahead(y, horizon), 0)  # before the loss: a label may be no number
+            apart = torch.where(counts, prediction - ahead(y, horizon), 0)  # before the loss: a label may be NaN
             total = total + share * (huber(apart).sum() / counts.sum().clamp(min=1))
             begin += horizon
         return total / sum(self.shares)
@@ -159,21 +161,20 @@ class Heads(nn.Module):
 
 
 def huber(apart: Tensor) -> Tensor:
-    """A parabola near 0, a line beyond `DELTA`."""
+    """Huber loss: quadratic near 0, linear beyond `DELTA`."""
     size = apart.abs()
     return torch.where(size <= DELTA, 0.5 * apart.square(), DELTA * (size - 0.5 * DELTA))
 
 
 def ahead(values: Tensor, horizon: int) -> Tensor:
-    """`values[b, t + k]` for k below the horizon, [b, l, horizon]; 0 behind the end."""
+    """`values[b, t + k]` for k below the horizon, [b, l, horizon]; 0 after the end."""
     return F.pad(values, (0, horizon - 1)).unfold(1, horizon, 1)
 
 
-# The gate of an expert: `silu(gate) * up`, times the share that its choice has.
+# ---- the gate of an expert: `silu(gate) * up`, times the share of its choice ----
 #
-# Forward it is left to whoever compiles the model; backward it is one pass over what goes in (on a GPU a Triton kernel), which
-# gives
-# the gradients of gate, up and share together.
+# The forward pass is left to the compiler; the backward pass is one pass over the inputs (on a GPU a Triton kernel), which gives the
+# gradients of gate, up and share together.
 
 
 def gated(gate_up: Tensor, shares: Tensor) -> Tensor:
@@ -214,21 +215,19 @@ def _(gradient: Tensor, gate_up: Tensor, shares: Tensor) -> tuple[Tensor, Tensor
     return torch.empty_like(gate_up), torch.empty_like(shares)
 
 
-# Grouped products: rows that are sorted by group, each times the matrix of its group, with no look at how many there are.
+# ---- grouped matmuls: rows that are sorted by group, each times the matrix of its group, without a host synchronisation ----
 #
 # Groups follow each other; `ends` (int32, on the device) says where each ends, and every group begins at a multiple of `tile_of`.
-# Rows after the last group belong to nobody: what products leave there is undefined, and must not be read.
-#
-# On a GPU these are Triton kernels, on a CPU a loop.
+# Rows after the last group are undefined and must not be read. On a GPU these are Triton kernels, on a CPU a loop.
 
 GPU_TILE = 128
-"""Rows that one program of a kernel multiplies, all of which must be of one group."""
+"""Rows per program of a kernel, all of one group."""
 CPU_TILE = 8
-"""Lets tests have padding without being large."""
+"""Small, so that tests have padding without being large."""
 
 
 def tile_of(device: torch.device) -> int:
-    """What the beginnings of groups are multiples of."""
+    """Groups begin at multiples of this number."""
     return GPU_TILE if device.type == "cuda" else CPU_TILE
 
 
@@ -298,14 +297,14 @@ def _(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
     return left.new_empty(ends.shape[0], left.shape[1], right.shape[1], dtype=dtype)
 
 
-# Routing: which row of the sorted order each choice of an expert becomes, and back; nobody waits to learn how many there are.
+# ---- routing: the row of each choice of an expert in the sorted order, and back, without a host synchronisation ----
 #
-# A choice is a pair (position, k-th best expert), counted position by position. Rows are sorted by expert and filled up, for each
-# expert, to a multiple of the tile; their number is the largest that can come. So all moves are gathers, forward and backward.
+# A choice is a pair (position, k-th best expert), counted position by position. Rows are sorted by expert and padded, for each expert,
+# to a multiple of the tile; their number is the largest possible. So all moves are gathers, forward and backward.
 
 
 class Routing(NamedTuple):
-    """Choices in the order of their experts."""
+    """Choices sorted by expert."""
 
     choice: Tensor
     """Of each row; -1 where it is filler. [rows]"""
@@ -335,7 +334,7 @@ def route(experts: Tensor, num_experts: int) -> Routing:
 
 
 def num_rows(choices: int, num_experts: int, tile: int) -> int:
-    """Rows that are enough however choices fall: each expert has at least one tile, and fills up its last."""
+    """The most rows that can be needed: each expert has at least one tile, and pads its last."""
     return (choices // tile + num_experts) * tile
 
 
@@ -350,7 +349,7 @@ def sort_by_expert(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor
 
 
 def sort_plainly(experts: Tensor, num_experts: int, tile: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same in operations of torch."""
+    """The same in torch."""
     flat = experts.reshape(-1)
     counts = (flat.unsqueeze(1) == torch.arange(num_experts, device=flat.device)).sum(0)
     filled = (counts.clamp(min=1) + tile - 1) // tile * tile
@@ -422,15 +421,14 @@ class _Spread(torch.autograd.Function):
         return gradient[row], None, None
 
 
-# Experts: a position goes to the few experts that its router likes best, and to one that all share.
+# ---- experts: a position goes to the best experts of its router, and to a shared one ----
 #
-# Choices are sorted by expert, so that each product is one kernel over all experts; no shape depends on the data, and nothing
-# waits.
-# A share is multiplied into what goes out of an expert's first half: filler has share 0, so whatever it holds counts nowhere.
+# Choices are sorted by expert, so that each matmul is one kernel over all experts; no shape depends on the data. The share is
+# multiplied into the hidden layer of an expert: padding has share 0, so it does not count.
 
 
 class Load(NamedTuple):
-    """How evenly the experts of a layer are used."""
+    """The load of the experts of a layer."""
 
     counts: Tensor
     """Choices that fell on each expert."""
@@ -439,7 +437,7 @@ class Load(NamedTuple):
 
 
 class Experts(nn.Module):
-    """The feeding part of a layer. Matrices of experts are held in one tensor each, gate above up."""
+    """The mixture of experts of a layer. The matrices of all experts are one tensor, gate above up."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -455,7 +453,7 @@ class Experts(nn.Module):
         self.shared_down = nn.Parameter(torch.empty(size.hidden, size.intermediate))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Load]:
-        """What the experts make of positions [b, l, hidden], and how they were used."""
+        """The output of the experts for positions [b, l, hidden], and their load."""
         positions = x.reshape(-1, x.shape[-1])
         shared, switch, logits = self._shared(positions)
         probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
@@ -467,7 +465,7 @@ class Experts(nn.Module):
         return out.view(x.shape), Load(routing.counts, probabilities.sum(0))
 
     def _shared(self, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the shared expert says, how far it is listened to, and the router's logits: one product makes most of it."""
+        """The output of the shared expert, its gate, and the router's logits: one matmul computes most of it."""
         parts: list[Tensor] = [self.shared_gate_up, self.shared_switch, self.router]
         missing = -sum(map(len, parts)) % ALIGNED
         joined = F.pad(torch.cat(parts), (0, 0, 0, missing)).to(positions.dtype)
@@ -493,42 +491,41 @@ def best(probabilities: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return torch.stack(shares, -1), torch.stack(places, -1)
 
 
-# Attention: each position looks at itself and at what came before it, within its own series.
+# ---- attention: each position sees itself and earlier ones of its own series ----
 #
-# A plain batch has one series a row. In a packed batch a row holds several: positions begin anew in each, and none sees another.
-# On a
-# GPU both are Triton kernels that visit only what is seen; elsewhere it is torch's attention, with a mask where it is needed.
+# A plain batch has one series per row. In a packed batch a row holds several: positions restart in each, and none sees another. On a GPU
+# both are Triton kernels that visit only visible blocks; elsewhere torch's attention, with a mask where needed.
 #
-# Axes: b rows, l positions, h heads, d numbers a head.
+# Axes: b rows, l positions, h heads, d numbers per head.
 
 WIDTHS = (16, 32, 64)
 """Of heads that the kernels can have."""
 
 
 class Runs(NamedTuple):
-    """Series within packed rows: for each position of [b, l], where its own begins, and where it ends (int32)."""
+    """Series within packed rows: where the series of each position [b, l] begins and ends (int32)."""
 
     begins: Tensor
     ends: Tensor
 
     @property
     def positions(self) -> Tensor:
-        """Of each position within its series."""
+        """The position within its series."""
         return torch.arange(self.begins.shape[1], device=self.begins.device) - self.begins
 
 
-class Place(NamedTuple):
-    """Where the positions of a batch are, and what they may look at: made once a batch, used by every layer."""
+class Positions(NamedTuple):
+    """Rotary angles and attention mask of the positions of a batch, shared by all layers."""
 
     cos: Tensor
-    """Of the angle by which a position turns queries and keys, [l, d/2] or [b, l, d/2]."""
+    """Cosine and sine of the rotary angle of each position, [l, d/2] or [b, l, d/2]."""
     sin: Tensor
     within: Tensor | Runs | None
-    """What each position sees, as a mask or as the runs of packed rows; None where that is all before it."""
+    """Visible positions, as a mask or as the runs of packed rows; None for all earlier ones."""
 
 
 class Attention(nn.Module):
-    """Queries, keys and values by one product, turned by their positions, and what the heads found joined by another."""
+    """Multi-head attention with rotary positions."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -536,8 +533,8 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(size.hidden, 3 * size.hidden)
         self.out = nn.Linear(size.hidden, size.hidden, bias=False)
 
-    def forward(self, x: Tensor, place: Place, cache: Cache | None = None) -> Tensor:
-        """What each position makes of those it sees; with a cache, also of those before `x`, which then keeps these too."""
+    def forward(self, x: Tensor, place: Positions, cache: Cache | None = None) -> Tensor:
+        """Attention of positions `x`; with a cache, also to earlier ones, and `x` is appended to the cache."""
         rows, length, hidden = x.shape
         joined = F.linear(x, self.qkv.weight.to(x.dtype), self.qkv.bias.to(x.dtype))
         q_blhd, k_blhd, v_blhd = joined.view(rows, length, 3, self.heads, hidden // self.heads).unbind(2)
@@ -548,15 +545,15 @@ class Attention(nn.Module):
         return F.linear(seen.reshape(rows, length, hidden), self.out.weight.to(x.dtype))
 
 
-def turned(x_blhd: Tensor, place: Place) -> Tensor:
-    """Queries or keys turned by their positions: the first half of a head's numbers against the second."""
+def turned(x_blhd: Tensor, place: Positions) -> Tensor:
+    """Rotary embedding of queries or keys: the first half of a head against the second."""
     first, second = x_blhd.to(place.cos.dtype).chunk(2, -1)
     cos, sin = place.cos.unsqueeze(-2), place.sin.unsqueeze(-2)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x_blhd.dtype)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, within: Tensor | Runs | None) -> Tensor:
-    """Mean of values, weighted by the softmax of what queries and keys have in common; all are [b, l, h, d]."""
+    """Scaled dot-product attention; all are [b, l, h, d]."""
     if not isinstance(within, Tensor) and has_kernel(q):
         begins, ends = (None, None) if within is None else within
         found: Tensor = causal_attention(q, k, v, begins, ends)[0]
@@ -567,19 +564,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, within: Tensor | Runs | None) -> Ten
 
 
 def has_kernel(q: Tensor) -> bool:
-    """Whether queries are such as the Triton kernels take."""
+    """Whether the Triton kernels support these queries."""
     return q.is_cuda and q.dtype != torch.float64 and q.shape[-1] in WIDTHS
 
 
 def seen_within(runs: Runs) -> Tensor:
-    """What positions see in packed rows, as a mask [b, 1, l, l]."""
+    """The attention mask of packed rows, [b, 1, l, l]."""
     index = torch.arange(runs.begins.shape[1], device=runs.begins.device)
     return ((index >= runs.begins.unsqueeze(2)) & (index <= index.unsqueeze(1))).unsqueeze(1)
 
 
 @torch.library.custom_op("stoker::causal_attention", mutates_args=(), device_types="cuda")
 def causal_attention(q: Tensor, k: Tensor, v: Tensor, begins: Tensor | None, ends: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What each query sees [b, l, h, d], and the level of its scores [b, h, l], which the backward pass needs."""
+    """The attention output [b, l, h, d], and the log-sum-exp of the scores [b, h, l] for the backward pass."""
     from stoker.recipes.time_moe import kernels
 
     return kernels.forward(q, k, v, None if begins is None or ends is None else (begins, ends))
@@ -621,11 +618,11 @@ def _backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...
 causal_attention.register_autograd(_backward, setup_context=_keep)
 
 
-def place_of(positions: Tensor, size: Size, dtype: torch.dtype, within: Tensor | Runs | None) -> Place:
-    """The place of positions, [l] or [b, l]; angles are computed in `dtype`."""
+def positions_of(positions: Tensor, size: Size, dtype: torch.dtype, within: Tensor | Runs | None) -> Positions:
+    """The rotary angles of positions [l] or [b, l], computed in `dtype`, and the mask."""
     exponents = torch.arange(0, size.head_width, 2, device=positions.device, dtype=dtype) / size.head_width
     angles = positions.to(dtype).unsqueeze(-1) * size.rope_theta**-exponents
-    return Place(angles.cos(), angles.sin(), within)
+    return Positions(angles.cos(), angles.sin(), within)
 
 
 def runs_of(segments: Tensor) -> Runs:

@@ -1,4 +1,11 @@
-"""Settings: all that a training of Time-MoE is told, as one checked value that its run keeps."""
+"""Training of Time-MoE: series become rows, rows become steps, and the best weights an official checkpoint.
+
+    train("ett.stoker", size="50m", length=2048, folder="runs/ett")
+    train("time300b/", init="TimeMoE-50M/", steps=10_000, folder="runs/tuned")
+
+The folder of a run has checkpoints, metrics and `recipe.json` (its settings), and at the end `weights/`: config.json and
+model.safetensors under their official names.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +41,7 @@ Precision = Literal["auto", "fp32", "tf32", "bf16", "fp16"]
 
 
 MOST = 10**12
-"""Of anything that is counted."""
+"""Upper bound of all counts."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,43 +50,43 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recipe: Literal["time-moe"] = "time-moe"
     data: str
     size: str | Size | None = None
-    """One of the published sizes, or numbers; by default those of `model` or `init`, or 50m. A run keeps the numbers here."""
+    """A published size, or numbers; by default those of `model` or `init`, or 50m. A run saves the numbers."""
     model: str | None = None
-    """A config.json, or a folder with one: weights begin at random, in a model of these sizes."""
+    """A config.json, or a folder with one: random weights in a model of these sizes."""
     init: str | None = None
-    """An official checkpoint to begin with."""
+    """An official checkpoint to start from."""
     length: int = 2048
     """Positions of a row."""
     samples: Samples = "packed"
-    """packed: short series share rows, padded: one piece of a series a row, compat: the authors' windows bit for bit."""
+    """packed: short series share rows; padded: one piece of a series per row; compat: the authors' windows bit for bit."""
     stride: int | None = None
-    """Of the authors' windows; by default the length."""
+    """Stride of the authors' windows; by default the length."""
     normalize: Literal["zero", "max", "none"] = "zero"
     columns: list[str] | None = None
     batch_size: int = 8
-    """Rows of a batch, on each rank."""
+    """Rows per batch and rank."""
     accumulate: int = 1
     """Batches of an update."""
     steps: int | None = None
-    """Updates; without a number, as many as `epochs` passes over the data take."""
+    """Updates; by default as many as `epochs` passes over the data take."""
     epochs: float = 1.0
     lr: float = 1e-4
     lr_end: float = 5e-5
-    """The learning rate at the end of half a cosine."""
+    """Learning rate at the end of the cosine decay."""
     warmup: int = 0
     weight_decay: float = 0.1
     clip: float = 1.0
     head_weights: list[float] | None = None
-    """How much the loss of each horizon's head counts, relative to the others; by default all alike."""
+    """Relative weights of the losses of the heads; by default equal."""
     valid: float | None = None
     """Share of each series, at its end, for validation; by default a tenth (compat: none)."""
     valid_batches: int = 32
-    """Batches of a validation, at most."""
+    """Most batches per validation."""
     validate_every: int | None = None
-    """Updates between two validations; by default a tenth of all."""
+    """Updates between validations; by default a tenth of all."""
     save_every: int | None = None
     precision: Precision = "auto"
-    """auto: bf16 on a GPU that has it; graph and compile: on a GPU, and where that pays."""
+    """auto: bf16 on a GPU that supports it."""
     graph: bool | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
     recompute: bool = False
@@ -87,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     seed: int = 9899
 
     def checked(self) -> Settings:
-        """Itself, if what it says can be meant."""
+        """The settings themselves; raises `OptionError` for invalid ones."""
         for name in ("length", "batch_size", "accumulate", "steps", "valid_batches", "validate_every", "save_every", "stride"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST:
@@ -103,28 +110,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if weights is not None and not (all(0 <= one < float("inf") for one in weights) and sum(weights) > 0):
             raise OptionError(f"head_weights are {weights!r}; expected a number from 0 for each head, and one above 0.")
         if self.model is not None and isinstance(self.size, str):
-            raise OptionError(f"size is {self.size!r} and model {self.model!r}; both say how large the model is. Give one of them.")
+            raise OptionError(f"size is {self.size!r} and model {self.model!r}; both set the size of the model. Pass one of them.")
         if self.valid is not None and not 0 <= self.valid < 1:
             raise OptionError(f"valid is {self.valid!r}; expected a share from 0 to below 1.")
         if not 0 <= self.lr_end <= self.lr:
             raise OptionError(f"lr_end is {self.lr_end!r}; expected a rate from 0 up to lr ({self.lr!r}).")
         if self.samples == "compat" and self.valid:
             raise OptionError(
-                "samples are 'compat', which scale by whole series: a validation at their ends would be seen by the training. "
-                "Use samples 'packed' or 'padded', or leave out the validation."
+                "samples='compat' scales by whole series, so validation data at their ends would leak into training. "
+                "Use samples='packed' or 'padded', or valid=0."
             )
         if self.samples != "compat" and self.stride is not None:
-            raise OptionError("stride is for samples 'compat': the others take every target once.")
+            raise OptionError("stride= needs samples='compat': the others use every target once.")
         return self
 
     @property
     def valid_share(self) -> float:
-        """The share for validation, as it is meant."""
+        """The share for validation, with its default."""
         return self.valid if self.valid is not None else 0.0 if self.samples == "compat" else 0.1
 
 
 def make_settings(given: dict[str, Any]) -> Settings:
-    """Settings from plain values; one that cannot be meant is named."""
+    """Settings from plain values; raises `OptionError` for an invalid one."""
     try:
         return msgspec.convert(given, Settings).checked()
     except msgspec.ValidationError as error:
@@ -137,34 +144,28 @@ def read_settings(folder: Path) -> Settings:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Settings).checked()
     except FileNotFoundError:
-        raise ConfigError(f"{folder} has no {NAME}, so it is no run of Time-MoE. Begin one: stoker train time-moe …") from None
+        raise ConfigError(f"{folder} has no {NAME}, so it is not a run of Time-MoE. Start one: stoker train time-moe …") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is damaged: {error}.") from error
 
 
-# The recipe: series become rows, rows become steps of a Time-MoE, and the best weights an official checkpoint.
-#
-#     train("ett.stoker", size="50m", length=2048, folder="runs/ett")
-#     train("time300b/", init="TimeMoE-50M/", steps=10_000, folder="runs/tuned")
-#
-# The folder of a run has checkpoints, metrics and `recipe.json` (what it was told), and at the end `weights/`: config.json and
-# model.safetensors under their official names.
+# ---- training ----
 
 WEIGHTS = "weights"
 BETAS, EPS = (0.9, 0.95), 1e-8
 WORTH_COMPILING = 800
-"""Updates: on an H200 layers take 25 s to compile, and a step is then 24 ms and not 58."""
+"""Updates from which on compiling pays: on an H200 it takes 25 s, and a step is then 24 ms instead of 58."""
 FEW_UPDATES = 100
-"""Fewer than that by the default of one epoch are reported: weights that begin at random learn next to nothing in them."""
+"""Fewer updates by the default of one epoch are reported: random weights hardly learn in them."""
 ROW_BYTES = 13
-"""Per position of a batch: two float32, a mask, a segment."""
+"""Bytes per position of a batch: two float32, a mask, a segment."""
 PASSES = 10
-"""Validations of a training, where nobody says how often."""
+"""Validations per run, by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decay:
-    """The learning rate: up in a warm-up, then down half a cosine to `end` (a factor) at the last update."""
+    """Learning rate schedule: linear warm-up, then cosine decay to `end` (a factor) at the last update."""
 
     total: int
     end: float
@@ -180,7 +181,7 @@ class Decay:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What a training is fed, and what a user should know of it."""
+    """The rows of a run, with numbers to report."""
 
     corpus: Corpus
     train: PackedRows | CompatRows
@@ -188,21 +189,21 @@ class Rows:
     per_epoch: int
     """Rows of an epoch."""
     useful: float
-    """The share of positions that are targets."""
+    """Share of positions that are targets."""
 
     def __str__(self) -> str:
         corpus, rows = self.corpus, self.train
-        kind = "compat" if isinstance(rows, CompatRows) else "packed" if rows.packed else "one piece a row"
+        kind = "compat" if isinstance(rows, CompatRows) else "packed" if rows.packed else "one piece per row"
         held = "no validation" if self.valid is None else f"validation: {self.valid.pieces.num_positions:,} targets"
         return (
             f"{corpus.name}: {len(corpus):,} series, {corpus.num_points:,} points\n"
-            f"  {self.per_epoch:,} rows of {rows.length:,} positions an epoch ({kind}), {self.useful:.1%} of them targets; {held}"
+            f"  {self.per_epoch:,} rows of {rows.length:,} positions per epoch ({kind}), {self.useful:.1%} of them targets; {held}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """How a training ended."""
+    """The result of a training run."""
 
     result: stoker.train.Result
     model: TimeMoe
@@ -210,13 +211,13 @@ class Trained:
     weights: Path | None
     """The official checkpoint of the best weights."""
     points: float
-    """Targets a second."""
+    """Targets per second."""
     epochs: float
     """Passes over the data."""
 
 
 def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
-    """Open the data and lay out its rows."""
+    """Open the data and make its rows."""
     needed, free = settings.batch_size * settings.length * ROW_BYTES, psutil.virtual_memory().available
     if needed > free:
         raise OptionError(
@@ -231,7 +232,7 @@ def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
         compat = CompatRows(samples, length, seed=seed)
         return Rows(corpus=corpus, train=compat, valid=None, per_epoch=len(samples), useful=_useful(compat))
     if settings.valid is None and not (corpus.ends - train_ends(corpus, share) > 1).any():
-        report(f"{corpus.name}: no validation, for no series has 2 points in its last tenth. Give longer series, or set valid.")
+        report(f"{corpus.name}: no validation, as no series has 2 points in its last tenth. Use longer series, or set valid.")
         share = 0.0
     scales = Scales(corpus, settings.normalize, ends=train_ends(corpus, share))
     packed = None if settings.samples == "packed" else False
@@ -239,40 +240,42 @@ def make_rows(settings: Settings, *, report: Report = warn) -> Rows:
     valid = PackedRows(Pieces(corpus, length, valid=share, part="valid"), scales, seed=seed, packed=packed) if share else None
     per_epoch, known = train.count_rows(0), train.share_known()
     if not known:
-        raise OptionError(f"{corpus.name} has nothing to train on: its points are missing (NaN). Look at it with `stoker inspect`.")
+        raise OptionError(
+            f"{corpus.name} has no targets to train on: its points are missing (NaN). Check it with `stoker inspect`."
+        )
     useful = known * train.pieces.num_positions / (per_epoch * length)
     return Rows(corpus=corpus, train=train, valid=valid, per_epoch=per_epoch, useful=useful)
 
 
 def _refuse_nonfinite(corpus: Corpus) -> None:
-    """With the authors' windows one missing point makes a loss NaN: that is said before the first step, and by name."""
+    """With the authors' windows one missing point makes the loss NaN: raise an error before the first step."""
     found = corpus.find_nonfinite()
     if found is None:
         return
     series, at = found
     missing = bool(np.isnan(corpus.series(series)[at]))
     what = "missing (NaN)" if missing else "infinite"
-    mend = "pack the data again with --missing ffill or drop" if missing else "fix the data"
+    fix = "pack the data again with missing='ffill' or 'drop'" if missing else "fix the data"
     raise OptionError(
-        f"series {corpus.series_name(series)!r} of {corpus.name} is {what} at point {at + 1:,}, but windows of samples 'compat' "
-        f"must be finite. Use samples 'packed' or 'padded', which leave such points out, or {mend}."
+        f"series {corpus.series_name(series)!r} of {corpus.name} is {what} at point {at + 1:,}, but samples='compat' needs "
+        f"finite values. Use samples='packed' or 'padded', which leave such points out, or {fix}."
     )
 
 
 def _useful(rows: CompatRows) -> float:
-    """The share of targets, by some of the windows."""
+    """The share of targets in some of the windows."""
     marks = [batch["mask"][batch["valid"]] for batch in FirstBatches(rows, batch_size=64, most=4)]
     return float(torch.cat(marks).float().mean())
 
 
 def make_model(settings: Settings) -> TimeMoe:
-    """A model with the weights that the seed, or a checkpoint, decides."""
+    """A model with random weights from the seed, or those of a checkpoint."""
     torch.manual_seed(settings.seed)
     size = find_size(settings)
     shares = settings.head_weights
     if shares is not None and len(shares) != len(size.horizons):
         heads = ", ".join(map(str, size.horizons))
-        raise OptionError(f"head_weights are {len(shares)} numbers; expected {len(size.horizons)}, for the horizons {heads}.")
+        raise OptionError(f"head_weights has {len(shares)} numbers; expected {len(size.horizons)}, for the horizons {heads}.")
     model = TimeMoe(size)
     if settings.init is not None:
         load_weights(model, _checkpoint(settings.init))
@@ -282,19 +285,19 @@ def make_model(settings: Settings) -> TimeMoe:
 
 
 def _checkpoint(init: str) -> Path:
-    """The official checkpoint that is meant: of a run, its best weights."""
+    """The folder of an official checkpoint; for a run, that of its best weights."""
     folder = Path(init)
     if not folder.exists():
-        raise SourceNotFoundError(f"{folder} does not exist. Give the folder of a checkpoint: config.json and model.safetensors.")
+        raise SourceNotFoundError(f"{folder} does not exist. Pass the folder of a checkpoint: config.json and model.safetensors.")
     if not (folder / NAME).is_file():
         return folder
     if not (folder / WEIGHTS).is_dir():
-        raise OptionError(f"{folder} is a run that has not ended. Write its weights first: stoker export {folder} FOLDER")
+        raise OptionError(f"{folder} is an unfinished run. Export its weights first: stoker export {folder} FOLDER")
     return folder / WEIGHTS
 
 
 def find_size(settings: Settings) -> Size:
-    """The size that is named, or that of the checkpoint to begin with, if it has the positions that rows need."""
+    """The size of the model, checked against the length of rows."""
     size = _named_size(settings)
     if settings.length > size.max_position:
         raise OptionError(f"length is {settings.length:,}, but the model has {size.max_position:,} positions. Use a shorter one.")
@@ -315,7 +318,7 @@ def _named_size(settings: Settings) -> Size:
     folder = _checkpoint(settings.init)
     if not (folder / CONFIG).is_file():
         if named is None:
-            raise OptionError(f"{settings.init} has no {CONFIG}, so the size is not known. Give size or model.")
+            raise OptionError(f"{settings.init} has no {CONFIG}, so its size is not known. Pass size= or model=.")
         return named
     found = read_size(folder)
     if named is not None and named != found:
@@ -325,7 +328,7 @@ def _named_size(settings: Settings) -> Size:
 
 
 def make_optimizer(settings: Settings) -> Callable[[Any], torch.optim.Optimizer]:
-    """AdamW; biases and norms do not decay."""
+    """AdamW without weight decay of biases and norms."""
 
     def make(parameters: Any) -> torch.optim.Optimizer:
         every = list(parameters)
@@ -339,14 +342,14 @@ def make_optimizer(settings: Settings) -> Callable[[Any], torch.optim.Optimizer]
 
 
 def wants_compiling(settings: Settings, model: TimeMoe, total: int) -> bool:
-    """Whether layers are compiled: as told, or on a GPU where a training is long enough to make up for the minute it takes."""
+    """Whether layers are compiled: as set, or on a GPU if the run is long enough to make up for the time."""
     if settings.compile != "auto":
         return settings.compile
     return next(model.parameters()).device.type == "cuda" and total >= WORTH_COMPILING
 
 
 def best_on(device: torch.device, settings: Settings) -> tuple[Precision, bool | Literal["auto"]]:
-    """Precision and graph as told. What is left open is known for a GPU (docs/recipes/time-moe.md), and need not be tried out."""
+    """Precision and graph as set; "auto" is known for a GPU (docs/recipes/time-moe.md) and need not be measured."""
     precision, graph = settings.precision, settings.graph
     if device.type == "cuda":
         if precision == "auto" and torch.cuda.is_bf16_supported(including_emulation=False):
@@ -366,15 +369,28 @@ def train(
     report: Report = warn,
     **options: Any,
 ) -> Trained:
-    """Train on `data` (a store, Time-MoE's folders in place, or a file); `options` are the fields of `Settings`.
+    """Train a Time-MoE.
 
-    With a `folder` the run is saved there and can be resumed. The best weights go to `export`, or to `weights` in the folder.
-    `report` gets one line for what was left out of the data, and where one epoch is very few updates.
+    Args:
+        data: A store, a tree of the authors' files, or a file of series.
+        folder: Folder of the run, which can be resumed. Default: nothing is saved.
+        device: Default: a GPU if there is one.
+        progress: Show a progress bar.
+        export: Folder of the best weights. Default: `weights` in `folder`.
+        report: Called with one line on what was left out of the data, and if one epoch has very few updates.
+        **options: Fields of `Settings`.
+
+    Returns:
+        The model, the result, and the exported weights.
+
+    Raises:
+        OptionError: An option is invalid, or the folder holds a run.
+        SourceError: The data cannot be read.
     """
     settings = make_settings({"data": os.fspath(data), **options})
     where = Path(folder) if folder is not None else None
     if where is not None and ((where / "run.json").exists() or (where / NAME).exists()):
-        raise OptionError(f"{where} has a run already. Go on with it (stoker train --resume {where}), or choose another folder.")
+        raise OptionError(f"{where} has a run already. Resume it (stoker train --resume {where}), or choose another folder.")
     return run(settings, where, device=device, progress=progress, export=export, resume=False, report=report)
 
 
@@ -387,11 +403,11 @@ def resume(
     report: Report = warn,
     **changes: Any,
 ) -> Trained:
-    """Go on with the run of a folder. Of its settings only `max_seconds` and `save_every` may change."""
+    """Resume the run of a folder. Only `max_seconds` and `save_every` may change."""
     settings = read_settings(Path(folder))
     refused = sorted(set(changes) - {"max_seconds", "save_every"})
     if refused:
-        raise OptionError(f"{refused[0]} cannot change in a run that goes on. Begin another run.")
+        raise OptionError(f"{refused[0]} cannot change when a run is resumed. Start another run.")
     settings = msgspec.structs.replace(settings, **changes).checked()
     return run(settings, Path(folder), device=device, progress=progress, export=export, resume=True, report=report)
 
@@ -408,15 +424,15 @@ def run(
 ) -> Trained:
     """One process of a training run, from the data to the exported weights."""
     is_first = not int(os.environ.get("RANK") or 0)
-    # What is refused is refused before much is done.
+    # Errors are raised before long work begins.
     size = find_size(settings)
     if not resume and (settings.model is not None or settings.init is not None):
-        settings = msgspec.structs.replace(settings, size=size)  # the run needs neither of them to be read again
+        settings = msgspec.structs.replace(settings, size=size)  # so that a resumed run does not read them again
     if export is not None:
         check_free(Path(export))
     there = check_device(device or (f"cuda:{int(os.environ.get('LOCAL_RANK') or 0)}" if torch.cuda.is_available() else "cpu"))
     rows = make_rows(settings, report=report if is_first else lambda _: None)
-    # A checkpoint of the run takes the place of the weights that it began with.
+    # A checkpoint of the run replaces the initial weights.
     goes_on = resume and folder is not None and any((folder / "checkpoints").glob("*"))
     model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings)
     model.to(there)

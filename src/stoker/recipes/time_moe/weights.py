@@ -1,7 +1,7 @@
-"""Weights: checkpoints in the official form, read and written - their names, their shapes, their config.json.
+"""Checkpoints in the official form: names and shapes of tensors, and config.json.
 
-The model holds some matrices joined (queries with keys and values, the experts of a layer, the heads); here they are taken apart
-and joined again, with nothing lost. A file is read strictly: a tensor that is missing, unknown or of another shape is an error.
+The model holds some matrices concatenated (queries with keys and values, the experts of a layer, the heads); `to_official` splits and
+`from_official` joins them, without loss. A tensor that is missing, unknown or of another shape is an error.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ KEYS = {
     "rms_norm_eps": "eps",
     "initializer_range": "spread",
 }
-"""Keys of config.json that say how large a model is, and what they are called here."""
+"""Keys of config.json for the size of a model, and the fields of `Size`."""
 OPTIONAL = ("router_aux_loss_factor", "rms_norm_eps", "rope_theta", "initializer_range")
-"""Those of them that have the authors' default where they are missing."""
+"""Those that have the authors' default where they are missing."""
 FIXED = {
     "model_type": "time_moe",
     "input_size": 1,
@@ -50,13 +50,19 @@ FIXED = {
     "apply_aux_loss": True,
     "attention_dropout": 0.0,
 }
-"""Keys of config.json that can have one value only."""
+"""Keys of config.json that can have only one value."""
 
 
 def load_weights(model: TimeMoe, path: str | Path) -> None:
-    """Fill a model with an official checkpoint: a folder with config.json, or a safetensors file.
+    """Load an official checkpoint into a model.
 
-    Numbers become those of the model's own precision, so a checkpoint in bfloat16 fills float32 weights exactly.
+    Args:
+        model: The model. Tensors are converted to its type, so a bfloat16 checkpoint gives float32 weights exactly.
+        path: A folder with config.json and safetensors files, or a safetensors file.
+
+    Raises:
+        SourceNotFoundError: There is no checkpoint.
+        SourceInvalidError: A file is damaged, or of another size.
     """
     path = Path(path)
     if path.is_dir() and (path / CONFIG).exists():
@@ -64,21 +70,39 @@ def load_weights(model: TimeMoe, path: str | Path) -> None:
     expected = {name: (parameter.shape, parameter) for name, parameter in model.named_parameters()}
     found = _read(path)
     _check_tensors(found, _shapes(model), path)
-    own = joined(found, model.size)
+    own = from_official(found, model.size)
     with torch.no_grad():
         for name, (shape, parameter) in expected.items():
             parameter.copy_(own[name].reshape(shape))
 
 
 def check_free(folder: str | Path) -> None:
-    """Refuse a folder that holds a checkpoint: it may be the one that a training run began with."""
+    """Raise an error for a folder that holds a checkpoint: it may be the one that a run started from."""
     taken = [name for name in (WEIGHTS, INDEX, CONFIG) if (Path(folder) / name).exists()]
     if taken:
         raise OptionError(f"{folder} holds {taken[0]} already. Choose another folder, or remove it first.")
 
 
 def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | None = None, overwrite: bool = False) -> None:
-    """Write a model as an official checkpoint, in `dtype` (its own, without one); one that is there needs `overwrite`."""
+    """Write a model as an official checkpoint: config.json and model.safetensors.
+
+    Args:
+        model: The model.
+        folder: The folder to write to.
+        dtype: Type of the tensors. Default: that of the model.
+        overwrite: Replace a checkpoint in `folder`.
+
+    Raises:
+        OptionError: The folder holds a checkpoint, and `overwrite` is False.
+
+    Example:
+        >>> import tempfile
+        >>> from stoker.recipes.time_moe import SIZES, TimeMoe, read_size
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_weights(TimeMoe(SIZES["tiny"]), folder)
+        ...     read_size(folder) == SIZES["tiny"]
+        True
+    """
     from safetensors.torch import save
 
     folder = Path(folder)
@@ -87,7 +111,7 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
     dtype = dtype or next(model.parameters()).dtype
     tensors = {
         name: tensor.detach().to("cpu", dtype).contiguous()
-        for name, tensor in taken_apart(dict(model.named_parameters()), model.size).items()
+        for name, tensor in to_official(dict(model.named_parameters()), model.size).items()
     }
     config = {
         **FIXED,
@@ -104,20 +128,29 @@ def save_weights(model: TimeMoe, folder: str | Path, *, dtype: torch.dtype | Non
 
 
 def read_size(folder: str | Path) -> Size:
-    """The size that a config.json says, of a folder or the file itself; the folder need not hold weights."""
+    """Read the size of a model from a config.json.
+
+    Args:
+        folder: The file, or a folder with it; weights are not needed.
+
+    Returns:
+        The size.
+
+    Raises:
+        SourceNotFoundError: There is no config.json.
+        SourceInvalidError: It is not that of a Time-MoE, or the model does not fit into memory.
+    """
     path = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / CONFIG
     config = _read_json(path)
     for key, value in FIXED.items():
         if config.get(key, value) != value:
-            raise SourceInvalidError(
-                f"{path}: {key} is {repr(config[key])[:40]}; expected {value!r}. It is a model of another kind."
-            )
+            raise SourceInvalidError(f"{path}: {key} is {repr(config[key])[:40]}; expected {value!r}. It is another kind of model.")
     missing = [key for key in KEYS if key not in config and key not in OPTIONAL]
     if missing:
         raise SourceInvalidError(f"{path} has no {missing[0]}. It is not the config of a Time-MoE.")
     horizons = config["horizon_lengths"]
     if not isinstance(horizons, list):
-        horizons = [horizons]  # the authors' config takes one alone, too
+        horizons = [horizons]  # the authors' config also takes a single number
     given: dict[str, Any] = {name: config[key] for key, name in KEYS.items() if key in config}
     try:
         size = Size(**{**given, "horizons": tuple(horizons)})
@@ -137,8 +170,8 @@ def read_size(folder: str | Path) -> Size:
     return size
 
 
-def taken_apart(own: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
-    """Tensors by the model's names become those by official names (also gradients, which have the same shapes)."""
+def to_official(own: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
+    """Tensors by the names of the model as tensors by official names (also gradients, which have the same shapes)."""
     found = {"model.embed_layer.emb_layer.weight": own["embed"], "model.embed_layer.gate_layer.weight": own["embed_gate"]}
     for here, there in _layers(size):
         attention, experts = f"{there}.self_attn", f"{there}.ffn_layer"
@@ -164,8 +197,8 @@ def taken_apart(own: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
     return found
 
 
-def joined(official: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
-    """Tensors by official names become those by the model's own."""
+def from_official(official: Mapping[str, Tensor], size: Size) -> dict[str, Tensor]:
+    """Tensors by official names as tensors by the names of the model."""
     found = {"embed": official["model.embed_layer.emb_layer.weight"], "embed_gate": official["model.embed_layer.gate_layer.weight"]}
 
     def both(expert: str) -> Tensor:
@@ -196,11 +229,11 @@ def _layers(size: Size) -> Iterator[tuple[str, str]]:
 
 def _shapes(model: TimeMoe) -> dict[str, torch.Size]:
     empty = {name: parameter.detach().to("meta") for name, parameter in model.named_parameters()}
-    return {name: tensor.shape for name, tensor in taken_apart(empty, model.size).items()}
+    return {name: tensor.shape for name, tensor in to_official(empty, model.size).items()}
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, or of the one or the several of a folder."""
+    """All tensors of a safetensors file, or of those of a folder."""
     if not path.exists():
         raise SourceNotFoundError(f"{path}: there is no checkpoint. Give a folder with {WEIGHTS}, or a safetensors file.")
     if path.is_file():
@@ -217,11 +250,11 @@ def _read(path: Path) -> dict[str, Tensor]:
         part = _read_file(path / name)
         wrong = next((tensor for tensor in part if places.get(tensor) != name), None)
         if wrong is not None:
-            raise SourceInvalidError(f"{path / name} holds {wrong}, which {INDEX} does not say of it.")
+            raise SourceInvalidError(f"{path / name} holds {wrong}, which {INDEX} does not list for it.")
         found |= part
     missing = next((tensor for tensor in places if tensor not in found), None)
     if missing is not None:
-        raise SourceInvalidError(f"{path / places[missing]} has no {missing}, but {INDEX} says so. The checkpoint is damaged.")
+        raise SourceInvalidError(f"{path / places[missing]} has no {missing}, which {INDEX} lists. The checkpoint is damaged.")
     return found
 
 
@@ -234,14 +267,14 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise SourceNotFoundError(f"{path} is missing, but the checkpoint's index names it.") from None
     except (SafetensorError, OSError, KeyError) as error:
-        raise SourceInvalidError(f"{path} is no safetensors file: {str(error).splitlines()[0]}") from error
+        raise SourceInvalidError(f"{path} is not a safetensors file: {str(error).splitlines()[0]}") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SourceNotFoundError(f"{path} is missing. Give a config.json, or a folder that holds one.") from None
+        raise SourceNotFoundError(f"{path} is missing. Pass a config.json, or a folder with one.") from None
     except (OSError, ValueError) as error:
         raise SourceInvalidError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
@@ -254,7 +287,7 @@ def _check_size(model: Size, file: Size, path: Path) -> None:
         mine, other = getattr(model, field.name), getattr(file, field.name)
         if mine != other and field.name not in ("aux_factor", "max_position", "spread"):  # these change no tensor
             raise SourceInvalidError(
-                f"{path}: {field.name} is {other}, but the model's is {mine}. Make the model with read_size(…)."
+                f"{path}: {field.name} is {other}, but the model's is {mine}. Build the model with read_size(…)."
             )
 
 
@@ -267,7 +300,7 @@ def _check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, torch.Siz
                 f"{path}: {name} has shape {tuple(found[name].shape)}; expected {tuple(shape)}. It is another size."
             )
         if not found[name].is_floating_point():
-            raise SourceInvalidError(f"{path}: {name} is {found[name].dtype}; expected numbers with a point.")
+            raise SourceInvalidError(f"{path}: {name} is {found[name].dtype}; expected floats.")
     strange = next((name for name in found if name not in expected), None)
     if strange is not None:
-        raise SourceInvalidError(f"{path} holds {strange}, which is no tensor of a Time-MoE of this size.")
+        raise SourceInvalidError(f"{path} holds {strange}, which is not a tensor of a Time-MoE of this size.")

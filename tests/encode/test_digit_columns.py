@@ -92,7 +92,7 @@ def test_every_kind_of_column_gives_the_digits_of_its_float64(kind: str) -> None
 
 
 NOT_NUMBERS: list[tuple[Any, str]] = [
-    (pd.Series([1.5, "n/a", 2.0], name="price", dtype=object), r"column 'price' holds 'n/a' \(str\) in row 2, where a number"),
+    (pd.Series([1.5, "n/a", 2.0], name="price", dtype=object), r"column 'price' holds 'n/a' \(str\) in row 2, expected a number"),
     (pd.Series([1, 2, True], name="price", dtype=object), r"column 'price' holds True \(bool\) in row 3"),
     (pd.Series([None, "Wien"], name="city"), r"column 'city' holds 'Wien' \(str\) in row 2, and its type is str"),
     (pd.Series([True, False], name="flag"), r"column 'flag' holds True \(bool\) in row 1, and its type is bool"),
@@ -118,7 +118,7 @@ NOT_NUMBERS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("given", "message"), NOT_NUMBERS, ids=[message for _, message in NOT_NUMBERS])
-def test_what_is_no_number_is_named(given: Any, message: str) -> None:
+def test_a_value_that_is_not_a_number_is_named(given: Any, message: str) -> None:
     with pytest.raises(BadValueError, match=message) as error:
         split_digits(given)
     assert "\n" not in str(error.value)
@@ -146,8 +146,8 @@ def test_a_name_can_be_given() -> None:
     ],
     ids=lambda given: type(given).__name__,
 )
-def test_what_is_no_column_is_refused(given: Any) -> None:
-    with pytest.raises(OptionError, match="needed"):
+def test_other_than_one_column_is_refused(given: Any) -> None:
+    with pytest.raises(OptionError, match="expected"):
         split_digits(given)
 
 

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.before import mostlyai_statistics as before
 
 from stoker.encode import Statistics, analyze
-from stoker.encode.statistics import analyze as subjects
+from stoker.encode.statistics import gather
 from stoker.errors import OptionError, SourceInvalidError
 
 
@@ -71,7 +71,7 @@ def test_files_in_any_chunks_are_the_table(rng: np.random.Generator, tmp_path: P
     whole = analyze(frame, key="who")
     for i in range(3):
         pq.write_table(pa.Table.from_pandas(frame[i * 1000 : (i + 1) * 1000]), tmp_path / f"{i}.parquet", row_group_size=100)
-    monkeypatch.setattr(subjects, "_ENOUGH", 150)
+    monkeypatch.setattr(gather, "_MERGE_ROWS", 150)
     assert analyze(tmp_path, key="who").to_json(partial=True) == whole.to_json(partial=True)
     assert analyze(tmp_path, key="who", columns="text,few")["few"] == whole["few"]
 
@@ -170,7 +170,7 @@ def test_many_values_are_counted_by_key_for_discrete_encoding(rng: np.random.Gen
     assert json.dumps(joined.analysis("discrete")) == expected
 
 
-def test_more_pairs_than_are_kept_are_told_and_not_kept(rng: np.random.Generator) -> None:
+def test_more_pairs_than_are_kept_are_reported(rng: np.random.Generator) -> None:
     frame = {"who": np.arange(5000), "x": rng.permutation(5000) % 200, "few": np.arange(5000) % 7}
     found: Any = analyze(frame, key="who", exact=1024)
     with pytest.raises(OptionError, match="column 'x' has more different pairs of key and value than were kept"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.encode.sequences.test_tensors_device import check_same, make_table
+from tests.encode.sequences.test_pad_device import check_same, make_table
 
 from stoker.encode import pad_sequences
 from stoker.errors import OptionError
@@ -49,5 +49,5 @@ def test_a_packed_batch_becomes_padded_there(rng: np.random.Generator) -> None:
 
 
 def test_tensors_of_two_devices_are_refused() -> None:
-    with pytest.raises(OptionError, match="Bring all to one device"):
+    with pytest.raises(OptionError, match="Move all to one device"):
         pad_sequences({"k": torch.arange(3).cuda(), "v": torch.zeros(3)}, key="k")

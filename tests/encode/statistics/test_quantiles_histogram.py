@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from benchmarks.before.mostlyai_statistics import log_histogram as slow_histogram
 
-from stoker.encode.statistics.columns import float_keys, whole_keys
-from stoker.encode.statistics.kinds import EDGES, NUM_BINS, log_histogram
-from stoker.encode.statistics.quantiles import Run
+from stoker.encode.statistics.quantiles import EDGES, NUM_BINS, Run, float_keys, log_histogram, whole_keys
 
 
 def test_counts_of_floats(rng: np.random.Generator) -> None:
@@ -24,7 +22,7 @@ def test_counts_of_floats(rng: np.random.Generator) -> None:
     assert log_histogram(Run.of(float_keys(values)[0]), "float").tolist() == slow_histogram(values)
 
 
-def test_counts_of_whole_numbers(rng: np.random.Generator) -> None:
+def test_counts_of_integers(rng: np.random.Generator) -> None:
     around = [sign * 2**power + step for power in range(63) for sign in (1, -1) for step in (-2, -1, 0, 1, 2)]
     values = np.array([*around, -(2**63), 2**63 - 1, 2**63 - 512, 2**63 - 513], dtype=np.int64)
     assert log_histogram(Run.of(whole_keys(values)), "int").tolist() == slow_histogram(values)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 
 from stoker.encode import analyze
-from stoker.encode.statistics import columns as texts_module
-from stoker.encode.statistics.columns import TextForm, parse_number
+from stoker.encode.statistics import analyze as texts_module
+from stoker.encode.statistics.analyze import TextForm, parse_number
 from stoker.errors import OptionError
 
 NUMBER = r"(-?[0-9]*[\.]?[0-9]+(?:[eE][+\-]?\d+)?)"
@@ -71,7 +71,7 @@ def test_files_are_read_for_the_type_first(tmp_path: Path) -> None:
         (tmp_path / f"{i}.csv").write_text(f"name,x\nq,x9\n{text}\n")
     found = analyze(str(tmp_path / "*.csv"), kinds={"x": "number"})
     assert found["x"] == analyze({"x": [9.0, 1.0, 9.0, 2.0, 9.0, 3.5]})["x"]
-    with pytest.raises(OptionError, match=r"for a date, but it holds strings, whose dates depend on the whole column"):
+    with pytest.raises(OptionError, match=r"holds strings, whose format depends on the whole column"):
         analyze(str(tmp_path / "*.csv"), kinds={"x": "date"})
 
 
@@ -85,5 +85,5 @@ def test_dates_of_a_table_in_memory() -> None:
 
 def test_without_pandas_dates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(OptionError, match="column 'x' for a date, but it holds strings, which pandas parses"):
+    with pytest.raises(OptionError, match="'date', but the column holds strings, which pandas parses"):
         analyze({"x": ["2020-01-01"]}, kinds={"x": "date"})

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from stoker.encode.statistics.columns import Form, decode_floats, decode_keys, float_keys, whole_keys
+from stoker.encode.statistics.columns import Form
+from stoker.encode.statistics.quantiles import decode_floats, decode_keys, float_keys, whole_keys
 
 FLOATS = st.floats(width=64)
 
@@ -35,7 +36,7 @@ def test_keys_of_floats_are_ordered_and_minus_zero_comes_first(one: float, other
 
 
 @pytest.mark.parametrize(("form", "dtype"), [("int", np.int64), ("uint", np.uint64)])
-def test_whole_numbers_and_back_in_order(form: Form, dtype: Any, rng: np.random.Generator) -> None:
+def test_integers_and_back_in_order(form: Form, dtype: Any, rng: np.random.Generator) -> None:
     bounds = np.iinfo(dtype)
     values = np.sort(rng.integers(bounds.min, bounds.max, 1000, dtype=dtype, endpoint=True))
     values[0], values[-1] = bounds.min, bounds.max

@@ -15,7 +15,7 @@ from tests.encode import sequences_twin as twin
 
 from stoker.encode import PackedSequences, PaddedSequences, pad_sequences
 from stoker.encode.sequences import columns as numbers_module
-from stoker.encode.sequences.columns import LARGE_BYTES
+from stoker.encode.sequences.pad import LARGE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -51,7 +51,7 @@ def test_they_equal_the_loop(max_length: int | None, contexts: list[int] | None)
     check_packed(pad_sequences(table(), key="user", layout="packed", **options), KEYS, VALUES, **options)
 
 
-def test_contexts_are_told_and_rows_of_others_are_counted() -> None:
+def test_contexts_are_returned_and_rows_of_others_are_counted() -> None:
     found = pad_sequences(table(), key="user", max_length=2)
     assert (found.contexts.tolist(), found.num_left_out) == ([7, 3, 9, 1], 0)
     some = pad_sequences(table(), key="user", max_length=2, contexts=[5, 7])
@@ -119,7 +119,7 @@ def test_every_type_keeps_its_bits(dtype: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["s", "ns"])
-def test_times_are_whole_numbers(unit: str) -> None:
+def test_times_are_integers(unit: str) -> None:
     times = np.array([5, 1, "NaT", 7, 8, 9, 3, 2, 1], dtype=f"datetime64[{unit}]")
     given = {"user": np.array(KEYS), "t": times}
     expected = {"t": times.view(np.int64)}
@@ -139,7 +139,7 @@ def test_missing_floats_are_nan() -> None:
     check_padded(pad_sequences(nullable, key="user"), KEYS, expected)
 
 
-def test_whole_numbers_with_gaps_can_become_floats() -> None:
+def test_integers_with_gaps_can_become_floats() -> None:
     values = [1, None, 3, 4, 5, 6, 7, 8, 9]
     given = pa.table({"user": KEYS, "v": values})
     expected = {"v": np.array([np.nan if value is None else value for value in values])}
@@ -190,7 +190,7 @@ def test_rows_end_to_end_need_no_key() -> None:
 def test_large_results_have_wide_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places that do not fit into the array of contexts get one of their own."""
     expected = pad_sequences(table(), key="user", max_length=3)
-    monkeypatch.setattr("stoker.encode.sequences.contexts.MAX_NARROW", 5)
+    monkeypatch.setattr("stoker.encode.sequences.kernels.MAX_NARROW", 5)
     found = pad_sequences(table(), key="user", max_length=3)
     assert all(torch.equal(found[name].nan_to_num(), expected[name].nan_to_num()) for name in expected)
 

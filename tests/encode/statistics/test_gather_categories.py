@@ -14,7 +14,7 @@ from benchmarks.before.mostlyai_statistics import analyze_categorical
 from tests.encode.statistics.twin import as_json
 
 from stoker.encode import analyze
-from stoker.encode.statistics import categories
+from stoker.encode.statistics import gather
 from stoker.encode.statistics.columns import CategoryColumn
 from stoker.errors import OptionError
 
@@ -47,7 +47,7 @@ def test_the_same_json_as_the_original(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ids=str)
-def test_texts_are_the_same_however_they_are_stored(kind: pa.DataType) -> None:
+def test_strings_are_the_same_however_they_are_stored(kind: pa.DataType) -> None:
     found = category(pa.array(["b", "a", None, "b"], pa.string()).cast(kind))
     assert found.cnt_values == {"a": 1, "b": 2}
     assert (found.num_null, found.num_distinct, found.count_error, found.type) == (1, 2, 0, "string")
@@ -60,13 +60,13 @@ def test_null_within_a_dictionary_is_missing() -> None:
     assert (found.num_values, found.num_null, found.cnt_values) == (4, 3, {"a": 1})
 
 
-def test_whole_numbers_can_be_taken_for_categories() -> None:
+def test_integers_can_be_categories() -> None:
     assert category(np.array([7, -1, 7]), kinds={"x": "category"}).cnt_values == {"-1": 1, "7": 2}
 
 
 @pytest.mark.parametrize("key", [None, "who"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
-def test_floats_are_texts_of_their_own_type_and_nan_is_missing(dtype: Any, key: str | None) -> None:
+def test_floats_are_strings_of_their_own_type_and_nan_is_missing(dtype: Any, key: str | None) -> None:
     values = np.array([0.1, np.nan, -0.0, 0.0, 0.1, np.inf, 1e4], dtype=dtype)
     expected = analyze_categorical(pd.Series(values))
     assert "nan" not in expected["cnt_values"]
@@ -79,7 +79,7 @@ def test_floats_are_texts_of_their_own_type_and_nan_is_missing(dtype: Any, key: 
 
 
 def test_negative_control_floats_as_arrow_has_them_count_nan_and_join_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(categories, "texts_of_floats", lambda values: values)
+    monkeypatch.setattr(gather, "texts_of_floats", lambda values: values)
     found = category(np.array([0.1, np.nan, -0.0, 0.0], dtype=np.float32), kinds={"x": "category"})
     assert "nan" in found.cnt_values
     assert "0.10000000149011612" in found.cnt_values
@@ -92,7 +92,7 @@ def test_the_most_frequent_come_first() -> None:
 
 @pytest.mark.parametrize("kept", [1, 5, 50])
 @pytest.mark.parametrize("pieces", [1, 7, 300])
-def test_too_many_texts_are_counted_within_the_stated_error(kept: int, pieces: int, rng: np.random.Generator) -> None:
+def test_too_many_strings_are_counted_within_the_stated_error(kept: int, pieces: int, rng: np.random.Generator) -> None:
     words = np.array([f"w{number}" for number in rng.zipf(1.5, 20_000) % 2000])
     found = category(pa.chunked_array([pa.array(part.tolist()) for part in np.array_split(words, pieces)]), categories=kept)
     true = Counter(words.tolist())
@@ -101,11 +101,11 @@ def test_too_many_texts_are_counted_within_the_stated_error(kept: int, pieces: i
     assert len(found.cnt_values) <= kept
     for word, count in true.items():
         assert count - found.count_error <= found.cnt_values.get(word, 0) <= count
-    with pytest.raises(OptionError, match="column 'x' has more different texts than were kept"):
+    with pytest.raises(OptionError, match="column 'x' has more different strings than were kept"):
         found.analysis()
 
 
-def test_negative_control_dropping_texts_without_lowering_the_others_breaks_the_error(rng: np.random.Generator) -> None:
+def test_negative_control_dropping_strings_without_lowering_the_others_breaks_the_error(rng: np.random.Generator) -> None:
     words = [f"w{number}" for number in rng.permutation(np.repeat(np.arange(40), 50))]
     true = Counter(words)
 
@@ -119,13 +119,13 @@ def test_negative_control_dropping_texts_without_lowering_the_others_breaks_the_
     assert lost(found) > honest // 2  # so an error half as large would be a lie
 
 
-def test_as_many_texts_as_are_kept_are_exact() -> None:
+def test_as_many_strings_as_are_kept_are_exact() -> None:
     assert category(pa.array(["a", "b", "c"]), categories=3).count_error == 0
     assert category(pa.array(["a", "b", "c", "d"]), categories=3).count_error == 1
 
 
-def test_long_texts_are_dropped_before_they_take_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(categories, "MAX_TEXT_BYTES", 1000)
+def test_long_strings_are_dropped_before_they_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "MAX_TEXT_BYTES", 1000)
     found = category(pa.array(["x" * 600, "y" * 600, "x" * 600, "z"]))
     assert found.cnt_values == {"x" * 600: 1}
     assert found.count_error == 1

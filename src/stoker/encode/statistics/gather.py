@@ -1,0 +1,575 @@
+"""Gathering: what is known of each column while its values are read, part by part; merging of parts; and counts by key.
+
+`ColumnGatherer` takes in the values of one column of any kind, `merge_columns` joins two parts of a column, and `CountsByKey`
+counts each key once, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stoker.encode.statistics.columns import (
+    MAX_DISCRETE,
+    AnyColumn,
+    CategoryColumn,
+    DateColumn,
+    EmptyColumn,
+    Limits,
+    NumberColumn,
+    State,
+)
+from stoker.encode.statistics.dates import DateGatherer
+from stoker.encode.statistics.numbers import NumberGatherer, count_zeros_once, form_of, joined_zeros, keys_of_present, value_texts
+from stoker.encode.statistics.quantiles import Extremes, Keys, Run, counted_by_key, decode_keys, with_counts_by_key
+from stoker.errors import OptionError, SchemaError, SourceInvalidError
+from stoker.store import from_numpy, is_list, one_array, plain_type, to_numpy
+
+# ---- kinds: what the values of an Arrow type are taken for; a column of lists has the kind of its items ----
+
+Kind = Literal["number", "category", "date", "empty"]
+Asked = Literal["number", "category", "date"]
+
+
+def value_type(kind: pa.DataType) -> pa.DataType:
+    """The type of one value: the item type of lists, without dictionary or extension types."""
+    value = plain_type(kind)
+    return value.value_type if is_list(value) else value
+
+
+def kind_of(name: str, kind: pa.DataType, asked: str | None, where: str) -> Kind:
+    """The kind of a column; `asked` is the kind that the user requests."""
+    found = _natural_kind(kind)
+    if found is None:
+        raise SourceInvalidError(f"column {name!r} of {where} is {kind}, which has no statistics. Leave it out with `columns`.")
+    if asked is not None and asked not in get_args(Asked):
+        raise OptionError(f"kinds[{name!r}] is {asked!r}; expected one of {', '.join(get_args(Asked))}.")
+    if asked is None or asked == found or found == "empty":
+        return found
+    value = value_type(kind)
+    number = pa.types.is_boolean(value) or pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value)
+    if found == "date" or asked == "date" or (asked == "number" and not number):
+        raise OptionError(f"kinds[{name!r}] is {asked!r}, but column {name!r} of {where} is {value}. Leave it out of kinds.")
+    return "number" if asked == "number" else "category"
+
+
+def _natural_kind(kind: pa.DataType) -> Kind | None:
+    inner = kind.value_type if is_list(kind) else kind
+    value = value_type(kind)
+    if pa.types.is_null(value):
+        return "empty"
+    if pa.types.is_string(value) or pa.types.is_boolean(value) or (pa.types.is_dictionary(inner) and not pa.types.is_nested(value)):
+        return "category"
+    if pa.types.is_timestamp(value) or pa.types.is_date(value):
+        return "date"
+    number = pa.types.is_integer(value) or pa.types.is_floating(value) or pa.types.is_decimal(value)
+    return "number" if number or pa.types.is_duration(value) or pa.types.is_time(value) else None
+
+
+# ---- categories: how often each string occurs; exact while they are few, the frequent ones beyond ----
+#
+# Where there are more different strings than are kept, the counts of all are lowered by that of the first one too many, and those
+# that reach zero are dropped (Misra and Gries). So a count is never too high, and too low by at most `error`, which never exceeds
+# the number of values over the number of strings kept, however the values were cut into parts.
+
+MAX_TEXT_BYTES = 64 << 20
+"""Bytes of all strings that are kept."""
+_MERGE_TEXTS = 1 << 12
+
+
+class CategoryGatherer:
+    """Takes in Arrow arrays of strings, of dictionaries, or of other values, which count as their Python string."""
+
+    def __init__(self, limit: int) -> None:
+        self.num_values = self.num_null = self.error = 0
+        self._limit = limit
+        self._texts = pa.array([], pa.large_string())
+        self._counts = np.empty(0, dtype=np.int64)
+        self._buffer: list[tuple[pa.Array, npt.NDArray[np.int64]]] = []
+        self._num_buffered = 0
+
+    @staticmethod
+    def of(column: CategoryColumn, limit: int) -> CategoryGatherer:
+        """Resume from the statistics of a part."""
+        gatherer = CategoryGatherer(limit)
+        gatherer.num_values, gatherer.num_null, gatherer.error = column.num_values, column.num_null, column.count_error
+        gatherer._texts = pa.array(list(column.cnt_values), pa.large_string())
+        gatherer._counts = np.array(list(column.cnt_values.values()), dtype=np.int64)
+        return gatherer
+
+    def add(self, values: pa.Array) -> None:
+        """Take in values."""
+        self.num_values += len(values)
+        if pa.types.is_floating(values.type):
+            values = texts_of_floats(values)
+        if not pa.types.is_dictionary(values.type):
+            values = _grouped_type(values).dictionary_encode()
+        indices, texts = values.indices, values.dictionary
+        codes = to_numpy((indices.drop_null() if indices.null_count else indices).cast(pa.int64()))
+        counts = np.bincount(codes, minlength=len(texts))
+        self.num_null += indices.null_count
+        used = np.flatnonzero(counts)
+        texts, counts = texts.take(from_numpy(used)), counts[used].astype(np.int64)
+        if texts.null_count:  # a dictionary may hold null as an entry
+            missing = to_numpy(texts.is_null())
+            self.num_null += int(counts[missing].sum())
+            texts, counts = texts.drop_null(), counts[~missing]
+        self._add_counts(_as_texts(texts), counts)
+
+    def merge(self, other: CategoryGatherer) -> None:
+        """Take in what was gathered of other values."""
+        other._combine()
+        self.num_values += other.num_values
+        self.num_null += other.num_null
+        self.error += other.error
+        self._add_counts(other._texts, other._counts)
+        self._combine()
+
+    def column(self, **known: Any) -> CategoryColumn:
+        """All that was gathered; `known` are the fields that all columns have."""
+        self._combine()
+        order = to_numpy(pc.array_sort_indices(self._texts))
+        texts = self._texts.take(from_numpy(order)).to_pylist()
+        return CategoryColumn(
+            **known,
+            num_values=self.num_values,
+            num_null=self.num_null,
+            num_distinct=None if self.error else len(texts),
+            cnt_values=dict(zip(texts, self._counts[order].tolist(), strict=True)),
+            count_error=self.error,
+        )
+
+    def _add_counts(self, texts: pa.Array, counts: npt.NDArray[np.int64]) -> None:
+        self._buffer.append((texts, counts))
+        self._num_buffered += len(texts)
+        if self._num_buffered >= max(_MERGE_TEXTS, len(self._texts)) or len(self._buffer) >= _MERGE_TEXTS:
+            self._combine()
+
+    def _combine(self) -> None:
+        """Merge the buffered counts, and drop those beyond the limit."""
+        if not self._buffer:
+            return
+        parts = [(self._texts, self._counts), *self._buffer]
+        self._buffer, self._num_buffered = [], 0
+        encoded = pa.concat_arrays([texts for texts, _ in parts]).dictionary_encode()
+        counts = np.zeros(len(encoded.dictionary), dtype=np.int64)
+        np.add.at(counts, to_numpy(encoded.indices), np.concatenate([part for _, part in parts]))
+        self._texts, self._counts = encoded.dictionary, counts
+        self._prune()
+
+    def _prune(self) -> None:
+        num_bytes = to_numpy(pc.binary_length(self._texts))
+        if len(self._counts) <= self._limit and num_bytes.sum() <= MAX_TEXT_BYTES:
+            return
+        order = np.argsort(-self._counts, kind="stable")
+        kept = min(self._limit, int(np.searchsorted(num_bytes[order].cumsum(), MAX_TEXT_BYTES, side="right")))
+        lowered = int(self._counts[order[kept]])
+        left = np.flatnonzero(self._counts > lowered)
+        self._texts, self._counts = self._texts.take(from_numpy(left)), self._counts[left] - lowered
+        self.error += lowered
+
+
+def texts_of_floats(values: pa.Array) -> pa.Array:
+    """Floats as a dictionary of strings, each the shortest that its type distinguishes; NaN is missing, -0.0 is not 0.0."""
+    numbers = to_numpy(values.fill_null(float("nan")) if values.null_count else values)
+    words = numbers.view(f"u{numbers.itemsize}")  # Arrow takes 0.0 and -0.0 for one value
+    found = np.unique(words[~np.isnan(numbers)])
+    codes = np.searchsorted(found, words) if len(found) else np.zeros(len(words), dtype=np.int64)
+    texts = [str(number) for number in found.view(numbers.dtype)]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=np.isnan(numbers)), pa.array(texts, pa.large_string()))
+
+
+def _as_texts(values: pa.Array) -> pa.Array:
+    kind = values.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return values.cast(pa.large_string())
+    return pa.array([str(value) for value in values.to_pylist()], pa.large_string())
+
+
+# ---- one column of any kind ----
+
+_SLICE = 1 << 20
+"""Rows per step: what is sorted with them stays in the caches and takes little memory."""
+
+
+class EmptyGatherer:
+    """Counts values that are all missing."""
+
+    def __init__(self) -> None:
+        self.num_values = 0
+
+    def add(self, values: pa.Array) -> None:
+        """Take in values."""
+        self.num_values += len(values)
+
+    def column(self, **known: Any) -> EmptyColumn:
+        """All that was gathered."""
+        return EmptyColumn(**known, num_values=self.num_values, num_null=self.num_values)
+
+
+Gatherer = NumberGatherer | CategoryGatherer | DateGatherer | EmptyGatherer
+
+
+class ColumnGatherer:
+    """Takes in one column of a table, part by part."""
+
+    def __init__(self, name: str, kind: Kind, arrow: pa.DataType, limits: Limits) -> None:
+        value = value_type(arrow)
+        self.name = name
+        self._type = value
+        self._lengths: dict[int, int] | None = {} if is_list(arrow) else None
+        self._gatherer = _gatherer(name, kind, pa.int8() if kind == "number" and pa.types.is_boolean(value) else value, limits)
+
+    def add(self, column: pa.Array | pa.ChunkedArray) -> None:
+        """Take in rows."""
+        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            for start in range(0, len(chunk), _SLICE):
+                self._add(chunk.slice(start, _SLICE))
+
+    def column(self) -> AnyColumn:
+        """All that was gathered."""
+        lengths = self._lengths
+        counted = None if lengths is None else {str(length): lengths[length] for length in sorted(lengths)}
+        return self._gatherer.column(name=self.name, type=str(self._type), cnt_lengths=counted)
+
+    def _add(self, values: pa.Array) -> None:
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if self._lengths is not None:
+            self._count_lengths(values)
+            values = values.flatten()
+            for start in range(0, len(values), _SLICE):
+                self._add_flat(values.slice(start, _SLICE))
+        else:
+            self._add_flat(values)
+
+    def _add_flat(self, values: pa.Array) -> None:
+        if isinstance(values, pa.ExtensionArray):
+            values = values.storage
+        if pa.types.is_null(values.type):
+            values = values.cast(self._type)
+        if isinstance(self._gatherer, NumberGatherer):
+            if pa.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            if pa.types.is_boolean(values.type):
+                values = values.cast(pa.int8())
+        self._gatherer.add(values)
+
+    def _count_lengths(self, values: pa.Array) -> None:
+        lengths = self._lengths
+        if lengths is not None:
+            found = to_numpy(pc.list_value_length(values).drop_null().cast(pa.int64()))
+            for length, count in zip(*np.unique(found, return_counts=True), strict=True):
+                lengths[int(length)] = lengths.get(int(length), 0) + int(count)
+
+
+def _gatherer(name: str, kind: Kind, value: pa.DataType, limits: Limits) -> Gatherer:
+    if kind == "number":
+        return NumberGatherer(form_of(value), limits.exact)
+    if kind == "category":
+        return CategoryGatherer(limits.categories)
+    return DateGatherer(name, limits.exact) if kind == "date" else EmptyGatherer()
+
+
+# ---- merging: two parts of a column ----
+
+
+def merge_columns(one: AnyColumn, other: AnyColumn, limits: Limits) -> AnyColumn:
+    """Merge the statistics of two parts of one column, in the order of their rows."""
+    if isinstance(one, EmptyColumn) or isinstance(other, EmptyColumn):
+        return _with_missing(one, other)
+    if (one.type, type(one), one.cnt_lengths is None) != (other.type, type(other), other.cnt_lengths is None):
+        raise SchemaError(
+            f"column {one.name!r} is {_described(one)} in one part and {_described(other)} in another. "
+            "Analyse both with the same types and kinds."
+        )
+    gatherer: Any = _resumed(one, limits)
+    gatherer.merge(_resumed(other, limits))
+    merged: AnyColumn = gatherer.column(
+        name=one.name, type=one.type, cnt_lengths=merge_lengths(one.cnt_lengths, other.cnt_lengths or {})
+    )
+    return _with_keys(one, other, merged)
+
+
+def _with_keys(one: AnyColumn, other: AnyColumn, merged: AnyColumn) -> AnyColumn:
+    """Parts have different keys, so counts by key add up."""
+    if one.num_keys is None or other.num_keys is None:
+        return merged
+    known: dict[str, Any] = {"num_keys": one.num_keys + other.num_keys}
+    if isinstance(one, NumberColumn) and isinstance(other, NumberColumn) and isinstance(merged, NumberColumn):
+        known["cnt_values"] = _added_counts(one, other)
+        if merged.state is not None:
+            known["state"] = with_counts_by_key(merged.state, _added_counts_of_all(one, other, merged.state))
+    return msgspec.structs.replace(merged, **known)
+
+
+def _added_counts(one: NumberColumn, other: NumberColumn) -> dict[str, int] | None:
+    if one.cnt_values is None or other.cnt_values is None:
+        return None
+    counts = dict(one.cnt_values)
+    for text, count in other.cnt_values.items():
+        counts[text] = counts.get(text, 0) + count
+    if "-0.0" in counts and "0.0" in counts:
+        counts["0.0"] += counts.pop("-0.0")
+    number = float if one.form == "float" else int
+    return {text: counts[text] for text in sorted(counts, key=number)} if len(counts) < MAX_DISCRETE else None
+
+
+def _added_counts_of_all(one: NumberColumn, other: NumberColumn, merged: State) -> npt.NDArray[np.int64] | None:
+    """How many keys of both parts have each of the values; None where that is not known."""
+    runs = [counted_by_key(part.state) for part in (one, other) if part.state is not None]
+    if merged.levels or len(runs) < 2:
+        return None
+    keys = np.frombuffer(merged.keys, dtype="<u8")
+    counts = np.zeros(len(keys), dtype=np.int64)
+    for run in runs:
+        if run is None:
+            return None
+        counts[np.searchsorted(keys, run.keys)] += run.counts
+    count_zeros_once(keys, counts, one.form)
+    return counts
+
+
+def _resumed(column: AnyColumn, limits: Limits) -> Gatherer:
+    if isinstance(column, CategoryColumn):
+        return CategoryGatherer.of(column, limits.categories)
+    if isinstance(column, EmptyColumn):
+        return EmptyGatherer()
+    if column.state is None:
+        raise OptionError(
+            f"column {column.name!r} was saved without the state that merging needs. Save the parts with partial=True."
+        )
+    return DateGatherer.of(column, limits.exact) if isinstance(column, DateColumn) else NumberGatherer.of(column, limits.exact)
+
+
+def _with_missing(one: AnyColumn, other: AnyColumn) -> AnyColumn:
+    """One of the parts holds only missing values: add them to the other."""
+    empty, full = (one, other) if isinstance(one, EmptyColumn) else (other, one)
+    if full.cnt_lengths is not None and empty.cnt_lengths is None:
+        return full  # missing lists hold no values
+    added = empty.num_values
+    known: dict[str, Any] = {
+        "num_values": full.num_values + added,
+        "num_null": full.num_null + added,
+        "cnt_lengths": merge_lengths(one.cnt_lengths, other.cnt_lengths or {}),
+    }
+    if isinstance(full, NumberColumn) and full.first_infinite is not None and empty is one:
+        known["first_infinite"] = full.first_infinite + added
+    if one.num_keys is not None and other.num_keys is not None:
+        known["num_keys"] = one.num_keys + other.num_keys
+    return msgspec.structs.replace(full, **known)
+
+
+def merge_lengths(one: dict[str, int] | None, other: dict[str, int] | None) -> dict[str, int] | None:
+    """Counts of lengths, added up; None where one is not known."""
+    if one is None or other is None:
+        return None
+    lengths = dict(one)
+    for length, count in other.items():
+        lengths[length] = lengths.get(length, 0) + count
+    return {length: lengths[length] for length in sorted(lengths, key=int)}
+
+
+def _described(column: AnyColumn) -> str:
+    return f"{'lists of ' if column.cnt_lengths is not None else ''}{column.type} (a {column.__struct_config__.tag})"
+
+
+# ---- counts by key ----
+#
+# mostlyai-engine calls these keys root keys, and counts by them to find values that only a few people have. Values are reduced to
+# their smallest and largest per key, and to different pairs of key and value; then each kind of column gathers these as usual.
+# Rows of a key may be anywhere; rows whose key is missing count only as rows. Memory grows with the keys, and with the pairs while
+# values are counted.
+
+_MERGE_ROWS = 1 << 20
+"""Rows that are buffered before they are aggregated."""
+_ZEROS = np.array([2**63 - 1, 2**63], dtype=np.uint64)  # the keys of -0.0 and 0.0
+
+
+class Distinct:
+    """Rows that are aggregated where they agree in some columns."""
+
+    def __init__(self, by: Sequence[str], how: Mapping[str, str]) -> None:
+        self._by, self._how = list(by), dict(how)
+        self._parts: list[pa.Table] = []
+        self._num_buffered = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Take in rows; the other columns are aggregated as `how` says."""
+        self._parts.append(self._aggregated(table))
+        self._num_buffered += self._parts[-1].num_rows
+        if self._num_buffered >= max(_MERGE_ROWS, self._parts[0].num_rows):
+            self._combine()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are kept, before the last aggregation."""
+        return sum(part.num_rows for part in self._parts)
+
+    def table(self) -> pa.Table | None:
+        """All rows, aggregated; None where there were none."""
+        self._combine()
+        return self._parts[0].combine_chunks() if self._parts else None
+
+    def column(self, name: str) -> pa.Array:
+        """A column of all rows, aggregated; a null array where there were none."""
+        table = self.table()
+        return pa.nulls(0) if table is None else one_array(table.column(name))
+
+    def _combine(self) -> None:
+        if len(self._parts) > 1:
+            self._parts = [self._aggregated(pa.concat_tables(self._parts))]
+        self._num_buffered = 0
+
+    def _aggregated(self, table: pa.Table) -> pa.Table:
+        grouped = table.group_by(self._by, use_threads=False).aggregate(list(self._how.items()))
+        return grouped.rename_columns([*self._by, *self._how]).select(table.column_names)
+
+
+class CountsByKey:
+    """Counts each key once: takes in the rows of a table with their keys."""
+
+    def __init__(self, key: str, schema: pa.Schema, kinds: Mapping[str, Kind], limits: Limits) -> None:
+        for name in kinds:
+            if is_list(schema.field(name).type):
+                raise OptionError(f"column {name!r} holds lists, which cannot be counted by key. Leave it out of columns=.")
+        self.key = key
+        self._kinds, self._limits = dict(kinds), limits
+        self._types = {name: value_type(schema.field(name).type) for name in kinds}
+        self._lengths = Distinct(["key"], {"rows": "sum"})
+        self._ranges = {n: Distinct(["key"], {"least": "min", "most": "max"}) for n, k in kinds.items() if k in ("number", "date")}
+        self._pairs = {n: Distinct(["key", "value"], {}) for n, kind in kinds.items() if kind in ("number", "category")}
+        self._values: dict[str, Keys] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Take in rows."""
+        keys = _keys(table.column(self.key))
+        known = keys.drop_null()
+        self._lengths.add(pa.table({"key": known, "rows": from_numpy(np.ones(len(known), dtype=np.int64))}))
+        for name, kind in self._kinds.items():
+            values = _plain(table.column(name))
+            if kind == "number" and not pa.types.is_null(values.type):
+                self._add_numbers(name, keys, values)
+            elif kind == "category" and not pa.types.is_null(values.type):
+                values = _grouped_type(texts_of_floats(values)) if pa.types.is_floating(values.type) else values
+                present = pc.is_valid(values)
+                self._pairs[name].add(pa.table({"key": keys.filter(present), "value": values.filter(present)}))
+            elif kind == "date":
+                present = pc.and_(pc.is_valid(values), pc.is_valid(keys))
+                values = values.filter(present)
+                self._ranges[name].add(pa.table({"key": keys.filter(present), "least": values, "most": values}))
+
+    def _add_numbers(self, name: str, keys: pa.Array, values: pa.Array) -> None:
+        """Numbers as ordered keys: so -0.0 is below 0.0, and each of them stays what it is."""
+        numbers, present = keys_of_present(values.cast(pa.int8()) if pa.types.is_boolean(values.type) else values)
+        keys, words = keys.filter(from_numpy(present)), from_numpy(numbers)
+        known = pc.is_valid(keys)
+        least = words.filter(known)
+        self._ranges[name].add(pa.table({"key": keys.filter(known), "least": least, "most": least}))
+        if name in self._pairs:
+            self._pairs[name].add(pa.table({"key": keys, "value": words}))
+            if self._are_many(name, words) and self._pairs[name].num_rows > self._limits.exact:
+                del self._pairs[name]  # too many values to count individually
+
+    def _are_many(self, name: str, words: pa.Array) -> bool:
+        """Whether a column has too many different values to be always counted individually."""
+        before = self._values.get(name, np.empty(0, dtype=np.uint64))
+        if len(before) <= MAX_DISCRETE:  # one more, as 0.0 and -0.0 are one value
+            self._values[name] = before = np.union1d(before, to_numpy(pc.unique(words)))[: MAX_DISCRETE + 1]
+        return len(before) > MAX_DISCRETE
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """How many rows each key has."""
+        rows = self._lengths.column("rows")
+        return to_numpy(rows) if len(rows) else np.empty(0, dtype=np.int64)
+
+    def counted(self, column: AnyColumn) -> AnyColumn:
+        """The statistics of a column, with each key counted once."""
+        known: dict[str, Any] = {"num_keys": len(self._lengths.column("key"))}
+        if isinstance(column, NumberColumn):
+            known |= self._counted_numbers(column)
+        elif isinstance(column, DateColumn):
+            ranges = self._ranges[column.name]
+            least: Any = self._gathered(column.name, ranges.column("least"))
+            most: Any = self._gathered(column.name, ranges.column("most"))
+            known |= {"min_n": least.min_n, "max_n": most.max_n}
+        elif isinstance(column, CategoryColumn):
+            known |= self._counted_texts(column.name)
+        return msgspec.structs.replace(column, **known)
+
+    def _counted_numbers(self, column: NumberColumn) -> dict[str, Any]:
+        form, ranges = column.form, self._ranges[column.name]
+        ends = []
+        for name in ("least", "most"):
+            found = ranges.column(name)
+            ends.append(Extremes.of(Run.of(to_numpy(found).copy() if len(found) else np.empty(0, dtype=np.uint64))))
+        known: dict[str, Any] = {
+            "min_n": decode_keys(ends[0].smallest, form).astype(np.float64).tolist(),
+            "max_n": decode_keys(ends[1].largest[::-1], form).astype(np.float64).tolist(),
+            "cnt_values": None,
+        }
+        if column.name in self._pairs and column.state is not None and not column.rank_error:
+            run = self._keys_by_value(column)
+            known["state"] = with_counts_by_key(column.state, run.counts)
+            if column.cnt_values is not None:
+                known["cnt_values"] = value_texts(joined_zeros(run, form), form)
+        return known
+
+    def _counted_texts(self, name: str) -> dict[str, Any]:
+        table = self._pairs[name].table()
+        every: Any = self._gathered(name, pa.nulls(0) if table is None else one_array(table.column("value")))
+        owned: Any = self._gathered(name, pa.nulls(0) if table is None else _of_known(table, "value"))
+        error = max(every.count_error, owned.count_error)
+        counts = owned.cnt_values if error else {text: owned.cnt_values.get(text, 0) for text in every.cnt_values}
+        return {"cnt_values": counts, "num_distinct": None if error else len(counts), "count_error": error}
+
+    def _keys_by_value(self, column: NumberColumn) -> Run:
+        """All values, with how many keys have each; where both zeros occur, a key that has one of them is counted at 0.0."""
+        values = np.frombuffer(column.state.keys if column.state is not None else b"", dtype="<u8").astype(np.uint64)
+        counts = np.zeros(len(values), dtype=np.int64)
+        table = self._pairs[column.name].table()
+        if table is not None and table.num_rows:
+            owned = to_numpy(_of_known(table, "value"))
+            np.add.at(counts, np.searchsorted(values, owned), 1)
+            if column.form == "float" and np.isin(_ZEROS, values).all():
+                zeros = table.filter(pc.is_in(table.column("value"), value_set=from_numpy(_ZEROS)))
+                counts[np.searchsorted(values, _ZEROS)] = 0, pc.count_distinct(zeros.column("key"), mode="only_valid").as_py()
+        return Run(values, counts)
+
+    def _gathered(self, name: str, values: pa.Array) -> AnyColumn:
+        gatherer = ColumnGatherer(name, self._kinds[name], self._types[name], self._limits)
+        gatherer.add(values)
+        return gatherer.column()
+
+
+def _of_known(table: pa.Table, name: str) -> pa.Array:
+    """A column of the rows that have a key."""
+    return one_array(table.filter(pc.is_valid(table.column("key"))).column(name))
+
+
+def _keys(column: pa.ChunkedArray) -> pa.Array:
+    """One array of a type that Arrow can group by; 0.0 and -0.0 are one key, and NaN is a missing one."""
+    keys = _plain(column)
+    if not pa.types.is_floating(keys.type):
+        return keys
+    keys = pc.add(keys.cast(pa.float64()), 0.0)
+    return pc.if_else(pc.is_nan(keys), pa.scalar(None, pa.float64()), keys)
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """One array without extension and dictionary types."""
+    values = one_array(column)
+    return _grouped_type(values.storage if isinstance(values, pa.ExtensionArray) else values)
+
+
+def _grouped_type(values: pa.Array) -> pa.Array:
+    """A type that Arrow can group by."""
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return values.cast(pa.large_string()) if pa.types.is_string_view(values.type) else values

@@ -1,0 +1,74 @@
+"""Encoders and recipes use public names of stoker: what they need and others would too belongs into a public package."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stoker
+
+SOURCE = Path(stoker.__file__).parent
+PUBLIC = {
+    "stoker", "stoker.diagnose", "stoker.encode", "stoker.errors", "stoker.recipes", "stoker.split", "stoker.store",
+    "stoker.testing", "stoker.train", "stoker.experiment.parse",
+}  # fmt: skip
+"""Packages whose `__init__` lists what is public."""
+FILES = [path for package in ("encode", "recipes") for path in sorted((SOURCE / package).rglob("*.py"))]
+
+
+def private_imports(text: str, package: str) -> Iterator[str]:
+    """Modules of stoker that a text imports from, except public ones, those of its own package, and the `_modules` at the root."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+            if node.module in PUBLIC and node.module != "stoker":
+                public = importlib.import_module(node.module)
+                exported = getattr(public, "__all__", dir(public))
+                modules += [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in exported]
+        else:
+            continue
+        for module in modules:
+            is_ours = module == "stoker" or module.startswith("stoker.")
+            is_root = module.startswith("stoker._") and module.count(".") == 1
+            if is_ours and not (module in PUBLIC or module.startswith(f"stoker.{package}.") or is_root):
+                yield module
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_public_names_are_imported(path: Path) -> None:
+    assert list(private_imports(path.read_text(), path.relative_to(SOURCE).parts[0])) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from stoker.feed.feed import Feed",
+        "import stoker.train.trainer",
+        "from stoker.sampling.permutation import mix",
+        "from stoker.store.manifest import Manifest",
+        "from stoker.store import manifest",
+        "from stoker.store import no_such_name",
+    ],
+)
+def test_negative_control_a_private_import_is_found(line: str) -> None:
+    assert list(private_imports(f"def f():\n    {line}\n", "encode"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import stoker",
+        "from stoker.train import Trainer",
+        "from stoker.errors import OptionError",
+        "from stoker.store import Store, add_column",
+        "from stoker._kernels import kernel",
+    ],
+)
+def test_public_imports_are_fine(line: str) -> None:
+    assert not list(private_imports(line, "recipes"))
