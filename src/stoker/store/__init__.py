@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from stoker._lazy import lazy
 
 _NAMES = {
-    "stoker.store.add_column": "add_column",
     "stoker.store.formats.base": "Chunk DataSource InferredTypeError ReadLimits RowLocation",
     "stoker.store.formats.csv": "Dialect",
     "stoker.store.formats.discover": "find_sources",
@@ -30,11 +29,10 @@ _NAMES = {
     "stoker.store.pack.values": "one_array",
     "stoker.store.shards": "MISSING_CODE MISSING_TIME Column ColumnFile Level NonFiniteCount TextFile Texts map_shard",
     "stoker.store.store": "MANIFEST_NAME WORK_NAME Series Store open_store",
-    "stoker.store.writer": "check_target make_work new_store replace_store",
+    "stoker.store.writer": "add_column check_target make_work new_store replace_store",
 }
 
 if TYPE_CHECKING:
-    from stoker.store.add_column import add_column as add_column
     from stoker.store.formats.base import Chunk as Chunk
     from stoker.store.formats.base import DataSource as DataSource
     from stoker.store.formats.base import InferredTypeError as InferredTypeError
@@ -88,6 +86,7 @@ if TYPE_CHECKING:
     from stoker.store.store import Series as Series
     from stoker.store.store import Store as Store
     from stoker.store.store import open_store as open_store
+    from stoker.store.writer import add_column as add_column
     from stoker.store.writer import check_target as check_target
     from stoker.store.writer import make_work as make_work
     from stoker.store.writer import new_store as new_store
