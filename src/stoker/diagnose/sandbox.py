@@ -171,7 +171,9 @@ class Scratch:
         if written:
             named = ", ".join(os.path.basename(one) for one in written[:MAX_NAMED])  # noqa: PTH119
             more = f" and {len(written) - MAX_NAMED} more" if len(written) > MAX_NAMED else ""
-            found.append(f"Files that the program wrote ({named}{more}) went to a scratch folder; your files of these names are unchanged.")
+            found.append(
+                f"Files that the program wrote ({named}{more}) went to a scratch folder; your files of these names are unchanged."
+            )
         if hidden:
             found.append(f"{hidden} files or folders that the program removed or replaced are unchanged on disk.")
         return [*found, *self._outside.notes()]
