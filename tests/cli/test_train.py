@@ -103,7 +103,13 @@ def test_a_learning_rate_may_change_if_that_is_allowed(stoker: Stoker, folder: P
     "sets",
     [
         ("model=gru", "model.width=8"),
-        ("model={name: transformer, width: 8, heads: 2, layers: 1}", "ema=0.9", "clip=1", "accumulate=2", "schedule=cosine"),
+        (
+            "model={name: transformer, width: 8, heads: 2, layers: 1}",
+            "ema=0.9",
+            "max_grad_norm=1",
+            "grad_accum_steps=2",
+            "schedule=cosine",
+        ),
         ("model=mlp", "data.view={name: segments, length: 8, shift: 1}", "loss=huber", "optimizer=sgd", "lr=1e-3"),
         ("target=[up]", "columns=[close]", "data.view={name: windows, length: 8}", "loss=bce", "metrics=[auc, accuracy]"),
         (
@@ -323,7 +329,7 @@ def test_a_change_that_no_configuration_says_is_refused_and_can_be_allowed(stoke
         ("optimizer.betas=[0.8, 0.9]", "betas"),
         ("loss=mae", "loss"),
         ("seed=3", "seed"),
-        ("accumulate=2", "accumulate"),
+        ("grad_accum_steps=2", "grad_accum_steps"),
         ("precision=bf16", "precision"),
         ("order=sequential", "data.order"),
         ("split.valid=0.3", "split"),

@@ -19,9 +19,9 @@ def test_the_end_of_a_path_is_enough(tmp_path: Path) -> None:
 
 
 def test_values_are_typed_like_the_file(tmp_path: Path) -> None:
-    config = read(tmp_path, SMALL, "columns=[open, '1e-3']", "clip=1", "graph=false", "ema=null")
+    config = read(tmp_path, SMALL, "columns=[open, '1e-3']", "max_grad_norm=1", "graph=false", "ema=null")
     assert config.data.columns == ["open", "1e-3"]
-    assert config.train.clip == 1
+    assert config.train.max_grad_norm == 1
     assert config.train.graph is False
 
 

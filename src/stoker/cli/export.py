@@ -51,7 +51,8 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     """
     from stoker.cli.train import CONFIG_NAME, recipe_of_run
     from stoker.experiment.build import make_trained, open_data
-    from stoker.experiment.parse import read_config
+    from stoker.experiment.config import Config
+    from stoker.experiment.parse import check, read_saved
     from stoker.train.export import export_model, find_trained, load_weights
 
     folder, is_onnx = Path(run), Path(path).suffix == ".onnx"
@@ -67,7 +68,7 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run of `stoker train`.")
     found = find_trained(folder, latest=latest)
-    config = read_config(folder / CONFIG_NAME)
+    config = check(read_saved(folder), Config)
     fed = open_data(config, "cpu")
     model = make_trained(config, fed).model
     averaged = load_weights(model, found)

@@ -50,8 +50,8 @@ COMPARED = {
     "train.graph": ("setup.graph",),
     "train.compile": ("setup.compile",),
     "train.fused": ("setup.fused",),
-    "train.accumulate": ("config.accumulate", "schedule"),
-    "train.clip": ("config.clip",),
+    "train.grad_accum_steps": ("config.accumulate", "schedule"),
+    "train.max_grad_norm": ("config.clip",),
     "train.ema": ("config.ema",),
     "train.guard": ("config.guard",),
     "train.early_stopping": ("run",),
@@ -207,13 +207,13 @@ def _new(path: Path, assignments: Sequence[str], *, overwrite: bool) -> Plan:
 def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
     """The run of a folder, with the configuration that it keeps; a value that differs must be allowed by name."""
     from stoker.experiment.config import Config
-    from stoker.experiment.parse import check, find, known_paths, override, read_document, to_tree
+    from stoker.experiment.parse import check, find, known_paths, override, read_saved, to_tree
     from stoker.train import state_dict
     from stoker.train.fingerprint import GROUPS
 
     if not (folder / CONFIG_NAME).is_file():
         raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
-    document = read_document(folder / CONFIG_NAME)
+    document = read_saved(folder)
     # A folder may have been moved since.
     saved = _in_folder(check(document, Config), folder)
     config = _in_folder(check(override(document, assignments, Config), Config), folder)
@@ -319,15 +319,15 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool
         trained.loss,
         partial(make_optimizer, config.optimizer),
         precision=train.precision,
-        accumulate=train.accumulate,
-        clip=train.clip,
+        grad_accum_steps=train.grad_accum_steps,
+        max_grad_norm=train.max_grad_norm,
         ema=train.ema,
         graph=train.graph,
         compile=train.compile,
         fused=train.fused,
         speed=train.speed,
         setup=train.setup,
-        recompute=train.recompute,
+        activation_checkpointing=train.activation_checkpointing,
         schedule=make_schedule(config.schedule),
         early_stopping=None
         if stopping is None
@@ -337,12 +337,12 @@ def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool
         folder=plan.folder,
         overwrite=plan.overwrite,
         save_every=train.save_every,
-        keep=train.keep,
+        keep_checkpoints=train.keep_checkpoints,
         max_seconds=train.max_seconds,
         log_every=train.log_every,
-        writers=[make_writer(name, folder=plan.folder) for name in train.writers] if writes else (),
+        loggers=[make_writer(name, folder=plan.folder) for name in train.loggers] if writes else (),
         device=device,
-        ranks=train.ranks,
+        parallel=train.parallel,
         seed=train.seed,
         config=to_tree(config),
         progress=shows,

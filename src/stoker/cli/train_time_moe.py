@@ -52,14 +52,16 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option(
     "--batch-size", type=click.IntRange(max=2**20), default=8, show_default=True, metavar="N", help="Rows per batch, on each rank."
 )
-@click.option("--accumulate", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches per update.")
+@click.option(
+    "--grad-accum-steps", type=click.IntRange(max=2**20), default=1, show_default=True, metavar="N", help="Batches per update."
+)
 @click.option("--steps", type=click.IntRange(max=2**40), metavar="N", help="Updates. [default: as many as --epochs takes]")
 @click.option("--epochs", type=float, default=1.0, show_default=True, metavar="N", help="Passes over the data.")
 @click.option("--lr", type=float, default=1e-4, show_default=True, help="Learning rate at the beginning.")
 @click.option("--lr-end", type=float, metavar="FLOAT", help="Learning rate at the end of half a cosine. [default: half of --lr]")
 @click.option("--warmup", type=int, default=0, show_default=True, metavar="N", help="Updates in which the learning rate rises.")
 @click.option("--weight-decay", type=float, default=0.1, show_default=True)
-@click.option("--clip", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
+@click.option("--max-grad-norm", type=float, default=1.0, show_default=True, help="Largest norm of the gradient.")
 @click.option(
     "--head-weights", metavar="W,W,…", help="How much the loss of each head (1, 8, 32, 64 points) counts. [default: all alike]"
 )
@@ -71,7 +73,9 @@ SWITCHES = {"auto": "auto", "on": True, "off": False}
 @click.option("--precision", type=click.Choice(["auto", "fp32", "tf32", "bf16"]), default="auto", show_default=True)
 @click.option("--graph", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Steps as CUDA graphs.")
 @click.option("--compile", type=click.Choice(list(SWITCHES)), default="auto", show_default=True, help="Compile the model.")
-@click.option("--recompute", is_flag=True, help="Recompute activations in the backward pass: less memory, more time.")
+@click.option(
+    "--activation-checkpointing", is_flag=True, help="Recompute activations in the backward pass: less memory, more time."
+)
 @click.option("--max-seconds", type=float, metavar="N", help="Stop after this time.")
 @click.option("--seed", type=int, default=9899, show_default=True)
 @click.option("--folder", type=PATH, metavar="FOLDER", help="Folder of the run. [default: runs/ and the name of the data]")

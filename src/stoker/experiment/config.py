@@ -379,15 +379,15 @@ class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Folder of the run; by default `runs/` and the name of the configuration."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
-    ranks: Literal["auto", "ddp", "fsdp"] = "auto"
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     """What the processes of torchrun keep: `ddp` all weights each, `fsdp` a part each; `auto` is ddp."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Decides weights, order and dropout."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
     """Of the calculations; `auto` is fp32, unless `speed: measured` finds something faster."""
-    accumulate: Count = 1
+    grad_accum_steps: Count = 1
     """Batches of one update."""
-    clip: Positive | None = None
+    max_grad_norm: Positive | None = None
     """Largest norm of the gradients."""
     ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
     """Decay of the moving average of the weights, which is what is evaluated and exported."""
@@ -401,7 +401,7 @@ class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`exact` chooses only what leaves the weights bit-equal; `measured` whatever is faster with the same losses."""
     setup: str | None = None
     """Folder of a run whose precision, fused, graph and compile are taken over."""
-    recompute: bool = False
+    activation_checkpointing: bool = False
     """Compute repeated layers again in the backward pass instead of keeping what they made: less memory, more time."""
     guard: Literal["stop", "skip"] = "stop"
     """What follows on a loss or gradient that is no number: the run stops, or the update is left out."""
@@ -413,11 +413,11 @@ class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Time after which the run is saved and ends."""
     save_every: Count | None = None
     """Updates between two checkpoints; by default one an epoch."""
-    keep: Count = 2
+    keep_checkpoints: Count = 2
     """Checkpoints that are kept, beside the best one."""
     log_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
     """Updates between two lines of metrics.jsonl."""
-    writers: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = []
     """Where metrics go beside metrics.jsonl."""
 
 

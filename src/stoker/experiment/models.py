@@ -562,7 +562,7 @@ def make_schedule(config: AnySchedule) -> Any:
         "linear": schedule.Linear,
         "cosine": schedule.Cosine,
         "one_cycle": schedule.OneCycle,
-        "steps": schedule.Steps,
+        "steps": schedule.StepDecay,
         "inverse": schedule.Inverse,
     }
     return makers[_name(config)](**_options(config))

@@ -503,6 +503,21 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     tree[path[-1]] = value
 
 
+def rename_keys(document: Document, names: Mapping[str, str], *, section: str | None = None) -> Document:
+    """The document with other names of keys, such as those that an earlier version wrote into a run's folder."""
+    prefix: Path_ = () if section is None else (section,)
+    found = document.tree if section is None else document.tree.get(section)
+    if not isinstance(found, dict):
+        return document
+    renamed = {names.get(key, key) if names.get(key) not in found else key: value for key, value in found.items()}
+    at = len(prefix)
+    lines = {
+        (*prefix, names.get(str(path[at]), path[at]), *path[at + 1 :]) if path[:at] == prefix and len(path) > at else path: line
+        for path, line in document.lines.items()
+    }
+    return replace(document, tree=renamed if section is None else {**document.tree, section: renamed}, lines=lines)
+
+
 def _copied(tree: dict[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}
 
@@ -597,3 +612,19 @@ __all__ = ["Config", "Document", "check", "override", "read_config", "read_docum
 def read_config(path: Path, *, assignments: Sequence[str] = ()) -> Config:
     """Read a configuration, with some values set anew."""
     return check(override(read_document(path), assignments, Config), Config)
+
+
+_EARLIER_NAMES = {
+    "accumulate": "grad_accum_steps",
+    "clip": "max_grad_norm",
+    "keep": "keep_checkpoints",
+    "ranks": "parallel",
+    "recompute": "activation_checkpointing",
+    "writers": "loggers",
+}
+"""Keys of `train:` in the config.yaml of earlier versions, and their names now."""
+
+
+def read_saved(folder: Path) -> Document:
+    """The config.yaml that the folder of a run keeps; keys of an earlier version have the names of this one."""
+    return rename_keys(read_document(folder / "config.yaml"), _EARLIER_NAMES, section="train")

@@ -36,7 +36,7 @@ _LAZY = {
     "QuantileLoss": "stoker.train.metrics:QuantileLoss",
     "Result": "stoker.train.loop:Result",
     "Setup": "stoker.train.autotune:Setup",
-    "Steps": "stoker.train.schedule:Steps",
+    "StepDecay": "stoker.train.schedule:StepDecay",
     "TensorBoard": "stoker.train.loggers:TensorBoard",
     "Trainer": "stoker.train.trainer:Trainer",
     "Trial": "stoker.train.autotune:Trial",
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from stoker.train.schedule import Inverse as Inverse
     from stoker.train.schedule import Linear as Linear
     from stoker.train.schedule import OneCycle as OneCycle
-    from stoker.train.schedule import Steps as Steps
+    from stoker.train.schedule import StepDecay as StepDecay
     from stoker.train.step import Ema as Ema
     from stoker.train.trainer import Trainer as Trainer
 else:

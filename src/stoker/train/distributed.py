@@ -54,7 +54,7 @@ class Ranks:
         Where the device is not said to its number, a rank takes the GPU that is its turn.
         """
         if kind not in get_args(Kind):
-            raise OptionError(f"ranks is {kind!r}; expected one of {', '.join(get_args(Kind))}.")
+            raise OptionError(f"parallel is {kind!r}; expected one of {', '.join(get_args(Kind))}.")
         if not dist.is_available() or not (dist.is_initialized() or _number("WORLD_SIZE", 1) > 1):
             return cls(rank=0, world_size=1, kind=kind, device=_CPU)
         place = torch.device(device) if device is not None else next((one.device for one in model.parameters()), _CPU)
@@ -226,10 +226,10 @@ def _unpacked(data: torch.Tensor) -> Any:
 class Replicas:
     """What a step asks of the ranks where each has all weights."""
 
-    def __init__(self, ranks: Ranks, model: nn.Module, loss: LossFunction, *, accumulate: int) -> None:
+    def __init__(self, ranks: Ranks, model: nn.Module, loss: LossFunction, *, grad_accum_steps: int) -> None:
         self._ranks = ranks
         self._objective = _Objective(model, loss)
-        self._accumulate = accumulate
+        self._grad_accum_steps = grad_accum_steps
         self._reducing: DistributedDataParallel | None = None
         self._pending = 0
 
@@ -239,7 +239,7 @@ class Replicas:
         batch = with_a_sample(batch)
         if self._reducing is None:
             return self._objective(batch)
-        self._reducing.require_backward_grad_sync = self._pending == self._accumulate
+        self._reducing.require_backward_grad_sync = self._pending == self._grad_accum_steps
         try:
             return self._reducing(batch)
         except RuntimeError as error:
@@ -252,7 +252,7 @@ class Replicas:
 
     def join(self, parameters: Sequence[torch.Tensor]) -> None:
         """Reduce what no backward pass has reduced."""
-        is_done = self._reducing is not None and self._pending == self._accumulate
+        is_done = self._reducing is not None and self._pending == self._grad_accum_steps
         self._pending = 0
         if is_done:
             return

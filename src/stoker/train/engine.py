@@ -153,7 +153,11 @@ class Engine:
         if setup.graph and hasattr(self._stream.batches, "captured"):
             with contextlib.suppress(ValueError):  # where the feed says that it cannot be captured, batches are copied
                 return Gathering(
-                    step, self.readout, self._stream.batches, accumulate=self._trainer.accumulate, preserve=self._preserve(step)
+                    step,
+                    self.readout,
+                    self._stream.batches,
+                    grad_accum_steps=self._trainer.grad_accum_steps,
+                    preserve=self._preserve(step),
                 )
         return work
 
@@ -164,7 +168,7 @@ class Engine:
             return None
         if trainer.ranks.shards:
             return Shards(trainer.ranks, trainer.loss)
-        return Replicas(trainer.ranks, self._model(setup), trainer.loss, accumulate=trainer.accumulate)
+        return Replicas(trainer.ranks, self._model(setup), trainer.loss, grad_accum_steps=trainer.grad_accum_steps)
 
     def _make(self, setup: Setup, scale: Scale | None, *, joint: Replicas | Shards | None = None) -> tuple[Step, Work, Readout]:
         trainer = self._trainer
@@ -177,8 +181,8 @@ class Engine:
             readout,
             device=trainer.device,
             precision=setup.precision,
-            weighted=trainer.accumulate > 1 or joint is not None,
-            clip=trainer.clip,
+            weighted=trainer.grad_accum_steps > 1 or joint is not None,
+            max_grad_norm=trainer.max_grad_norm,
             ema=trainer.ema,
             scale=scale,
             skips=trainer.guard == "skip",
@@ -189,7 +193,7 @@ class Engine:
         refusal = self._refuses_graph(step)
         if refusal is not None:
             raise TrainError(f"the step cannot be a graph: {refusal}.")
-        return step, Graphs(step, readout, accumulate=trainer.accumulate, preserve=self._preserve(step)), readout
+        return step, Graphs(step, readout, grad_accum_steps=trainer.grad_accum_steps, preserve=self._preserve(step)), readout
 
     def _activate(self, setup: Setup) -> None:
         """Set what is set on the optimizer and for the whole process."""
@@ -217,7 +221,7 @@ class Engine:
             return f"{type(optimizer).__name__} is not fused, so the host has to check each update. Pass fused=True"
         if any(group.get("dampening") for group in optimizer.param_groups):
             return "SGD with dampening begins unlike it goes on"
-        if step.has_statistics and self._trainer.accumulate > 1:
+        if step.has_statistics and self._trainer.grad_accum_steps > 1:
             return "the model has running statistics, and several micro-batches make an update"
         return None
 
@@ -259,7 +263,7 @@ class Engine:
             return setup, ()
         if taken and self._total_updates is not None and self._total_updates < WORTH_MEASURING:
             return setup, self._noted("choice", f"not measured: {self._total_updates:,} updates are over before it has paid off")
-        batches = self._stream.peek(MEASURED_BATCHES * trainer.accumulate)
+        batches = self._stream.peek(MEASURED_BATCHES * trainer.grad_accum_steps)
         others = [*trainer.loss_modules, *(trainer.ema.tensors() if trainer.ema is not None else ())]
         snapshot = Snapshot(trainer.model, trainer.optimizer, *others)
         was_training = trainer.model.training
@@ -411,10 +415,10 @@ class Engine:
         return Timed(seconds, losses[:num_steps], snapshot.digest() if bits else "")
 
     def _run(self, work: Work, batches: list[Any], num_steps: int) -> None:
-        entries = islice(cycle(batches), num_steps * self._trainer.accumulate)
+        entries = islice(cycle(batches), num_steps * self._trainer.grad_accum_steps)
         for number, entry in enumerate(entries, 1):
             work.micro(entry)
-            if number % self._trainer.accumulate == 0:
+            if number % self._trainer.grad_accum_steps == 0:
                 work.update()
 
 

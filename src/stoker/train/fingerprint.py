@@ -17,6 +17,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ _LIBRARIES = tuple(
 )
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 _PLAIN = (bool, int, float, str, type(None))
+_OWN_NAME = re.compile(r"^stoker\.(?:\w+\.)*(\w+)")
 
 
 def python_version() -> str:
@@ -55,9 +57,10 @@ def aligned(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str,
     """The part of two fingerprints that can be compared.
 
     A checkpoint of an earlier version of stoker has no fingerprint, code of another version of Python has other bytes, and a
-    module of another version of a package may have attributes more or less.
+    module of another version of a package may have attributes more or less. Classes and functions of stoker are compared by their
+    names alone, because another version may have them in another module.
     """
-    both = [{name: one.get(name) for name in GROUPS if name in saved and name in now} for one in (saved, now)]
+    both = [{name: _without_modules(one.get(name)) for name in GROUPS if name in saved and name in now} for one in (saved, now)]
     if saved.get("python") != now.get("python"):
         both = [_without(one, "code") for one in both]
     old, new = (_modules(one) for one in both)
@@ -67,6 +70,15 @@ def aligned(saved: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str,
                 old[name].pop(key, None)
                 new[name].pop(key, None)
     return both[0], both[1]
+
+
+def _without_modules(value: Any) -> Any:
+    """A part of a fingerprint in which `stoker.a.b.Name` is `stoker.Name`."""
+    if isinstance(value, dict):
+        return {key: _without_modules(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_without_modules(part) for part in value]
+    return _OWN_NAME.sub(r"stoker.\1", value) if isinstance(value, str) else value
 
 
 def _without(tree: Any, key: str) -> Any:

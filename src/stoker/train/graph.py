@@ -63,10 +63,10 @@ class Eager:
 class Graphs:
     """Steps replayed from graphs; shapes that come once run eagerly."""
 
-    def __init__(self, step: Step, readout: Readout, *, accumulate: int, preserve: Callable[[], Callable[[], None]]) -> None:
+    def __init__(self, step: Step, readout: Readout, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]) -> None:
         self._step = step
         self._readout = readout
-        self._whole = accumulate == 1
+        self._whole = grad_accum_steps == 1
         self._preserve = preserve
         self._seen: dict[Signature, int] = {}
         self._graphs: dict[Signature, tuple[Any, torch.cuda.CUDAGraph]] = {}
@@ -153,9 +153,9 @@ class Gathering(Graphs):
     """Graphs that gather their batches themselves, from a feed that lives on the device."""
 
     def __init__(
-        self, step: Step, readout: Readout, feed: Any, *, accumulate: int, preserve: Callable[[], Callable[[], None]]
+        self, step: Step, readout: Readout, feed: Any, *, grad_accum_steps: int, preserve: Callable[[], Callable[[], None]]
     ) -> None:
-        super().__init__(step, readout, accumulate=accumulate, preserve=preserve)
+        super().__init__(step, readout, grad_accum_steps=grad_accum_steps, preserve=preserve)
         self._captured = feed.captured()
         self._graph: torch.cuda.CUDAGraph | None = None
 

@@ -40,7 +40,7 @@ class Writers:
                 or not callable(getattr(writer, "close", None))
             ):
                 raise OptionError(
-                    f"writers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…)."
+                    f"loggers holds {writer!r}; expected what has write(step, values) and close(), such as TensorBoard(…)."
                 )
 
     def __len__(self) -> int:

@@ -268,7 +268,7 @@ class Fit:
         self._reads_late = trainer.ranks.together and trainer.device.type == "cuda"
         self._agreed = (0, now_ns())
         self._look_step = 0  # with ranks: the step at which they look, as their clocks differ
-        self._total_updates = train.num_updates(trainer.accumulate, epochs)
+        self._total_updates = train.num_updates(trainer.grad_accum_steps, epochs)
         self._taken: deque[Taken] = deque()
         self._overflows = 0
         self._began_ns = self._last_ns = self._window_ns = now_ns()
@@ -292,7 +292,7 @@ class Fit:
         return "finished"
 
     def _run_epoch(self) -> Stopped | None:
-        progress, work, train, accumulate = self.progress, self._work, self._train, self._trainer.accumulate
+        progress, work, train, grad_accum_steps = self.progress, self._work, self._train, self._trainer.grad_accum_steps
         train.set_epoch(progress.epoch)
         self._pass = _Pass(train.state(), progress.batches, progress.step)
         entries = train.passes(work.source)
@@ -309,7 +309,7 @@ class Fit:
             work.micro(entry if place is None else place(entry))
             progress.batches += 1
             pending += 1
-            if pending == accumulate:
+            if pending == grad_accum_steps:
                 pending = 0
                 stopped = self._after(work.update())
                 if stopped is not None:
@@ -387,7 +387,7 @@ class Fit:
         if any(took_place):
             self.progress.epoch_loss += means["loss"] * sum(took_place)
             self.progress.epoch_updates += sum(took_place)
-        if self._trainer.clip is None:
+        if self._trainer.max_grad_norm is None:
             del means["norm"]  # nobody needed it, so it was not computed
         means["skipped"] = float(len(took_place) - sum(took_place))
         self._log.write(taken.step, {"epoch": taken.epoch, **means, "lr": taken.lr, "rate": taken.rate, "wait": taken.wait})
@@ -415,8 +415,8 @@ class Fit:
         has_buffers = next(self._trainer.model.buffers(), None) is not None
         inner = "a gradient or a buffer of the model (such as a running variance)" if has_buffers else "a gradient"
         what = f"the loss is {row[0]:g}" if not math.isfinite(row[0]) else f"{inner} is not finite"
-        first = (step - self._pass.step) * self._trainer.accumulate
-        own = self._train.blame(self._pass.state, first, self._trainer.accumulate)
+        first = (step - self._pass.step) * self._trainer.grad_accum_steps
+        own = self._train.blame(self._pass.state, first, self._trainer.grad_accum_steps)
         blamed = own
         if self._ranks.together:
             blamed = "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(self._ranks.collect(own)))
@@ -425,7 +425,7 @@ class Fit:
     def _stop_at(self, step: int, window: Window) -> None:
         """Go back to before the update that must not take place, save, and say where it came from."""
         text = self._describe(step, window)
-        taken = (step - self._pass.step) * self._trainer.accumulate
+        taken = (step - self._pass.step) * self._trainer.grad_accum_steps
         self.progress.step, self.progress.batches = step, self._pass.batches + taken
         self._readout.begin(step)
         self._readout.drop()

@@ -227,7 +227,7 @@ def recomputed(model: nn.Module) -> Iterator[None]:
     layers = repeated_layers(model)
     if not layers:
         raise OptionError(
-            "recompute=True needs layers that repeat (in an nn.ModuleList or nn.Sequential), but the model has none. "
+            "activation_checkpointing=True needs layers that repeat (in an nn.ModuleList or nn.Sequential), but the model has none. "
             "Call torch.utils.checkpoint in its forward instead."
         )
     for layer in layers:

@@ -91,8 +91,8 @@ def comparable(trainer: Trainer) -> dict[str, Any]:
             "optimizer": type(trainer.optimizer).__name__,
             "lr": trainer.rates,
             "weight_decay": [float(group.get("weight_decay") or 0.0) for group in groups],
-            "accumulate": trainer.accumulate,
-            "clip": trainer.clip,
+            "accumulate": trainer.grad_accum_steps,
+            "clip": trainer.max_grad_norm,
             "ema": trainer.ema.decay if trainer.ema is not None else None,
             "guard": trainer.guard,
             "schedule": _name_of(trainer.schedule),
@@ -122,7 +122,10 @@ def identify(trainer: Trainer, batches: Any, *, total_updates: int | None) -> di
 
 def _name_of(schedule: Schedule | None) -> str | None:
     """A schedule as one writes it; of a function only that it is one, as its address is another each time."""
-    return None if schedule is None else repr(schedule) if is_dataclass(schedule) else "a function"
+    if schedule is None:
+        return None
+    # Checkpoints name StepDecay as earlier versions did.
+    return repr(schedule).replace("StepDecay(", "Steps(", 1) if is_dataclass(schedule) else "a function"
 
 
 def facts_of(trainer: Trainer, *, epoch: int, metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class OneCycle:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Steps:
+class StepDecay:
     """Multiplied by `factor` after each `every` updates."""
 
     every: int | float
@@ -109,7 +109,9 @@ class Steps:
         try:
             return float(self.factor ** (step // max(1, _updates(self, "every", total))))
         except OverflowError:
-            raise OptionError(f"Steps: factor {self.factor:g} is beyond all numbers by update {step:,}; expected less.") from None
+            raise OptionError(
+                f"StepDecay: factor {self.factor:g} is beyond all numbers by update {step:,}; expected less."
+            ) from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,12 +133,12 @@ OURS_FOR = {
     "CosineAnnealingLR": "Cosine()",
     "CosineAnnealingWarmRestarts": "Cosine()",
     "ConstantLR": "Constant()",
-    "ExponentialLR": "Steps(every=…, factor=…)",
+    "ExponentialLR": "StepDecay(every=…, factor=…)",
     "LambdaLR": "a function (step, total) -> factor",
     "LinearLR": "Linear()",
     "MultiStepLR": "a function (step, total) -> factor",
     "OneCycleLR": "OneCycle()",
-    "StepLR": "Steps(every=…, factor=…)",
+    "StepLR": "StepDecay(every=…, factor=…)",
 }
 
 
@@ -144,11 +146,11 @@ def as_schedule(given: Any) -> Schedule:
     """The schedule that was given: one of ours, or a plain function; None is `Constant()`."""
     if given is None:
         return Constant()
-    if isinstance(given, Constant | Linear | Cosine | OneCycle | Steps | Inverse):
+    if isinstance(given, Constant | Linear | Cosine | OneCycle | StepDecay | Inverse):
         return given
     kind = given if isinstance(given, type) else type(given)
     if any(parent.__name__ == "LRScheduler" for parent in kind.__mro__):
-        ours = OURS_FOR.get(kind.__name__, "Linear(), Cosine(), OneCycle(), Steps(…) or a function (step, total) -> factor")
+        ours = OURS_FOR.get(kind.__name__, "Linear(), Cosine(), OneCycle(), StepDecay(…) or a function (step, total) -> factor")
         raise OptionError(
             f"schedule is torch's {kind.__name__}, which has a state of its own. Give {ours} of stoker.train.schedule."
         )
@@ -179,12 +181,12 @@ def _known(schedule: object, total: int | None) -> int:
     if total is None:
         raise OptionError(
             f"{type(schedule).__name__} needs the number of all updates, and the batches have no length. "
-            f"Give batches that have one, whole numbers of updates, or Constant(), Steps(every=…) or Inverse(warmup=…)."
+            f"Give batches that have one, whole numbers of updates, or Constant(), StepDecay(every=…) or Inverse(warmup=…)."
         )
     return total
 
 
-def _updates(schedule: Constant | Linear | Cosine | Steps | Inverse, name: str, total: int | None) -> int:
+def _updates(schedule: Constant | Linear | Cosine | StepDecay | Inverse, name: str, total: int | None) -> int:
     value: int | float = getattr(schedule, name)
     return value if isinstance(value, int) else round(value * _known(schedule, total))
 

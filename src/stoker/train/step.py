@@ -174,7 +174,7 @@ class Step:
         device: torch.device,
         precision: Precision,
         weighted: bool,
-        clip: float | None = None,
+        max_grad_norm: float | None = None,
         ema: Ema | None = None,
         scale: Scale | None = None,
         skips: bool = False,
@@ -185,7 +185,7 @@ class Step:
         self._optimizer = optimizer
         self._readout = readout
         self._autocast = autocast(precision, device)
-        self._clip = clip
+        self._max_grad_norm = max_grad_norm
         self._ema = ema
         self._scale = scale
         self._joint = joint
@@ -249,7 +249,7 @@ class Step:
         if not gradients:
             raise TrainError("no weight has a gradient: the loss does not depend on any of the optimizer's parameters.")
         loss = self._check(gradients, self._statistics.checked())
-        norm = self._zero if self._clip is None else self._clip_to(gradients, self._clip)
+        norm = self._zero if self._max_grad_norm is None else self._clip_to(gradients, self._max_grad_norm)
         self.is_good = self.gated or not self.flag.item()
         if self.is_good:
             self._step_optimizer()

@@ -1,6 +1,6 @@
 """The trainer: a model, a loss and an optimizer become steps over any iterable of batches.
 
-    trainer = stoker.Trainer(model, loss, optimizer, clip=1.0, folder="runs/first")
+    trainer = stoker.Trainer(model, loss, optimizer, max_grad_norm=1.0, folder="runs/first")
     result = trainer.fit(feed, valid=valid_feed, epochs=25)
 
 It holds what a training run consists of; `fit` says over which batches and how long. How steps are computed (precision, fused
@@ -59,17 +59,17 @@ class Trainer:
     and weights stay bit-equal. `speed="measured"` chooses whatever of these is faster with the same losses, unless it was given
     a value; `setup` (a `Setup`, or the folder of a run) takes the choice of another run.
 
-    `accumulate` micro-batches make one update, weighted by their samples. `clip` is the largest norm of the gradient, `ema` the
-    decay of an average of the weights, with which the model is evaluated and exported. `schedule` is a function of the update's
+    `grad_accum_steps` micro-batches make one update, weighted by their samples. `max_grad_norm` is the largest norm of the gradient,
+    `ema` the decay of an average of the weights, with which the model is evaluated and exported. `schedule` is a function of the update's
     number. `guard` says what becomes of an update whose loss or gradient is not finite: it never reaches the weights; then "stop"
-    ends the run, "skip" goes on. `recompute` saves memory of activations for time.
+    ends the run, "skip" goes on. `activation_checkpointing` saves memory of activations for time.
 
     With a `folder` the run is logged, and saved every `save_every` updates (each epoch, without it), and can be resumed. A folder
     that holds a run is refused, unless `overwrite` lets a new run replace it: files that stoker did not write stay there.
     `max_seconds` ends the run with its time. `config` is what the run folder keeps of the user's own settings.
 
     Started by torchrun, all processes train together, each on its own batches (a feed deals them out): an update is that of all
-    their samples. With `ranks="fsdp"` each keeps a part of the weights, else ("ddp", "auto") all of them; rank 0 writes.
+    their samples. With `parallel="fsdp"` each keeps a part of the weights, else ("ddp", "auto") all of them; rank 0 writes.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class Trainer:
         optimizer: Any,
         *,
         precision: str = "auto",
-        accumulate: int = 1,
-        clip: float | None = None,
+        grad_accum_steps: int = 1,
+        max_grad_norm: float | None = None,
         ema: float | None = None,
         graph: bool | Auto = "auto",
         compile: bool | Auto = "auto",
         fused: bool | None = None,
         speed: Literal["exact", "measured"] = "exact",
         setup: Setup | str | Path | None = None,
-        recompute: bool = False,
+        activation_checkpointing: bool = False,
         schedule: Any = None,
         early_stopping: EarlyStopping | None = None,
         metrics: Mapping[str, Metric] | None = None,
@@ -95,12 +95,12 @@ class Trainer:
         folder: str | Path | None = None,
         overwrite: bool = False,
         save_every: int | None = None,
-        keep: int = 2,
+        keep_checkpoints: int = 2,
         max_seconds: float | None = None,
         log_every: int = 50,
-        writers: Sequence[Writer] = (),
+        loggers: Sequence[Writer] = (),
         device: str | torch.device | None = None,
-        ranks: Literal["auto", "ddp", "fsdp"] = "auto",
+        parallel: Literal["auto", "ddp", "fsdp"] = "auto",
         seed: int | None = None,
         config: Mapping[str, Any] | None = None,
         progress: bool = True,
@@ -111,7 +111,7 @@ class Trainer:
             torch.manual_seed(_checked("seed", seed, least=0))
         self.seed = seed
         self.model = model
-        kind = "fsdp" if any(map(is_shard, model.parameters())) else ranks
+        kind = "fsdp" if any(map(is_shard, model.parameters())) else parallel
         self.ranks = Ranks.find(kind, model, device)
         self.device = _device_of(model, self.ranks.device if self.ranks.together else device)
         self.ranks.align(model)
@@ -136,10 +136,10 @@ class Trainer:
             raise OptionError(f"graph=True needs a GPU, but the model is on {self.device.type}. Use graph='auto'.")
         if graph is True and self.ranks.together:
             raise OptionError(f"graph=True is for one process, but {self.ranks.world_size} ranks train together. Use graph='auto'.")
-        self.accumulate = _checked("accumulate", accumulate, least=1)
-        self.clip = _checked_positive("clip", clip)
+        self.grad_accum_steps = _checked("grad_accum_steps", grad_accum_steps, least=1)
+        self.max_grad_norm = _checked_positive("max_grad_norm", max_grad_norm)
         self.ema = Ema(model, ema) if ema is not None else None
-        self.recompute = recompute
+        self.activation_checkpointing = activation_checkpointing
         self.schedule: Schedule | None = as_schedule(schedule) if schedule is not None else None
         self.early_stopping = early_stopping
         self.metrics = dict(metrics or {})
@@ -149,10 +149,10 @@ class Trainer:
         self.folder = checked_folder("folder", folder) if folder is not None else None
         self.overwrite = overwrite
         self.save_every = _checked("save_every", save_every, least=1) if save_every is not None else None
-        self.keep = keep
+        self.keep_checkpoints = keep_checkpoints
         self.max_seconds = _checked_positive("max_seconds", max_seconds)
         self.log_every = _checked("log_every", log_every, least=1)
-        self.writers = tuple(writers) if self.ranks.is_first else ()
+        self.loggers = tuple(loggers) if self.ranks.is_first else ()
         self.config = dict(config or {})
         self.shows_progress = progress and self.ranks.is_first
         self.valid: Iterable[Any] | None = None
@@ -186,23 +186,25 @@ class Trainer:
         if resume and self.folder is None:
             raise OptionError("resume=True needs folder=, where the checkpoints are.")
         stream = Stream(train, self.device)
-        self.ranks.check_same("updates of the training", stream.num_updates(self.accumulate, epochs))
+        self.ranks.check_same("updates of the training", stream.num_updates(self.grad_accum_steps, epochs))
         self.valid = valid
         self.stopping = self.early_stopping or (EarlyStopping("val_loss", patience=2**31) if valid is not None else None)
         if self.folder is not None and not resume:
             self.ranks.first(self._clear_folder)
         if self.folder is not None:
-            self.identity = contents.identify(self, train, total_updates=stream.num_updates(self.accumulate, epochs))
+            self.identity = contents.identify(self, train, total_updates=stream.num_updates(self.grad_accum_steps, epochs))
         with contextlib.ExitStack() as stack:
             folder_of = Checkpoints if self.ranks.is_first else Elsewhere
-            checkpoints = stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.keep)) if self.folder else None
+            checkpoints = (
+                stack.enter_context(folder_of(self.folder / "checkpoints", keep=self.keep_checkpoints)) if self.folder else None
+            )
             found = self._find(checkpoints, resume=resume, allow=allow, strict=strict)
             self._rehearse()
             stack.enter_context(kept_matmul_flags())
-            if self.recompute:
+            if self.activation_checkpointing:
                 stack.enter_context(recomputed(self.model))
             engine = self._engine = stack.enter_context(
-                Engine(self, stream, total_updates=stream.num_updates(self.accumulate, epochs))
+                Engine(self, stream, total_updates=stream.num_updates(self.grad_accum_steps, epochs))
             )
             if found is None and self.ranks.together:
                 self._part_random()
@@ -220,8 +222,10 @@ class Trainer:
             if run is not None:
                 stack.enter_context(run)
             log = Log(
-                [*([run.metrics] if run is not None else []), *self.writers],
-                stack.enter_context(Bar(stream.num_updates(self.accumulate, epochs), epochs=epochs, enabled=self.shows_progress)),
+                [*([run.metrics] if run is not None else []), *self.loggers],
+                stack.enter_context(
+                    Bar(stream.num_updates(self.grad_accum_steps, epochs), epochs=epochs, enabled=self.shows_progress)
+                ),
             )
             stack.callback(log.close)
             signals = stack.enter_context(Signals())

@@ -150,7 +150,7 @@ def test_paths_are_from_the_yaml_or_from_where_the_spec_is(tmp_path: Path, monke
             "labels is the text 'maskd'; expected one of compat, masked (did you mean masked?)",
         ),
         ("T: 8", "device: mps\nT: 8", "tfa.yaml:10: device is 'mps'; expected cpu, cuda or cuda:N."),
-        ("T: 8", "T: 8\naccumulate: 0", "accumulate is 0; expected a whole number from 1 "),
+        ("T: 8", "T: 8\ngrad_accum_steps: 0", "grad_accum_steps is 0; expected a whole number from 1 "),
         ("d_model: 16", "d_model: 100000000000", "d_model is 100000000000; expected a whole number from 1 up to 16,384"),
         ("artifacts/TFA/v1", '"a\\0b"', "tfa.yaml:5: out_dir is the text 'a\\x00b'; expected a text or null without NUL."),
         ("label_kind", "split: [0.9, 0.2, 0.1]\nlabel_kind", "split has 3 numbers with the sum 1.2; expected the shares of train"),

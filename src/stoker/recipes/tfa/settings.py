@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from stoker.errors import ConfigError
-from stoker.experiment.parse import Document, check, override, read_document
+from stoker.experiment.parse import Document, check, override, read_document, rename_keys
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Size = Annotated[int, Meta(ge=1, le=2**14)]
@@ -80,7 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     out_dir: str | None = None
     """Folder of the run; by default `runs/` and the name of the YAML."""
     batch_size: Count | None = None
-    """Labels of one batch; `accumulate` batches make an update."""
+    """Labels of one batch; `grad_accum_steps` batches make an update."""
     epochs: Count | None = None
     """Passes over the training rows, at most."""
     lr: Positive | None = None
@@ -153,7 +153,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Consecutive labels of one sample, which share what is computed of their rows."""
     schedule: Literal["constant", "one-cycle"] | None = None
     """How the learning rate goes; by default `one-cycle` with `banded`."""
-    accumulate: Count | None = None
+    grad_accum_steps: Count | None = None
     """Batches of one update; by default 4 for their model on one series, as in their trainer, else 1."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     """Decides weights and order."""
@@ -224,7 +224,10 @@ def is_tfa(tree: Mapping[str, Any]) -> bool:
 
 def read_settings(path: Path, *, assignments: Sequence[str] = ()) -> Settings:
     """Read a YAML; paths in it are from its folder, or from the current one where that has the spec."""
-    return settings_of(read_document(path), path, assignments=assignments)
+    document = read_document(path)
+    if (path.parent / "recipe.json").is_file():  # the folder of a run, perhaps of an earlier version
+        document = rename_keys(document, {"accumulate": "grad_accum_steps"})
+    return settings_of(document, path, assignments=assignments)
 
 
 def settings_of(document: Document, path: Path, *, assignments: Sequence[str] = ()) -> Settings:

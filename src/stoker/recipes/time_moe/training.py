@@ -38,7 +38,7 @@ MOST = 10**12
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `accumulate=8` gives)."""
+    """The defaults are the authors' recipe, but for batches of 8 rows (they: 64, which `grad_accum_steps=8` gives)."""
 
     recipe: Literal["time-moe"] = "time-moe"
     data: str
@@ -58,7 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     columns: list[str] | None = None
     batch_size: int = 8
     """Rows of a batch, on each rank."""
-    accumulate: int = 1
+    grad_accum_steps: int = 1
     """Batches of an update."""
     steps: int | None = None
     """Updates; without a number, as many as `epochs` passes over the data take."""
@@ -68,7 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The learning rate at the end of half a cosine."""
     warmup: int = 0
     weight_decay: float = 0.1
-    clip: float = 1.0
+    max_grad_norm: float = 1.0
     head_weights: list[float] | None = None
     """How much the loss of each horizon's head counts, relative to the others; by default all alike."""
     valid: float | None = None
@@ -82,17 +82,26 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """auto: bf16 on a GPU that has it; graph and compile: on a GPU, and where that pays."""
     graph: bool | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
-    recompute: bool = False
+    activation_checkpointing: bool = False
     max_seconds: float | None = None
     seed: int = 9899
 
     def checked(self) -> Settings:
         """Itself, if what it says can be meant."""
-        for name in ("length", "batch_size", "accumulate", "steps", "valid_batches", "validate_every", "save_every", "stride"):
+        for name in (
+            "length",
+            "batch_size",
+            "grad_accum_steps",
+            "steps",
+            "valid_batches",
+            "validate_every",
+            "save_every",
+            "stride",
+        ):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= MOST:
                 raise OptionError(f"{name} is {value!r}; expected an integer from 1 to {MOST:,}.")
-        for name in ("lr", "clip", "epochs", "max_seconds"):
+        for name in ("lr", "max_grad_norm", "epochs", "max_seconds"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise OptionError(f"{name} is {value!r}; expected a number above 0.")
@@ -131,11 +140,18 @@ def make_settings(given: dict[str, Any]) -> Settings:
         raise OptionError(f"time-moe: {error}.") from error
 
 
+_EARLIER_NAMES = {"accumulate": "grad_accum_steps", "clip": "max_grad_norm", "recompute": "activation_checkpointing"}
+"""Keys in the recipe.json of earlier versions, and their names now."""
+
+
 def read_settings(folder: Path) -> Settings:
     """The settings of a run's folder."""
     path = folder / NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Settings).checked()
+        saved = msgspec.json.decode(path.read_bytes())
+        if isinstance(saved, dict):
+            saved = {_EARLIER_NAMES.get(name, name): value for name, value in saved.items()}
+        return msgspec.convert(saved, Settings).checked()
     except FileNotFoundError:
         raise ConfigError(f"{folder} has no {NAME}, so it is no run of Time-MoE. Begin one: stoker train time-moe …") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -420,7 +436,7 @@ def run(
     goes_on = resume and folder is not None and any((folder / "checkpoints").glob("*"))
     model = make_model(msgspec.structs.replace(settings, init=None) if goes_on else settings)
     model.to(there)
-    per_update = settings.batch_size * settings.accumulate * int(os.environ.get("WORLD_SIZE") or 1)
+    per_update = settings.batch_size * settings.grad_accum_steps * int(os.environ.get("WORLD_SIZE") or 1)
     total = settings.steps or max(1, math.ceil(settings.epochs * rows.per_epoch / per_update))
     if total > MOST:
         raise OptionError(f"epochs is {settings.epochs!r}, which are more than {MOST:,} updates. Use fewer.")
@@ -440,12 +456,12 @@ def run(
         time_moe_loss,
         make_optimizer(settings),
         precision=precision,
-        accumulate=settings.accumulate,
-        clip=settings.clip,
+        grad_accum_steps=settings.grad_accum_steps,
+        max_grad_norm=settings.max_grad_norm,
         graph=graph,
         compile=False,  # layer by layer, above
         fused=True,  # also what a graph needs
-        recompute=settings.recompute,
+        activation_checkpointing=settings.activation_checkpointing,
         schedule=Decay(total=total, end=settings.lr_end / settings.lr, warmup=settings.warmup),
         folder=folder,
         save_every=settings.save_every,
@@ -459,8 +475,8 @@ def run(
     batches = Batches(
         rows.train,
         batch_size=settings.batch_size,
-        steps=every * settings.accumulate,
-        total=total * settings.accumulate,
+        steps=every * settings.grad_accum_steps,
+        total=total * settings.grad_accum_steps,
         device=trainer.device,
     )
     valid = None
