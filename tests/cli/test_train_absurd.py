@@ -12,9 +12,9 @@ from tests.cli.calling import Done, call
 from tests.cli.trainings import make_folder
 from tests.experiment.files import SMALL, read
 
-from stoker.cli.train import _within_memory
 from stoker.errors import ConfigError, OptionError
 from stoker.experiment import parse
+from stoker.experiment.api import within_memory
 from stoker.experiment.config import Config
 from stoker.experiment.parse import known_paths
 
@@ -154,9 +154,9 @@ def test_a_model_that_does_not_fit_into_memory_is_one_line(folder: Path) -> None
 
 
 def test_torch_says_in_several_ways_that_memory_is_not_enough() -> None:
-    with pytest.raises(OptionError, match=r"does not fit into memory \(Storage size"), _within_memory():
+    with pytest.raises(OptionError, match=r"does not fit into memory \(Storage size"), within_memory():
         torch.empty(2**40, 2**40)
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), _within_memory():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), within_memory():
         torch.ones(2, 3) @ torch.ones(2, 3)
 
 

@@ -45,7 +45,7 @@ def test_later_ones_win(tmp_path: Path) -> None:
         ("weight_decy=3", "--set weight_decy is not known; did you mean optimizer.weight_decay?"),
         ("qqqqqq=3", "--set qqqqqq is not known; `stoker train --fields` shows all."),
         ("horizon=3", "--set horizon could be data.view.horizon or split.horizon. Write it in full."),
-        ("batch_size=many", "--set: data.batch_size is the text 'many'; expected a whole number from 1."),
+        ("batch_size=many", "--set: data.batch_size is the string 'many'; expected an integer from 1."),
         ("batch_size=[", "--set batch_size:1 is not YAML"),
         ("model.wdth=3", "--set model.wdth is not known; did you mean model.width?"),
         ("model=gru", ""),

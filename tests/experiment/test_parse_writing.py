@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from msgspec.inspect import StructType, type_info
 from tests.experiment.files import SMALL, read
 
+from stoker.experiment import load
 from stoker.experiment.config import Config, Own
-from stoker.experiment.parse import docstrings, explain, known_fields, read_config, to_tree, to_yaml
+from stoker.experiment.parse import docstrings, explain, known_fields, to_tree, to_yaml
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 VALUES = st.recursive(
@@ -31,7 +32,7 @@ def test_all_values_come_back(options: dict[str, object], store: str) -> None:
         config = msgspec.structs.replace(small, data=data, model=Own(function="a.py:f", options=options))
         path = Path(folder) / "again.yaml"
         path.write_bytes(to_yaml(config))
-        again = read_config(path)
+        again = load(path)
     assert to_tree(again) == to_tree(config)
 
 
@@ -39,7 +40,7 @@ def test_texts_that_look_like_numbers_are_quoted(tmp_path: Path) -> None:
     config = read(tmp_path, SMALL, "columns=['1e-3', 'null', 'true', '12', 'no']")
     path = tmp_path / "again.yaml"
     path.write_bytes(to_yaml(config))
-    assert read_config(path).data.columns == ["1e-3", "null", "true", "12", "no"]
+    assert load(path).data.columns == ["1e-3", "null", "true", "12", "no"]
     assert b'"1e-3"' in path.read_bytes()
 
 

@@ -244,7 +244,7 @@ def test_what_does_not_change_the_run_is_not_compared(begun: Path) -> None:
         replace(BASE, feed=(("threads", 2),)),
         replace(BASE, feed=(("residency", "host"),)),
         replace(BASE, trainer=(("log_every", 7),)),
-        replace(BASE, trainer=(("keep", 3),)),
+        replace(BASE, trainer=(("keep_checkpoints", 3),)),
     ):
         same.fit(begun, resume=True, seed=7)
 

@@ -63,19 +63,11 @@ def fit_in_graphs(trainer: Any, batches: Any, *, epochs: int = 1) -> Any:
     """What `Trainer.fit` does with a graph, which needs a GPU there."""
     trainer.setup = Setup(fused=True, graph=True)
     stream = Stream(batches, trainer.device)
-    with Engine(trainer, stream, total_updates=None) as engine, Signals() as signals:
+    parts = trainer._parts
+    with Engine(parts, stream, total_updates=None) as engine, Signals() as signals:
         work = engine.work(trainer.setup)
-        fit = Fit(
-            trainer,
-            work,
-            engine.readout,
-            stream,
-            epochs=epochs,
-            rate=engine.rate,
-            checkpoints=None,
-            log=Log(trainer.loggers, TrainingProgress(None, enabled=False)),
-            signals=signals,
-        )
+        log = Log(trainer.loggers, TrainingProgress(None, enabled=False))
+        fit = Fit(parts, engine, work, stream, setup=trainer.setup, epochs=epochs, log=log, signals=signals)
         fit.run()
     return work
 

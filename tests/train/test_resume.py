@@ -91,7 +91,7 @@ def test_what_is_left_out_of_a_checkpoint_is_seen(
 ) -> None:
     """Negative control: a resume that forgets random numbers, or where the feed was."""
     if lost == "random":
-        monkeypatch.setattr(fit_module.rng, "restore", lambda state: torch.manual_seed(99))
+        monkeypatch.setattr(fit_module.state_dict, "restore", lambda state: torch.manual_seed(99))
     else:
         monkeypatch.setattr("stoker.train.stream.Stream.resume", lambda self, state, taken: None)
     with pytest.raises(Crash):

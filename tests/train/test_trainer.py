@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import msgspec
 import pytest
 import torch
 from tests.train.training import Kept, adamw, network, pairs, same_weights, trainer_of
@@ -16,6 +18,7 @@ import stoker
 from stoker.errors import NonFiniteError, OptionError, StokerError, TrainError
 from stoker.train.metrics import MAE
 from stoker.train.schedule import EarlyStopping
+from stoker.train.settings import Settings
 from stoker.train.trainer import Trainer
 
 
@@ -180,18 +183,18 @@ def test_the_guard_names_series_and_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "fp64"}, "precision is 'fp64'; expected one of auto, fp32, tf32, bf16, fp16"),
+        ({"precision": "fp64"}, "precision is 'fp64'; expected one of 'auto', 'bf16', 'fp16', 'fp32', 'tf32'"),
         ({"precision": "fp16"}, "precision 'fp16' needs a GPU"),
         ({"graph": True}, "graph=True needs a GPU"),
         ({"fused": 1}, "fused is 1; expected True, False, or None"),
-        ({"speed": "fast"}, "speed is 'fast'; expected 'exact' or 'measured'"),
+        ({"speed": "fast"}, "speed is 'fast'; expected one of 'exact', 'measured'"),
         ({"speed": "measured", "setup": "runs/x"}, "Pass one of the two"),
-        ({"graph": 1.5}, "graph is 1.5; expected True, False or 'auto'"),
-        ({"grad_accum_steps": 0}, "grad_accum_steps is 0; expected a whole number of at least 1"),
+        ({"graph": 1.5}, "graph is 1.5; expected True, False, or 'auto'"),
+        ({"grad_accum_steps": 0}, "grad_accum_steps is 0; expected an integer from 1"),
         ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0; expected a number above 0"),
         ({"max_grad_norm": math.inf}, "max_grad_norm is inf"),
         ({"ema": 1.0}, "ema is 1.0"),
-        ({"guard": "warn"}, "guard is 'warn'; expected 'stop' or 'skip'"),
+        ({"guard": "warn"}, "guard is 'warn'; expected one of 'skip', 'stop'"),
         ({"max_seconds": 0}, "max_seconds is 0"),
         ({"log_every": 0}, "log_every is 0"),
         ({"device": "cuda"}, "sees no GPU here"),
@@ -275,9 +278,16 @@ def test_the_check_of_metrics_leaves_no_trace() -> None:
 
 
 def test_negative_control_without_the_check_a_whole_epoch_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Trainer, "_rehearse", lambda self: None)
+    monkeypatch.setattr(Trainer, "_rehearse", lambda *given: None)
     model = network()
     before = [weight.clone() for weight in model.parameters()]
     with pytest.raises(TrainError, match="need what the model predicts"):
         trainer_of(model, without_predictions, metrics={"mae": MAE()}).fit(pairs(), valid=pairs(2))
     assert not all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+def test_the_settings_are_the_options_of_the_trainer() -> None:
+    """Each option that is a plain value is declared once; the signature repeats its name and default."""
+    parameters = inspect.signature(Trainer).parameters
+    for field in msgspec.structs.fields(Settings):
+        assert parameters[field.name].default == field.default, field.name

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from msgspec.inspect import StructType, type_info
 
+from stoker.experiment import load
 from stoker.experiment.config import Config
-from stoker.experiment.parse import docstrings, known_fields, read_config, structs_of
+from stoker.experiment.parse import docstrings, known_fields, structs_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
@@ -38,7 +39,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_configuration_is_one(tmp_path: Path) -> None:
     [text] = blocks("yaml")
     (tmp_path / "config.yaml").write_text(text)
-    assert read_config(tmp_path / "config.yaml").train.epochs == 25
+    assert load(tmp_path / "config.yaml").train.epochs == 25
 
 
 def test_every_field_is_in_the_table() -> None:

@@ -49,10 +49,10 @@ def command(run: str, path: str, latest: bool, onnx: bool, overwrite: bool, as_j
     stoker export runs/tfa bundle/
     stoker export runs/tfa model.pt
     """
-    from stoker.cli.train import CONFIG_NAME, recipe_of_run
+    from stoker.cli.train import recipe_of_run
     from stoker.experiment.build import make_trained, open_data
     from stoker.experiment.config import Config
-    from stoker.experiment.parse import check, read_saved
+    from stoker.experiment.parse import CONFIG_NAME, check, read_saved
     from stoker.train.export import export_model, find_trained, load_weights
 
     folder, is_onnx = Path(run), Path(path).suffix == ".onnx"

@@ -2,75 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.errors import ConfigError, OptionError, StokerError
+from stoker.errors import ConfigError
+from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
-    from stoker.experiment.config import Config
     from stoker.train.loop import Result
-    from stoker.train.trainer import Trainer
 
-CONFIG_NAME = "config.yaml"
 RECIPE_NAME = "recipe.json"
 
 RECIPES = {"time-moe": "stoker.cli.train_time_moe", "tfa": "stoker.cli.train_tfa"}
 """Recipes by name, and the file whose `command` trains each: `stoker train NAME …`. Their runs have a recipe.json; a configuration
 of one is known by its keys."""
-
-COMPARED = {
-    "data": ("data", "valid", "model"),
-    "split": ("data", "valid", "model"),
-    "model": ("model",),
-    "loss": ("loss", "model"),
-    "optimizer": ("optimizer",),
-    "optimizer.name": ("optimizer", "config.optimizer"),
-    "optimizer.lr": ("config.lr",),
-    "optimizer.weight_decay": ("config.weight_decay",),
-    "schedule": ("schedule", "config.schedule"),
-    "data.batch_size": ("data", "schedule"),
-    "train.epochs": ("schedule",),
-    "train.seed": ("data", "valid", "run"),
-    "train.precision": ("setup.precision",),
-    "train.graph": ("setup.graph",),
-    "train.compile": ("setup.compile",),
-    "train.fused": ("setup.fused",),
-    "train.grad_accum_steps": ("config.accumulate", "schedule"),
-    "train.max_grad_norm": ("config.clip",),
-    "train.ema": ("config.ema",),
-    "train.guard": ("config.guard",),
-    "train.early_stopping": ("run",),
-}
-"""Fields of a configuration, and those of a trainer that follow from them. What is allowed here is compared by the configuration;
-the trainer compares what a configuration does not say: values of a store, code of functions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is to be run."""
-
-    config: Config
-    folder: Path
-    resume: bool
-    allow: tuple[str, ...] = ()
-    """What may differ from the run that goes on, as a trainer calls it."""
-    overwrite: bool = False
-    """Whether a run that is there is replaced."""
 
 
 class _Train(click.Command):
@@ -162,12 +117,31 @@ def command(
         assignments = (*assignments, f"train.speed={speed}")
     if overwrite and config is None:
         raise click.UsageError("--overwrite is for a new run, not for --resume.")
-    plan = (
-        _new(Path(config), assignments, overwrite=overwrite)
-        if config is not None
-        else _resumed(Path(resume or ""), assignments, allow)
-    )
-    _run(plan, quiet=quiet or as_json, as_json=as_json)
+    from stoker.cli.main import Terminated
+    from stoker.experiment import load, run
+    from stoker.experiment.build import find_ranks
+
+    is_first = find_ranks().is_first
+    given = load(config, assignments) if config is not None else resume or ""
+    folder = Path(given if isinstance(given, str) else given.train.folder or "")
+    try:
+        result = run(
+            given,
+            overrides=assignments if config is None else (),
+            resume=config is None,
+            allow=allow,
+            overwrite=overwrite,
+            progress=not (quiet or as_json),
+            report=None if as_json else lambda line: click.echo(printable(line)),
+            speed_option="--speed measured",
+        )
+    except (KeyboardInterrupt, Terminated) as stop:
+        if is_first:
+            click.echo(stopped_line(folder), err=True)
+        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
+    if is_first:
+        _show(result, folder, as_json=as_json)
+    leave_ranks()
 
 
 def _show_fields() -> None:
@@ -181,111 +155,15 @@ def _show_fields() -> None:
         click.echo("\n".join(explain(info)))
 
 
-def _new(path: Path, assignments: Sequence[str], *, overwrite: bool) -> Plan:
-    """A run of its own; its folder must not have another."""
-    from stoker.experiment.parse import read_config, to_yaml
+def leave_ranks() -> None:
+    """End a process that has trained together with others, once all is saved and printed."""
+    import torch
 
-    config = read_config(path, assignments=assignments)
-    folder = Path(config.train.folder or f"runs/{path.stem}")
-    has_run = (folder / "run.json").exists()
-    if has_run and not overwrite:
-        raise OptionError(
-            f"{folder} has a run already. Go on with it (stoker train --resume {folder}), choose another (--set folder=…), "
-            f"or replace it (--overwrite)."
-        )
-    config = _in_folder(config, folder)
-    kept = folder / CONFIG_NAME
-    if not has_run and folder.exists():
-        from stoker.train.run import check_new
-
-        check_new(folder)
-        if kept.exists() and kept.read_bytes() != to_yaml(config):
-            raise OptionError(f"{kept} is there, but no run.json says that it is of a run of stoker. Choose another folder.")
-    return Plan(config=config, folder=folder, resume=False, overwrite=overwrite)
-
-
-def _resumed(folder: Path, assignments: Sequence[str], allow: Sequence[str]) -> Plan:
-    """The run of a folder, with the configuration that it keeps; a value that differs must be allowed by name."""
-    from stoker.experiment.config import Config
-    from stoker.experiment.parse import check, find, known_paths, override, read_saved, to_tree
-    from stoker.train import state_dict
-    from stoker.train.fingerprint import GROUPS
-
-    if not (folder / CONFIG_NAME).is_file():
-        raise ConfigError(f"{folder} has no {CONFIG_NAME}, so it is not the folder of a run. Begin one: stoker train CONFIG.")
-    document = read_saved(folder)
-    # A folder may have been moved since.
-    saved = _in_folder(check(document, Config), folder)
-    config = _in_folder(check(override(document, assignments, Config), Config), folder)
-    known = known_paths(Config)
-    theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
-    allowed = [".".join(find(name, known, option="--allow")) for name in allow if name not in theirs]
-    state_dict.check_facts(to_tree(saved), to_tree(config), where=str(folder), allow=allowed)
-    for ours, names in COMPARED.items():
-        if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):
-            theirs.extend(names)
-    return Plan(config=config, folder=folder, resume=True, allow=tuple(theirs))
-
-
-def _in_folder(config: Config, folder: Path) -> Config:
-    train = msgspec.structs.replace(config.train, folder=str(folder))
-    return msgspec.structs.replace(config, train=train)
-
-
-def _run(plan: Plan, *, quiet: bool, as_json: bool) -> None:
-    from stoker import _disk
-    from stoker._kernels import ANNOUNCE
-    from stoker.cli.main import Terminated
-    from stoker.experiment.build import choose_device, find_ranks, make_trained, open_data
-    from stoker.experiment.config import Own
-    from stoker.experiment.models import blaming
-    from stoker.experiment.parse import to_yaml
-
-    ranks = find_ranks()
-    config = plan.config
-    if not quiet:
-        os.environ.setdefault(ANNOUNCE, "1")  # that kernels are compiled is said in a log file too, not on a terminal alone
-    with _within_memory():
-        fed = open_data(config, choose_device(config, ranks.local_rank))
-        trainer = _trainer(
-            plan, make_trained(config, fed), device=fed.train.device, shows=ranks.is_first and not quiet, writes=ranks.is_first
-        )
-    if ranks.is_first:
-        if not as_json:
-            for line in str(fed.train).splitlines():
-                click.echo(printable(line))
-        _disk.make_folder(plan.folder)
-        _disk.write_file(plan.folder / CONFIG_NAME, to_yaml(config))
-    try:
-        with blaming(*(one.function for one in (config.model, config.loss) if isinstance(one, Own))), _within_memory():
-            result = trainer.fit(fed.train, valid=fed.valid, epochs=config.train.epochs, resume=plan.resume, allow=plan.allow)
-    except (KeyboardInterrupt, Terminated) as stop:
-        if ranks.is_first:
-            click.echo(stopped_line(plan.folder), err=True)
-        sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
-    if ranks.is_first:
-        _show(result, plan.folder, as_json=as_json)
-    if trainer.ranks.together:
-        # All is saved and said. In one of some twenty ends torch's process group aborts the interpreter as it takes itself apart.
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        # In one of some twenty ends torch's process group aborts the interpreter as it takes itself apart.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-@contextlib.contextmanager
-def _within_memory() -> Iterator[None]:
-    """What does not fit into memory is one line; torch says it by errors of several kinds."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        text = (str(error).splitlines() or [""])[0]
-        words = ("memory", "Storage size", "numel: integer multiplication overflow", "array is too big")
-        if isinstance(error, StokerError) or not (isinstance(error, MemoryError) or any(word in text for word in words)):
-            raise
-        reason = text.rpartition("] ")[2][:200] or "no memory is left"
-        raise OptionError(
-            f"the training does not fit into memory ({reason}). Lower data.batch_size or the size of the model."
-        ) from error
 
 
 def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NAME)) -> str:
@@ -300,55 +178,6 @@ def stopped_line(folder: Path, *, needs: Sequence[str] = (CONFIG_NAME, RECIPE_NA
         return f"stoker: stopped. The run is saved at step {step:,}. Resume it: {again}"
     is_known = any((folder / name).exists() for name in needs)
     return f"stoker: stopped before anything was saved. Begin again: {again if is_known else 'the same command'}"
-
-
-def _trainer(plan: Plan, trained: Any, *, device: Any, shows: bool, writes: bool) -> Trainer:
-    from stoker.experiment.models import make_optimizer, make_schedule
-    from stoker.experiment.parse import to_tree
-    from stoker.train.loggers import make_writer
-    from stoker.train.metrics import AUC, MAE, MSE, Accuracy
-    from stoker.train.schedule import EarlyStopping
-    from stoker.train.trainer import Trainer
-
-    config, train = plan.config, plan.config.train
-    makers: Mapping[str, Any] = {"mae": MAE, "mse": MSE, "accuracy": Accuracy, "auc": AUC}
-    stopping = train.early_stopping
-    model = trained.model.to(device)
-    trainer = Trainer(
-        model,
-        trained.loss,
-        partial(make_optimizer, config.optimizer),
-        precision=train.precision,
-        grad_accum_steps=train.grad_accum_steps,
-        max_grad_norm=train.max_grad_norm,
-        ema=train.ema,
-        graph=train.graph,
-        compile=train.compile,
-        fused=train.fused,
-        speed=train.speed,
-        setup=train.setup,
-        activation_checkpointing=train.activation_checkpointing,
-        schedule=make_schedule(config.schedule),
-        early_stopping=None
-        if stopping is None
-        else EarlyStopping(stopping.metric, patience=stopping.patience, mode=stopping.mode, min_delta=stopping.min_delta),
-        metrics={name: makers[name]() for name in train.metrics},
-        guard=train.guard,
-        folder=plan.folder,
-        overwrite=plan.overwrite,
-        save_every=train.save_every,
-        keep_checkpoints=train.keep_checkpoints,
-        max_seconds=train.max_seconds,
-        log_every=train.log_every,
-        loggers=[make_writer(name, folder=plan.folder) for name in train.loggers] if writes else (),
-        device=device,
-        parallel=train.parallel,
-        seed=train.seed,
-        config=to_tree(config),
-        progress=shows,
-    )
-    trainer.speed_option = "--speed measured"
-    return trainer
 
 
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:

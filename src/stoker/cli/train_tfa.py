@@ -11,8 +11,9 @@ import click
 
 from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.cli.train import CONFIG_NAME, stopped_line
+from stoker.cli.train import stopped_line
 from stoker.errors import ConfigError
+from stoker.experiment.parse import CONFIG_NAME
 
 if TYPE_CHECKING:
     from stoker.recipes.tfa.pipeline import Trained

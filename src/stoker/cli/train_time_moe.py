@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import click
 
 from stoker._text import printable
 from stoker.cli.paths import PATH
-from stoker.cli.train import stopped_line
+from stoker.cli.train import leave_ranks, stopped_line
 from stoker.errors import OptionError
 
 if TYPE_CHECKING:
@@ -142,11 +141,7 @@ def command(
         sys.exit(130 if isinstance(stop, KeyboardInterrupt) else 143)
     if find_ranks().is_first:
         _show(done, where, as_json=as_json)
-    if find_ranks().world_size > 1:
-        # All is saved and said: torch's process group may abort the interpreter as it takes itself apart.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    leave_ranks()
 
 
 def _numbers(given: str | None) -> list[float] | None:

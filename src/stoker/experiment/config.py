@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+
+from stoker.train import schedule as schedules
+from stoker.train.schedule import Constant, Updates
+from stoker.train.settings import Count, Positive, Settings
 
 MANY = 2**48
 Whole = Annotated[int, Meta(ge=0, le=MANY)]
-Count = Annotated[int, Meta(ge=1, le=MANY)]
 Size = Annotated[int, Meta(ge=1, lt=2**31)]
 """Of something that is held in memory."""
 Share = Annotated[float, Meta(ge=0, lt=1)]
@@ -240,8 +243,6 @@ AnyLoss = Mse | Mae | Huber | Bce | CrossEntropy | Quantile | Own
 # The sections `optimizer` and `schedule`: how weights are changed, and how the learning rate goes.
 
 Rate = Annotated[float, Meta(ge=0)]
-Positive = Annotated[float, Meta(gt=0)]
-Updates = Whole | Annotated[float, Meta(ge=0, le=1)]
 
 
 class AdamW(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="adamw"):
@@ -296,60 +297,15 @@ class RmsProp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     """Memory of the square of gradients."""
 
 
-class ConstantRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
-    """The learning rate stays, after a warm-up if one is given."""
-
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-
-
-class LinearRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
-    """Up during the warm-up, then down in a straight line."""
-
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-    end: Rate = 0.0
-    """Factor at the last update."""
-
-
-class CosineRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
-    """Up during the warm-up, then down along half a cosine."""
-
-    warmup: Updates = 0
-    """Updates of the warm-up; a fraction is a share of all."""
-    end: Rate = 0.0
-    """Factor at the last update."""
-
-
-class OneCycleRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
-    """Up from a low start and down to a lower end, both along half a cosine."""
-
-    warmup: Updates = 0.3
-    """Updates of the rise; a fraction is a share of all."""
-    start: Rate = 1 / 25
-    """Factor at the first update."""
-    end: Rate = 1e-4
-    """Factor at the last update."""
-
-
-class StepRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
-    """Down by a factor every so many updates."""
-
-    every: Count | Annotated[float, Meta(gt=0, le=1)]
-    """How many; a fraction is a share of all."""
-    factor: Rate = 0.1
-    """By what."""
-
-
-class InverseRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+class Inverse(schedules.Inverse, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
     """Up during the warm-up, then down with the square root of the number of updates."""
 
     warmup: Updates = 4000
     """Updates of the warm-up; a fraction is a share of all."""
 
 
+AnySchedule = Constant | schedules.Linear | schedules.Cosine | schedules.OneCycle | schedules.StepDecay | Inverse
 AnyOptimizer = AdamW | Adam | Sgd | RmsProp
-AnySchedule = ConstantRate | LinearRate | CosineRate | OneCycleRate | StepRate | InverseRate
 
 
 # The configuration of a training, as one value: what a run needs to be run again.
@@ -370,54 +326,24 @@ class EarlyStopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """What counts as an improvement at least."""
 
 
-class Train(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the training goes."""
+class Train(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the run goes: the options of the trainer, and some that are named here."""
 
     epochs: Count = 1
     """Passes over the training samples."""
     folder: str | None = None
-    """Folder of the run; by default `runs/` and the name of the configuration."""
+    """Folder of the run; by default `runs/` and the name of the config."""
     device: str | None = None
     """`cpu`, `cuda` or `cuda:1`; by default a GPU where there is one."""
-    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
-    """What the processes of torchrun keep: `ddp` all weights each, `fsdp` a part each; `auto` is ddp."""
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    """Decides weights, order and dropout."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
-    """Of the calculations; `auto` is fp32, unless `speed: measured` finds something faster."""
-    grad_accum_steps: Count = 1
-    """Batches of one update."""
-    max_grad_norm: Positive | None = None
-    """Largest norm of the gradients."""
-    ema: Annotated[float, Meta(gt=0, lt=1)] | None = None
-    """Decay of the moving average of the weights, which is what is evaluated and exported."""
-    graph: bool | Literal["auto"] = "auto"
-    """The whole step as a CUDA graph, which needs a fused optimizer; `auto` where it is faster and weights stay bit-equal."""
-    compile: bool | Literal["auto"] = "auto"
-    """`torch.compile` of the model; `auto` is false, unless `speed: measured` finds it faster."""
-    fused: bool | None = None
-    """One kernel updates all weights (adam, adamw, sgd); by default torch's own choice."""
-    speed: Literal["exact", "measured"] = "exact"
-    """`exact` chooses only what leaves the weights bit-equal; `measured` whatever is faster with the same losses."""
+    """Seed of weights, order and dropout."""
     setup: str | None = None
-    """Folder of a run whose precision, fused, graph and compile are taken over."""
-    activation_checkpointing: bool = False
-    """Compute repeated layers again in the backward pass instead of keeping what they made: less memory, more time."""
-    guard: Literal["stop", "skip"] = "stop"
-    """What follows on a loss or gradient that is no number: the run stops, or the update is left out."""
-    metrics: list[Metric] = []
+    """Folder of a run whose precision, fused, graph and compile are used."""
+    metrics: list[Metric] = field(default_factory=list)
     """What is measured in evaluation, beside the loss."""
     early_stopping: EarlyStopping | None = None
     """When to stop before the last epoch."""
-    max_seconds: Positive | None = None
-    """Time after which the run is saved and ends."""
-    save_every: Count | None = None
-    """Updates between two checkpoints; by default one an epoch."""
-    keep_checkpoints: Count = 2
-    """Checkpoints that are kept, beside the best one."""
-    log_every: Annotated[int, Meta(ge=1, le=1_000_000)] = 50
-    """Updates between two lines of metrics.jsonl."""
-    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = []
+    loggers: list[Literal["tensorboard", "wandb", "mlflow"]] = field(default_factory=list)
     """Where metrics go beside metrics.jsonl."""
 
 
@@ -434,7 +360,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is made small."""
     optimizer: AnyOptimizer = AdamW()
     """How weights are changed."""
-    schedule: AnySchedule = ConstantRate()
+    schedule: AnySchedule = Constant()
     """How the learning rate goes."""
     train: Train = Train()
     """How the training goes."""

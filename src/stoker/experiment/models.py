@@ -29,7 +29,7 @@ from torch.nn import functional
 
 from stoker.errors import OptionError, StokerError, TrainError
 from stoker.experiment import config as named
-from stoker.experiment.config import AnyOptimizer, AnySchedule
+from stoker.experiment.config import AnyOptimizer
 
 Batch = Mapping[str, torch.Tensor]
 When = Literal["horizon", "shift", "last", "series"]
@@ -551,21 +551,6 @@ def make_loss(config: named.AnyLoss, task: Task) -> Callable[..., Any]:
 def make_optimizer(config: AnyOptimizer, parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """The optimizer of a configuration."""
     return OPTIMIZERS[_name(config)](list(parameters), **_options(config))
-
-
-def make_schedule(config: AnySchedule) -> Any:
-    """The schedule of a configuration."""
-    from stoker.train import schedule
-
-    makers = {
-        "constant": schedule.Constant,
-        "linear": schedule.Linear,
-        "cosine": schedule.Cosine,
-        "one_cycle": schedule.OneCycle,
-        "steps": schedule.StepDecay,
-        "inverse": schedule.Inverse,
-    }
-    return makers[_name(config)](**_options(config))
 
 
 def outputs_each(config: named.AnyLoss, num_categories: int | None) -> int:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 import xxhash
+from msgspec import Struct
 from torch import nn
 
 from stoker.errors import StokerError
@@ -174,9 +175,10 @@ def of_schedule(schedule: Any, total_updates: int | None) -> dict[str, Any]:
     """The code of a function; and the number of all updates, unless the schedule needs none."""
     if schedule is None:
         return {}
-    found: dict[str, Any] = {} if is_dataclass(schedule) else {"function": describe(schedule)}
+    is_value = is_dataclass(schedule) or isinstance(schedule, Struct)
+    found: dict[str, Any] = {} if is_value else {"function": describe(schedule)}
     try:
-        needs_total = not is_dataclass(schedule)
+        needs_total = not is_value
         if not needs_total:
             schedule(10**15, None)
     except StokerError:
@@ -270,6 +272,8 @@ def _describe_object(value: Any, inner: Any) -> Any:
     found: dict[str, Any] = {"type": _name_of(kind)}
     if is_dataclass(value):
         return found | {one.name: inner(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Struct):
+        return found | {name: inner(getattr(value, name)) for name in value.__struct_fields__}
     is_ours = kind.__module__.startswith("stoker.") and callable(value)
     if _is_library(kind) and not is_ours:
         return found["type"]

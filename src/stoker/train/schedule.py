@@ -3,8 +3,8 @@
     schedule(step, total) -> factor
 
 `step` is the number of the update, from 0; `total` the number of all updates, None where it is not known. The factor is
-multiplied with the learning rate of each group. A `warmup` (and `every`) is a number of updates if it is whole, and a share
-of all updates if it is a fraction. The first update of a warm-up already has a rate above 0: `(step + 1) / (warmup + 1)`.
+multiplied with the learning rate of each group. A `warmup` (and `every`) is a number of updates if it is an integer, and a
+share of all updates if it is a float. The first update of a warm-up already has a rate above 0: `(step + 1) / (warmup + 1)`.
 """
 
 from __future__ import annotations
@@ -13,37 +13,41 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from stoker.errors import CheckpointInvalidError, OptionError
 
 Schedule = Callable[[int, int | None], float]
+Updates = Annotated[int, Meta(ge=0, le=2**48)] | Annotated[float, Meta(ge=0, le=1)]
+Factor = Annotated[float, Meta(ge=0)]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Constant:
-    """The same rate always, after a warm-up if one is given."""
+class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
+    """The learning rate stays, after a warm-up if one is given."""
 
-    warmup: int | float = 0
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         return _ramp(step, _updates(self, "warmup", total))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Linear:
-    """Up in a warm-up, then down a straight line that would reach `end` right after the last update."""
+class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
+    """Up during the warm-up, then down in a straight line that would reach `end` right after the last update."""
 
-    warmup: int | float = 0
-    end: float = 0.0
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+    end: Factor = 0.0
+    """Factor after the last update."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
-        _check_factor("end", self.end)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
@@ -51,16 +55,16 @@ class Linear:
         return _ramp(step, warmup) if step < warmup else 1.0 + (self.end - 1.0) * _share(self, step, warmup, total)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cosine:
-    """Up in a warm-up, then down half a cosine that would reach `end` right after the last update."""
+class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
+    """Up during the warm-up, then down half a cosine that would reach `end` right after the last update."""
 
-    warmup: int | float = 0
-    end: float = 0.0
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
+    end: Factor = 0.0
+    """Factor after the last update."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
-        _check_factor("end", self.end)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
@@ -68,39 +72,39 @@ class Cosine:
         return _ramp(step, warmup) if step < warmup else _half_cosine(1.0, self.end, _share(self, step, warmup, total))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OneCycle:
-    """Up half a cosine from `start`, then down half a cosine to `end`, which the last update has."""
+class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
+    """Up from a low start and down to a lower end, both along half a cosine."""
 
-    warmup: int | float = 0.3
-    start: float = 1 / 25
-    end: float = 1e-4
+    warmup: Updates = 0.3
+    """Updates of the rise; a fraction is a share of all."""
+    start: Factor = 1 / 25
+    """Factor at the first update."""
+    end: Factor = 1e-4
+    """Factor at the last update."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
-        _check_factor("start", self.start)
-        _check_factor("end", self.end)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         total = _known(self, total)
         warmup = self.warmup if isinstance(self.warmup, int) else self.warmup * total
-        top = max(0.0, warmup - 1.0)  # the update that has the full rate; between two of them if the share is no whole number
+        top = max(0.0, warmup - 1.0)  # the update that has the full rate; between two of them if the share is not an integer
         if step <= top:
             return _half_cosine(self.start, 1.0, step / top if top else 1.0)
         return _half_cosine(1.0, self.end, min(1.0, (step - top) / max(total - 1.0 - top, 1e-9)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepDecay:
+class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
     """Multiplied by `factor` after each `every` updates."""
 
-    every: int | float
-    factor: float = 0.1
+    every: Annotated[int, Meta(ge=1, le=2**48)] | Annotated[float, Meta(gt=0, le=1)]
+    """Updates between two decays; a fraction is a share of all."""
+    factor: Factor = 0.1
+    """What the learning rate is multiplied by."""
 
     def __post_init__(self) -> None:
-        _check_updates("every", self.every)
-        _check_factor("factor", self.factor)
+        _check(self)
         if not self.every:
             raise OptionError(f"every is {self.every!r}; expected a number of updates above 0, or a share of all updates.")
 
@@ -109,25 +113,25 @@ class StepDecay:
         try:
             return float(self.factor ** (step // max(1, _updates(self, "every", total))))
         except OverflowError:
-            raise OptionError(
-                f"StepDecay: factor {self.factor:g} is beyond all numbers by update {step:,}; expected less."
-            ) from None
+            raise OptionError(f"StepDecay: factor {self.factor:g} overflows by update {step:,}; expected less.") from None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inverse:
-    """Up in a warm-up, then down with the square root of the number of updates. Needs no end."""
+class Inverse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
+    """Up during the warm-up, then down with the square root of the number of updates. Needs no end."""
 
-    warmup: int | float = 0
+    warmup: Updates = 0
+    """Updates of the warm-up; a fraction is a share of all."""
 
     def __post_init__(self) -> None:
-        _check_updates("warmup", self.warmup)
+        _check(self)
 
     def __call__(self, step: int, total: int | None) -> float:
         """The factor of one update."""
         warmup = _updates(self, "warmup", total)
         return _ramp(step, warmup) if step < warmup else math.sqrt((warmup + 1) / (step + 1))
 
+
+AnySchedule = Constant | Linear | Cosine | OneCycle | StepDecay | Inverse
 
 OURS_FOR = {
     "CosineAnnealingLR": "Cosine()",
@@ -146,7 +150,7 @@ def as_schedule(given: Any) -> Schedule:
     """The schedule that was given: one of ours, or a plain function; None is `Constant()`."""
     if given is None:
         return Constant()
-    if isinstance(given, Constant | Linear | Cosine | OneCycle | StepDecay | Inverse):
+    if isinstance(given, AnySchedule):
         return given
     kind = given if isinstance(given, type) else type(given)
     if any(parent.__name__ == "LRScheduler" for parent in kind.__mro__):
@@ -166,27 +170,30 @@ def as_schedule(given: Any) -> Schedule:
     return checked
 
 
-def _check_updates(name: str, value: Any) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
-        raise OptionError(f"{name} is {value!r}; expected a whole number of updates, or a share of all updates from 0.0 to 1.0.")
-
-
-def _check_factor(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
-        raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
+def _check(schedule: Struct) -> None:
+    """Refuse values beyond their limits, in a schedule that is made in Python."""
+    for name in schedule.__struct_fields__:
+        value = getattr(schedule, name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if name in ("warmup", "every"):
+            if not is_number or not 0 <= value <= (1.0 if isinstance(value, float) else math.inf):
+                raise OptionError(
+                    f"{name} is {value!r}; expected an integer of updates, or a share of all updates from 0.0 to 1.0."
+                )
+        elif not is_number or not 0.0 <= value < math.inf:
+            raise OptionError(f"{name} is {value!r}; expected a factor of the learning rate, at least 0.")
 
 
 def _known(schedule: object, total: int | None) -> int:
     if total is None:
         raise OptionError(
             f"{type(schedule).__name__} needs the number of all updates, and the batches have no length. "
-            f"Give batches that have one, whole numbers of updates, or Constant(), StepDecay(every=…) or Inverse(warmup=…)."
+            f"Give batches that have one, integers of updates, or Constant(), StepDecay(every=…) or Inverse(warmup=…)."
         )
     return total
 
 
-def _updates(schedule: Constant | Linear | Cosine | StepDecay | Inverse, name: str, total: int | None) -> int:
+def _updates(schedule: AnySchedule, name: str, total: int | None) -> int:
     value: int | float = getattr(schedule, name)
     return value if isinstance(value, int) else round(value * _known(schedule, total))
 
