@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import msgspec
+import numpy as np
 import pytest
 import torch
 from tests.train.training import Kept, adamw, network, pairs, same_weights, trainer_of

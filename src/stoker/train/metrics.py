@@ -1,4 +1,8 @@
-"""What a metric can do, and what all metrics ask of the tensors they get."""
+"""Metrics: numbers about many batches, added up on the device and read once at the end.
+
+Accuracy, AUC, MAE, MSE, QuantileLoss, Mean     ours: exact sums that ranks add up
+as_metric                                       any metric of torchmetrics, as one of ours
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ class Metric(Protocol):
         """The number so far; nan, and a reason, where there is none. The only call that waits for the device."""
 
     def reset(self) -> None:
-        """Begin anew. The sums stay at their addresses."""
+        """Forget all batches. The sums stay at their addresses."""
 
     def to(self, device: torch.device | str) -> Self:
         """Keep the sums on a device. Without it they are where the first batch is."""
@@ -40,6 +44,74 @@ class Metric(Protocol):
 
     def gather(self, all_gather: AllGather) -> None:
         """Take in what all ranks have, this one included: the same as adding up `sums`, and works for every metric."""
+
+
+class TorchMetric(Protocol):
+    """What is asked of a metric of somebody else; every `torchmetrics.Metric` has it."""
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Take in one batch."""
+
+    def compute(self) -> Tensor | float:
+        """The number so far."""
+
+    def reset(self) -> None:
+        """Forget all batches."""
+
+
+class Adapted:
+    """A `TorchMetric` as one of ours. Rows that do not count are dropped, for which the host waits for the device."""
+
+    reason: str | None = None
+
+    def __init__(self, name: str, metric: TorchMetric) -> None:
+        self.name = name
+        self.metric = metric
+
+    def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
+        """Take in one batch."""
+        if (*target.shape, 1) == prediction.shape:
+            prediction = prediction.reshape(target.shape)
+        if valid is not None:
+            rows = valid.bool()
+            prediction, target = prediction[rows], target[rows]
+        self.to(prediction.device)
+        self.metric.update(prediction, target)
+
+    def compute(self) -> float:
+        """The number so far. A metric of torchmetrics adds up the ranks here."""
+        value = torch.as_tensor(self.metric.compute())
+        if value.numel() != 1:
+            raise OptionError(f"metric {self.name!r} has the shape {tuple(value.shape)}; expected one number, such as a mean.")
+        return float(value)
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.metric.reset()
+
+    def to(self, device: torch.device | str) -> Self:
+        """Keep the state on a device."""
+        if hasattr(self.metric, "to"):
+            self.metric.to(device)
+        return self
+
+    def sums(self) -> list[Tensor]:
+        """None that ranks could add up."""
+        return []
+
+    def gather(self, all_gather: AllGather) -> None:
+        """Nothing to do, where `compute` adds up the ranks itself."""
+        if not hasattr(self.metric, "sync_on_compute"):
+            raise OptionError(f"metric {self.name!r} cannot be added up over ranks. Use a torchmetrics.Metric, or one rank.")
+
+
+def as_metric(name: str, given: Metric | TorchMetric) -> Metric:
+    """The metric that was given: one of ours as it is, one of torchmetrics as one of ours."""
+    if callable(getattr(given, "gather", None)):
+        return given  # type: ignore[return-value]
+    if isinstance(given, type) or not all(callable(getattr(given, method, None)) for method in ("update", "compute", "reset")):
+        raise OptionError(f"metric {name!r} is {given!r}; expected one of stoker.train, such as MAE(), or a torchmetrics.Metric.")
+    return Adapted(name, given)  # type: ignore[arg-type]
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:

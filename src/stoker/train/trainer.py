@@ -31,7 +31,7 @@ from stoker.train.engine import Engine
 from stoker.train.loggers import Writer
 from stoker.train.loop import Fit, Result, Signals, check_rates, deliver, evaluate
 from stoker.train.loss import as_loss
-from stoker.train.metrics import Metric
+from stoker.train.metrics import Metric, TorchMetric, as_metric
 from stoker.train.numerics import autocast, check_optimizer, check_precision, kept_matmul_flags, recomputed, refuses_fused
 from stoker.train.readout import Log
 from stoker.train.run import NAME, Run, check_new, read_record, recorded_setup, remove_run, step_reached
@@ -67,7 +67,7 @@ class Trainer:
         activation_checkpointing: Recompute repeated layers in the backward pass: less memory, more time.
         schedule: A schedule of `stoker.train`, or a function `(step, total) -> factor` of the learning rate.
         early_stopping: When to stop before the last epoch.
-        metrics: What is measured in evaluation beside the loss, by name.
+        metrics: What is measured in evaluation beside the loss, by name: metrics of `stoker.train` or of torchmetrics.
         guard: What follows a loss or gradient that is NaN or Inf. The update never reaches the weights; then `"stop"` ends the
             run, `"skip"` continues.
         folder: Folder of the run: it gets a log and checkpoints, and can be resumed.
@@ -113,7 +113,7 @@ class Trainer:
         activation_checkpointing: bool = False,
         schedule: Callable[[int, int | None], float] | None = None,
         early_stopping: EarlyStopping | None = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Metric | TorchMetric] | None = None,
         guard: Literal["stop", "skip"] = "stop",
         folder: str | Path | None = None,
         overwrite: bool = False,
@@ -169,7 +169,7 @@ class Trainer:
             shows_progress=progress and self.ranks.is_first,
         )
         self.early_stopping = early_stopping
-        self.metrics = dict(metrics or {})
+        self.metrics = {name: as_metric(name, metric) for name, metric in (metrics or {}).items()}
         self.folder = checked_folder("folder", folder) if folder is not None else None
         self.loggers = tuple(loggers) if self.ranks.is_first else ()
         self.setup = Setup()
