@@ -58,5 +58,5 @@ def test_a_run_folder_of_an_earlier_version_is_read(folder: Path) -> None:
     train = check(read_saved(folder), stoker.experiment.Config).train
     assert (train.grad_accum_steps, train.max_grad_norm, train.keep_checkpoints) == (2, 1.5, 3)
     assert (train.parallel, train.activation_checkpointing, train.loggers) == ("ddp", True, ["tensorboard"])
-    with pytest.raises(ConfigError, match=r"config.yaml:14: train.accumulate is not known"):
+    with pytest.raises(ConfigError, match=r"config.yaml:13: train.accumulate is not known"):
         stoker.experiment.load(folder / "config.yaml")

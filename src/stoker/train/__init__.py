@@ -42,12 +42,12 @@ _LAZY = {
     "Trial": "stoker.train.autotune:Trial",
     "Wandb": "stoker.train.loggers:Wandb",
     "Writer": "stoker.train.loggers:Writer",
-    "check_picture": "stoker.train.plots:check_picture",
+    "check_plot": "stoker.train.plots:check_plot",
     "Exported": "stoker.train.export:Exported",
     "export_model": "stoker.train.export:export_model",
     "load_trained": "stoker.train.export:load_trained",
-    "save_picture": "stoker.train.plots:save_picture",
-    "save_svg": "stoker.train.plots:save_svg",
+    "save_figure": "stoker.train.plots:save_figure",
+    "save_plot": "stoker.train.plots:save_plot",
     "supervised": "stoker.train.loss:supervised",
 }
 
@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from stoker.train.metrics import QuantileLoss as QuantileLoss
     from stoker.train.plots import Curve as Curve
     from stoker.train.plots import Panel as Panel
-    from stoker.train.plots import check_picture as check_picture
-    from stoker.train.plots import save_picture as save_picture
-    from stoker.train.plots import save_svg as save_svg
+    from stoker.train.plots import check_plot as check_plot
+    from stoker.train.plots import save_figure as save_figure
+    from stoker.train.plots import save_plot as save_plot
     from stoker.train.schedule import Constant as Constant
     from stoker.train.schedule import Cosine as Cosine
     from stoker.train.schedule import EarlyStopping as EarlyStopping

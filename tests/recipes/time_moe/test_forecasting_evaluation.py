@@ -252,7 +252,8 @@ def test_what_cannot_be_meant(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("num_actual", [None, 10, 48])
-def test_the_picture_shows_the_past_the_forecast_and_what_came(tmp_path: Path, num_actual: int | None) -> None:
+def test_the_plot_shows_the_past_the_forecast_and_what_came(tmp_path: Path, num_actual: int | None) -> None:
+    pytest.importorskip("matplotlib")
     values = make_waves(900)["OT"]
     actual = None if num_actual is None else values[800 : 800 + num_actual]
     text = plot_forecast(tmp_path / "f.svg", values[:800], values[800:848], actual, title="ett.csv:OT").read_text()

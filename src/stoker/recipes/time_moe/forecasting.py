@@ -336,14 +336,14 @@ def as_json(found: Array, actual: Array | None, **told: Any) -> str:
     return json.dumps({**told, **values})
 
 
-# The picture of a forecast: the points before it, what the model says, and what came, where that is known.
+# The plot of a forecast: the points before it, what the model says, and what came, where that is known.
 
 SHOWN = 3
 """Horizons of the past that are shown."""
 
 
 def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | None, *, title: str) -> Path:
-    """Draw a forecast into a picture: .svg or .png. `known` is the series up to where it begins."""
+    """Draw a forecast into an .svg or .png file. `known` is the series up to where it begins."""
     past = np.asarray(known, dtype=np.float64)[-max(SHOWN * len(found), 32) :]
     now = len(known) - 1
     steps = list(range(now, now + len(found) + 1))
@@ -359,4 +359,4 @@ def plot_forecast(path: str | Path, known: Array, found: Array, actual: Array | 
         curves.append(stoker.train.Curve(colour=2, steps=steps[: len(came)], values=came, dashed=True, smooth=False))
         legend.append("what came")
     panel = stoker.train.Panel(title=f"the next {len(found):,} steps", curves=curves)
-    return stoker.train.save_picture(path, [panel], title=title, legend=legend)
+    return stoker.train.save_plot(path, [panel], title=title, legend=legend)
