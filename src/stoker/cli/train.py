@@ -1,4 +1,4 @@
-"""`stoker train`: a configuration becomes a run, and a run that was stopped goes on."""
+"""`stoker train`: train as a config says, or resume a run."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     """How it ended."""
     rate = result.step / result.seconds if result.seconds else 0.0
     if as_json:
-        told = {
+        values = {
             "folder": str(folder),
             "stopped": result.stopped,
             "step": result.step,
@@ -196,7 +196,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
             "steps_per_second": rate,
             "wait": result.wait,
         }
-        click.echo(json.dumps(told))
+        click.echo(json.dumps(values))
         return
     from rich import box
     from rich.console import Console
@@ -214,5 +214,5 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     console.print(table)
     words = {"finished": "finished", "early": "stopped early", "budget": "stopped by max_seconds"}
     ended = f"{words.get(result.stopped, result.stopped)}: {result.epoch:,} epochs, {result.step:,} steps"
-    console.print(Text(f"{ended}, {rate:,.1f} a second, {result.wait:.1%} of the time spent waiting for data"), soft_wrap=True)
+    console.print(Text(f"{ended}, {rate:,.1f} per second, {result.wait:.1%} of the time spent waiting for data"), soft_wrap=True)
     console.print(Text(f"run: {printable(str(folder))}"), soft_wrap=True)

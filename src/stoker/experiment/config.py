@@ -1,4 +1,8 @@
-"""The section `data`: which numbers are fed, what a sample is, when it comes, and which samples are held back."""
+"""The config of a training run: one frozen struct, whose sections are `data`, `split`, `model`, `loss`, `optimizer`, `schedule`, `train`.
+
+Types hold the limits of values, and the text below a field is its documentation: `stoker train --fields` shows it. Schedules and
+the options of `train` are those of `stoker.train`.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,13 @@ class WindowView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
     length: Count
     """Steps that the model sees."""
     stride: Count = 1
-    """A new window every so many steps."""
+    """Steps from one window to the next."""
     horizon: Whole = 0
-    """So many steps behind a window are predicted."""
+    """Steps after a window that are predicted."""
     shift: Whole = 0
-    """Each step predicts the one so many steps on; instead of a horizon."""
+    """Each step predicts the step that is this many later; instead of a horizon."""
     tail: Literal["keep", "drop"] = "keep"
-    """What becomes of a last window that is not full: padded and masked, or dropped."""
+    """A last window that is not full is padded and masked, or dropped."""
 
 
 class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="segments"):
@@ -38,11 +42,11 @@ class SegmentView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     length: Count
     """Steps that the model sees."""
     horizon: Whole = 0
-    """So many steps behind a segment are predicted."""
+    """Steps after a segment that are predicted."""
     shift: Whole = 0
-    """Each step predicts the one so many steps on; instead of a horizon."""
+    """Each step predicts the step that is this many later; instead of a horizon."""
     tail: Literal["keep", "drop"] = "keep"
-    """What becomes of a last segment that is not full: padded and masked, or dropped."""
+    """A last segment that is not full is padded and masked, or dropped."""
 
 
 class SequenceView(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="sequences"):
@@ -61,7 +65,7 @@ class SequentialOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class ShuffleOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="shuffle"):
-    """Every sample once an epoch, in random order."""
+    """Every sample once per epoch, in random order."""
 
 
 class BlockOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="block"):
@@ -90,11 +94,11 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     batch_size: Size
     """Samples of a batch, of one process."""
     columns: Annotated[list[str], Meta(min_length=1)] | None = None
-    """Columns that the model sees; by default all numbers of steps, without a target that is no future."""
+    """Columns that the model sees; by default all numeric columns of steps, without a target of the same step."""
     target: Annotated[list[str], Meta(min_length=1)] | None = None
     """Columns that are predicted: with a horizon or shift their future, otherwise their value at the last step or of the series."""
     order: SequentialOrder | ShuffleOrder | BlockOrder | LengthOrder = ShuffleOrder()
-    """Which training sample comes when; validation is sequential."""
+    """Order of the training samples; validation is sequential."""
     scale: bool | None = None
     """Centre and scale columns by the steps of the training samples, inside the model; by default, unless `normalize` is set."""
     normalize: Literal["zero", "max"] | None = None
@@ -102,9 +106,9 @@ class Data(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dtype: Literal["float32", "float64"] = "float32"
     """What columns of floats become."""
     residency: Literal["auto", "device", "host", "stream"] = "auto"
-    """Where columns stay: on the device, in memory, or on disk."""
+    """Placement of the columns: on the device, in memory, or on disk."""
     threads: Annotated[int, Meta(ge=0, le=1024)] | None = None
-    """Threads that make batches ahead; chosen by default."""
+    """Threads that prefetch batches; chosen by default."""
 
 
 # The section `split`: which samples are held back, and how far apart the parts are kept.
@@ -150,7 +154,7 @@ class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """Attention over the steps, with learned positions."""
 
     width: Size = 128
-    """Numbers that stand for a step inside the model."""
+    """Width of the representation of a step."""
     layers: Layers = 3
     """Blocks of attention and feed-forward."""
     heads: Size = 8
@@ -158,7 +162,7 @@ class Transformer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     hidden: Size | None = None
     """Width inside a feed-forward; by default twice the width."""
     dropout: Share = 0.0
-    """Share of numbers that are dropped in training."""
+    """Dropout in training."""
     causal: bool | None = None
     """Whether a step sees only those before it; by default where every step predicts, and there it must."""
 
@@ -171,7 +175,7 @@ class Gru(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
     layers: Layers = 2
     """Layers on top of each other."""
     dropout: Share = 0.0
-    """Share of numbers that are dropped between layers in training."""
+    """Dropout between layers in training."""
 
 
 class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="mlp"):
@@ -182,7 +186,7 @@ class Mlp(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_fie
     layers: Layers = 2
     """Hidden layers."""
     dropout: Share = 0.0
-    """Share of numbers that are dropped in training."""
+    """Dropout in training."""
 
 
 class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
@@ -230,7 +234,7 @@ class CrossEntropy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Quantile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="quantile"):
-    """Pinball loss; each target is predicted once a quantile."""
+    """Pinball loss; each target is predicted once per quantile."""
 
     quantiles: Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(min_length=1)] = (0.1, 0.5, 0.9)
     """Which ones."""
@@ -240,7 +244,7 @@ AnyModel = Transformer | Gru | Mlp | Linear | Own
 AnyLoss = Mse | Mae | Huber | Bce | CrossEntropy | Quantile | Own
 
 
-# The sections `optimizer` and `schedule`: how weights are changed, and how the learning rate goes.
+# The sections `optimizer` and `schedule`.
 
 Rate = Annotated[float, Meta(ge=0)]
 
@@ -308,7 +312,7 @@ AnySchedule = Constant | schedules.Linear | schedules.Cosine | schedules.OneCycl
 AnyOptimizer = AdamW | Adam | Sgd | RmsProp
 
 
-# The configuration of a training, as one value: what a run needs to be run again.
+# The section `train`, and the config.
 
 Metric = Literal["mae", "mse", "accuracy", "auc"]
 
@@ -321,7 +325,7 @@ class EarlyStopping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     patience: Count = 5
     """Evaluations in a row without an improvement after which it stops."""
     mode: Literal["min", "max"] | None = None
-    """Whether less or more is better; by default told from the name."""
+    """Whether less or more is better; by default guessed from the name."""
     min_delta: Rate = 0.0
     """What counts as an improvement at least."""
 
@@ -348,7 +352,7 @@ class Train(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The configuration of a training."""
+    """The config of a training run."""
 
     data: Data
     """What is fed."""
@@ -357,10 +361,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     model: AnyModel
     """What is trained."""
     loss: AnyLoss = Mse()
-    """What is made small."""
+    """What is minimized."""
     optimizer: AnyOptimizer = AdamW()
-    """How weights are changed."""
+    """How weights are updated."""
     schedule: AnySchedule = Constant()
-    """How the learning rate goes."""
+    """How the learning rate changes."""
     train: Train = Train()
-    """How the training goes."""
+    """How the run goes."""

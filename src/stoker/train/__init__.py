@@ -1,13 +1,12 @@
-"""Train: batches become steps.
+"""Training: batches become steps.
 
-    loss, step, graph           what is made smaller; one update, eagerly or as CUDA graphs
-    precision, optimizer, recompute, choice, engine      how steps are done, and how that is found out by measuring
-    fit, trainer, stream, evaluation, result             a training in progress, and what a user has of it
-    readout, log, progress, writers/, metrics/           numbers, on the device and on their way to people
-    schedule, ema, stopping                              what goes along with a training
-    rng, state, checkpoint, checkpoints, snapshot, facts, signals      what survives
-    run, record, machine, runs                           the folder of a run
-    weights, export                                      what a run has learned, as weights or as a program
+    trainer     Trainer: what a run consists of             settings    its options, declared once
+    loop        epochs, validation, logging, saving         engine      setups, measured and chosen; autotune: the test
+    step        one update, and the EMA                     graph       steps as CUDA graphs
+    numerics    precision and fused optimizers              distributed ranks: DDP and FSDP
+    schedule    learning rates and early stopping           metrics     accuracy, AUC, MAE, ...; readout: numbers on the device
+    checkpoint  checkpoints on disk; state_dict, resume, fingerprint: what they hold, and what must be the same
+    run         the folder of a run; loggers, plots         export      weights and programs of a run
 
 It takes any iterable of batches, and knows neither feed nor store. These are the public names; each is imported when first used.
 """

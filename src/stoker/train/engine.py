@@ -223,7 +223,7 @@ class Engine:
         if not takes_flag(optimizer):
             return f"{type(optimizer).__name__} is not fused, so the host has to check each update. Pass fused=True"
         if any(group.get("dampening") for group in optimizer.param_groups):
-            return "SGD with dampening begins unlike it goes on"
+            return "SGD with dampening has a first step unlike the others"
         if step.has_statistics and self._settings.grad_accum_steps > 1:
             return "the model has running statistics, and several micro-batches make an update"
         return None

@@ -1,4 +1,8 @@
-"""Weights: what a run has learned, given to a model of the same shape."""
+"""Trained weights of a run, and a model exported as a program.
+
+find_trained, load_weights, load_trained    the best or latest weights of a run, loaded into a model
+export_model                                a program for torch.export.load or ONNX, checked on a golden batch
+"""
 
 from __future__ import annotations
 
@@ -59,10 +63,10 @@ def load_weights(model: nn.Module, found: Checkpoint) -> bool:
     return bool(average)
 
 
-# Export: a model as a program that needs none of its source, checked against the model before anybody uses it.
+# Export: a model as a program that needs none of its source, checked against the model before it is used.
 #
 # The program is written by `torch.export` with a batch axis of any size, read back, and run on a golden batch: whole, and on its
-# first row alone. The golden batch and the model's answer stay beside the program, so that whoever deploys it can check it there.
+# first row alone. The golden batch and the model's answer stay beside the program, for a check where it is deployed.
 # Nothing is read back but what was written a moment before.
 
 Entries = dict[str, torch.Tensor]

@@ -190,7 +190,7 @@ def of_schedule(schedule: Any, total_updates: int | None) -> dict[str, Any]:
 
 
 def describe(value: Any, depth: int = 0, seen: tuple[int, ...] = ()) -> Any:
-    """A value as JSON has it: equal for equal settings in another process, different for different ones as far as can be told."""
+    """A value as JSON has it: equal for equal settings in another process, different for different ones as far as is visible."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str) and len(value) > 200:

@@ -1,4 +1,4 @@
-"""Graphs: the whole step as CUDA graphs, one a shape of batch, so that a step costs the host one launch.
+"""Graphs: the whole step as CUDA graphs, one per shape of batch, so that a step costs the host one launch.
 
 A graph needs static shapes and addresses. Batches are copied into tensors that stay where they are, or (for a feed that lives on
 the device) gathered there by the graph itself. A shape that comes for the first time runs eagerly, and is captured the next time.
@@ -26,10 +26,10 @@ Signature = tuple[tuple[torch.Size, torch.dtype], ...]
 
 
 class Work(Protocol):
-    """How the steps of a training are done: eagerly or by graphs. The trainer knows nothing else of them."""
+    """How steps are done: eagerly or by graphs. The loop knows nothing else of them."""
 
     def source(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """What to go through, one entry a micro-batch."""
+        """What to iterate over, one entry per micro-batch."""
 
     def micro(self, entry: Any) -> None:
         """Do a micro-batch."""

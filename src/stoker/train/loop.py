@@ -1,6 +1,11 @@
-"""Signals: Ctrl-C, SIGTERM and SIGHUP ask a run to end; the loop finishes its step, saves and leaves.
+"""The training loop: epochs, validation, logging, saving, signals and budgets.
 
-The law: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
+    Fit         one call of `Trainer.fit`
+    Result      what it returns
+    evaluate    the mean loss and the metrics of all batches
+    Signals     Ctrl-C, SIGTERM and SIGHUP end a run after its step, when it is saved
+
+Guarantee: the first signal changes nothing but `asked`, so no step and no save is torn; a Ctrl-C after it ends at once. A signal
 that was ignored before (as under nohup) stays ignored, and all handlers are put back.
 """
 
@@ -83,28 +88,43 @@ class Signals:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What `Trainer.fit` returns."""
+    """What `Trainer.fit` returns.
+
+    Args:
+        stopped: Why it ended: `"finished"` (all epochs), `"early"` (early stopping), `"budget"` (`max_seconds`) or `"signal"`.
+        step: Updates in total, those before a resume included.
+        epoch: Epochs in total.
+        metrics: Metrics of the last epoch; those of the validation begin with `val_`.
+        best: The best value of the metric that early stopping watches (`val_loss` without early stopping).
+        best_step: The update of the best value.
+        skipped: Updates that the guard skipped.
+        seconds: Time of the run, that before a resume included.
+        wait: Share of this call's time that was spent waiting for batches.
+        setup: How steps were computed.
+        trials: What was measured to choose the setup.
+        folder: Folder of the run.
+
+    Example:
+        >>> import torch, stoker
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> batches = [(torch.ones(8, 3), torch.zeros(8, 1))]
+        >>> result = stoker.Trainer(model, torch.nn.MSELoss(), optimizer, progress=False).fit(batches, valid=batches, epochs=2)
+        >>> sorted(result.metrics), result.best_step
+        (['loss', 'val_loss'], 2)
+    """
 
     stopped: Stopped
-    """Why it ended: all epochs are done, early stopping, the time budget, or a signal."""
     step: int
-    """Updates done in all."""
     epoch: int
-    """Epochs done in all."""
     metrics: dict[str, float]
-    """Of the last epoch; those of the validation begin with `val_`."""
     best: float | None
-    """The best value of the metric that is watched."""
     best_step: int | None
     skipped: int
-    """Updates that the guard skipped."""
     seconds: float
     wait: float
-    """Share of the time that was spent waiting for batches, in this call."""
     setup: Setup
-    """How steps were done."""
     trials: tuple[Trial, ...]
-    """What was tried to find that out."""
     folder: Path | None
 
     def __str__(self) -> str:
@@ -180,10 +200,10 @@ def _update(metrics: Mapping[str, Metric], whole: Mapping[str, torch.Tensor], ba
         metric.update(prediction=whole["prediction"], target=whole["target"], valid=valid)
 
 
-# A fit: one training in progress. It goes through epochs, and between updates looks at what else is due.
+# A fit: one training run in progress. It goes through epochs, and between updates checks what else is due.
 #
 # Between two updates the host compares two numbers and reads the clock; everything else (logging, saving, signals, the end of a
-# budget) happens when a comparison says so. All that a fit consists of is its state: a checkpoint holds it, so a fit that goes on
+# budget) happens when a comparison says so. All that a fit consists of is its state: a checkpoint holds it, so a fit that resumes
 # from one does what it would have done.
 
 Stopped = Literal["finished", "early", "budget", "signal"]
@@ -412,10 +432,10 @@ class Fit:
         where = ""
         if self._checkpoints is not None:
             self.save(stream_state=self._train.state_after(self._pass.state, taken), wait=True)
-            self._ranks.meet()  # so that nobody leaves, and is missed, before all is saved
+            self._ranks.meet()  # so that no rank leaves, and is missed, before all is saved
             where = f" and are saved in {self._checkpoints.folder}"
         raise NonFiniteError(
-            f"{text} The weights are those before it{where}. Mend the data, lower the learning rate, or pass guard='skip'."
+            f"{text} The weights are those before it{where}. Fix the data, lower the learning rate, or pass guard='skip'."
         )
 
     def _end_epoch(self) -> Stopped | None:
@@ -500,7 +520,7 @@ class Fit:
         return self.progress.seconds
 
     def save(self, *, best: bool = False, wait: bool = False, stream_state: Any = None) -> None:
-        """Save everything, in the background unless told to wait."""
+        """Save everything, in the background unless `wait` is set."""
         if self._checkpoints is None:
             return
         self.progress.seconds = self.seconds
@@ -521,7 +541,7 @@ class Fit:
         self._saved_step = self.progress.step
 
     def load(self, parts: dict[str, Any]) -> None:
-        """Go on where a checkpoint was saved."""
+        """Resume where a checkpoint was saved."""
         state = parts["fit"]
         resume.put(self._parts, self._stateful, parts)
         self.progress = Progress(**state["progress"])

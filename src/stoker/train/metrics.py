@@ -1,7 +1,10 @@
 """Metrics: numbers about many batches, added up on the device and read once at the end.
 
-Accuracy, AUC, MAE, MSE, QuantileLoss, Mean     ours: exact sums that ranks add up
-as_metric                                       any metric of torchmetrics, as one of ours
+    Accuracy, AUC, MAE, MSE, QuantileLoss, Mean     exact sums that ranks add up
+    as_metric                                       any metric of torchmetrics, as one of ours
+
+Guarantee: `update` never waits for the device (for a metric of torchmetrics it does where rows are masked), rows that `valid` marks
+as False count for nothing whatever they hold, and the result does not depend on how the samples were split into batches or ranks.
 """
 
 from __future__ import annotations
@@ -221,7 +224,7 @@ class Scores:
         return int(read[0]), int(read[1]), int(read[2]), int(read[3])
 
 
-# The form of most metrics: a sum of one value a sample, divided by the number of samples.
+# The form of most metrics: a sum of one value per sample, divided by the number of samples.
 
 
 class Average(ABC):
@@ -241,7 +244,7 @@ class Average(ABC):
         """One value for each thing that counts; its first axis is that of the rows."""
 
     def update(self, *, prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> None:
-        """Take in one batch; `valid` has one flag a row, or one a value."""
+        """Take in one batch; `valid` has one flag per row, or one per value."""
         with torch.no_grad():
             self._add(self.values(prediction.detach(), target.detach()), valid)
 
@@ -269,7 +272,7 @@ class Average(ABC):
         return total / weight
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         self.reason = None
         if self._sums is not None:
             self._sums.zero_()
@@ -536,7 +539,7 @@ class AUC:
         return doubled / (2 * pairs)
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Forget all batches."""
         self.reason, self.error = None, 0.0
         self._kept.clear()
 
@@ -558,18 +561,3 @@ class AUC:
             return
         for own in self.sums():
             own.copy_(torch.stack(all_gather(own)).sum(0))
-
-
-# Metrics: what a model got right, summed up on the device that computed it and read once at the end.
-#
-#     metric      what a metric can do; shapes, masks and where sums are kept
-#     average     a sum over samples divided by their number: the form of most metrics
-#     mean        the mean of any value
-#     accuracy    the share of right classes
-#     distance    MAE, MSE, QuantileLoss
-#     auc         the area under the ROC curve, exact from `scores` or bounded from a `histogram`
-#
-# The law: `update` never waits for the device, rows that `valid` marks as False count for nothing whatever they hold, and the
-# result does not depend on how the samples were cut into batches or spread over ranks.
-
-__all__ = ["AUC", "MAE", "MSE", "Accuracy", "AllGather", "Average", "Mean", "Metric", "QuantileLoss"]

@@ -231,7 +231,7 @@ class Verdict:
 
 
 def guess_mode(metric: str) -> Mode | None:
-    """Whether less or more of a metric is better, by the words in its name; None where no word tells."""
+    """Whether less or more of a metric is better, by the words in its name; None where no word decides."""
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
     lower, higher = words & LOWER_IS_BETTER, words & HIGHER_IS_BETTER
     if bool(lower) == bool(higher):
@@ -250,7 +250,7 @@ class EarlyStopping:
         if not isinstance(metric, str) or not metric:
             raise OptionError(f"metric is {metric!r}; expected the name of a metric, such as 'val_loss'.")
         if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise OptionError(f"patience is {patience!r}; expected a whole number of evaluations, at least 1.")
+            raise OptionError(f"patience is {patience!r}; expected an integer of evaluations, at least 1.")
         if mode not in ("min", "max", None):
             raise OptionError(f"mode is {mode!r}; expected 'min', 'max' or None.")
         if not 0.0 <= min_delta < math.inf:
