@@ -537,7 +537,7 @@ def explain(config: StructType, indent: str = "") -> Iterator[str]:
         for choice in choices:
             inner = indent + "    "
             if choice.tag is not None:
-                yield f"{inner[:-2]}name: {choice.tag}".ljust(34) + f"# {inspect.getdoc(choice.cls)}"
+                yield f"{inner[:-2]}name: {choice.tag}".ljust(34) + f"# {(inspect.getdoc(choice.cls) or '').partition(chr(10))[0]}"
             yield from explain(choice, inner)
 
 

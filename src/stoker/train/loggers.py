@@ -27,7 +27,17 @@ from stoker.errors import OptionError, TrainError
 
 
 class Writer(Protocol):
-    """Takes the numbers of a run as they come."""
+    """What a logger can do: it gets the metrics of a run as they come.
+
+    Example:
+        >>> class Printer:
+        ...     def write(self, step, values):
+        ...         print(step, values)
+        ...     def close(self):
+        ...         pass
+        >>> Printer().write(50, {"loss": 0.5})
+        50 {'loss': 0.5}
+    """
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Take the numbers of one step; steps do not go back."""
@@ -200,7 +210,11 @@ def _encoded(value: float) -> float | str:
 
 
 class TensorBoard:
-    """Writes scalars into `folder`; a run that resumes hides what its folder has of the steps that are done again."""
+    """Writes scalars for TensorBoard. A resumed run hides what its folder has of the steps that are done again.
+
+    Args:
+        folder: Where the event files go.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -225,7 +239,11 @@ class TensorBoard:
 
 
 class Wandb:
-    """Logs to a run of Weights & Biases; the options are those of `wandb.init` (project, name, id, resume, mode, config, …)."""
+    """Logs to a run of Weights & Biases.
+
+    Args:
+        options: Those of `wandb.init`: project, name, id, resume, mode, config, …
+    """
 
     def __init__(self, **options: Any) -> None:
         module = import_extra("wandb", writer="Wandb", extra="wandb")
@@ -247,7 +265,14 @@ _FORBIDDEN = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
 class Mlflow:
-    """Logs to a run of MLflow, at the server that `tracking_uri` (or the environment) names; `run_id` continues a run."""
+    """Logs to a run of MLflow.
+
+    Args:
+        experiment: Name of the experiment.
+        name: Name of the run.
+        tracking_uri: The server; by default that of the environment.
+        run_id: Continue this run.
+    """
 
     def __init__(
         self, *, experiment: str | None = None, name: str | None = None, tracking_uri: str | None = None, run_id: str | None = None

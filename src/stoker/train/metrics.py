@@ -312,8 +312,18 @@ def _weighted(values: Tensor, weight: Tensor | float | None) -> Tensor:
 class Mean(Average):
     """The mean of `value` (or, where a trainer updates it, of the prediction).
 
-    A value is one number, or has one row a sample; then `valid` marks the rows. `weight` is for a number that stands for
+    A value is one number, or has one row per sample; then `valid` marks the rows. `weight` is for a number that stands for
     many samples already: the mean loss of a batch has the weight of its valid rows.
+
+    Args:
+        name: What messages call it.
+
+    Example:
+        >>> mean = Mean()
+        >>> mean.update(value=torch.tensor([1.0, 2.0]))
+        >>> mean.update(value=torch.tensor([6.0]))
+        >>> mean.compute()
+        3.0
     """
 
     def __init__(self, *, name: str = "mean") -> None:
@@ -349,11 +359,21 @@ class Mean(Average):
 
 
 class Accuracy(Average):
-    """The share of right classes; a prediction or a target that is nan is never right.
+    """The share of right classes; a prediction or a target that is NaN is never right.
 
     Two classes: logits [B] or [B, 1] against targets 0 and 1; class 1 is predicted above `threshold` (0 for logits, 0.5 for
     probabilities). Many classes: scores [B, C] against class numbers [B]; the highest score is the prediction, the first one
     of equals. More axes between B and C are samples too.
+
+    Args:
+        threshold: Above it, class 1 is predicted; 0 for logits, 0.5 for probabilities.
+        name: What messages call it.
+
+    Example:
+        >>> metric = Accuracy()
+        >>> metric.update(prediction=torch.tensor([-1.0, 2.0, 3.0, 4.0]), target=torch.tensor([0, 1, 1, 0]))
+        >>> metric.compute()
+        0.75
     """
 
     def __init__(self, *, threshold: float = 0.0, name: str = "accuracy") -> None:
@@ -377,7 +397,17 @@ class Accuracy(Average):
 
 
 class MAE(Average):
-    """The mean absolute error over all values; prediction and target have the same shape."""
+    """The mean absolute error over all values; prediction and target have the same shape.
+
+    Args:
+        name: What messages call it.
+
+    Example:
+        >>> metric = MAE()
+        >>> metric.update(prediction=torch.tensor([1.0, 2.0]), target=torch.tensor([1.0, 4.0]))
+        >>> metric.compute()
+        1.0
+    """
 
     def __init__(self, *, name: str = "mae") -> None:
         super().__init__()
@@ -389,7 +419,17 @@ class MAE(Average):
 
 
 class MSE(Average):
-    """The mean squared error over all values; prediction and target have the same shape."""
+    """The mean squared error over all values; prediction and target have the same shape.
+
+    Args:
+        name: What messages call it.
+
+    Example:
+        >>> metric = MSE()
+        >>> metric.update(prediction=torch.tensor([1.0, 2.0]), target=torch.tensor([1.0, 4.0]))
+        >>> metric.compute()
+        2.0
+    """
 
     def __init__(self, *, name: str = "mse") -> None:
         super().__init__()
@@ -404,6 +444,16 @@ class QuantileLoss(Average):
     """The pinball loss: q times what a prediction is too low, 1 - q times what it is too high; least at the quantile q.
 
     With several quantiles the prediction has one more axis than the target, the last, with one entry for each of them.
+
+    Args:
+        q: A quantile between 0 and 1, or several.
+        name: What messages call it.
+
+    Example:
+        >>> metric = QuantileLoss(0.75)
+        >>> metric.update(prediction=torch.tensor([1.0]), target=torch.tensor([3.0]))
+        >>> metric.compute()
+        1.5
     """
 
     def __init__(self, q: float | Sequence[float] = 0.5, *, name: str | None = None) -> None:
@@ -495,9 +545,19 @@ class AUC:
     """The area under the ROC curve of scores (logits or probabilities, of any scale) against targets 0 and 1; ties count half.
 
     Without `bins` it is exact: all scores stay on the device, 5 bytes each (room for twice as many is kept), and are sorted by
-    `compute`. With `bins=2**k` it needs 16 bytes a bin however many samples come, and is off by at most `error`, which `compute`
+    `compute`. With `bins=2**k` it needs 16 bytes per bin however many samples come, and is off by at most `error`, which `compute`
     sets: half the share of pairs that fell into one bin. Pairs are counted in integers, which hold for 4 billion samples. Of one
-    class alone there is no area: nan, with a `reason`.
+    class alone there is no area: NaN, with a `reason`.
+
+    Args:
+        bins: A power of two; None is exact.
+        name: What messages call it.
+
+    Example:
+        >>> metric = AUC()
+        >>> metric.update(prediction=torch.tensor([0.1, 0.4, 0.3, 0.9]), target=torch.tensor([0, 0, 1, 1]))
+        >>> metric.compute()
+        0.75
     """
 
     def __init__(self, *, bins: int | None = None, name: str = "auc") -> None:

@@ -56,6 +56,10 @@ class Curve:
         values: One per step; NaN and Inf leave a gap.
         dashed: Draw a dashed line, as for validation.
         smooth: Draw more than 150 points as their running mean, above a faint line of all of them.
+
+    Example:
+        >>> Curve(colour=0, steps=[1, 2, 3], values=[3.0, 2.0, 1.5]).dashed
+        False
     """
 
     colour: int
@@ -74,6 +78,10 @@ class Panel:
         curves: The curves.
         from_zero: Let the values begin at zero, on a linear axis.
         percent: Show values as percentages.
+
+    Example:
+        >>> Panel(title="loss", curves=[Curve(colour=0, steps=[1, 2], values=[1.0, 0.5])]).title
+        'loss'
     """
 
     title: str

@@ -25,7 +25,12 @@ Factor = Annotated[float, Meta(ge=0)]
 
 
 class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="constant"):
-    """The learning rate stays, after a warm-up if one is given."""
+    """The learning rate stays, after a warm-up if one is given.
+
+    Example:
+        >>> [round(Constant(warmup=1)(step, 100), 3) for step in (0, 1, 2)]
+        [0.5, 1.0, 1.0]
+    """
 
     warmup: Updates = 0
     """Updates of the warm-up; a fraction is a share of all."""
@@ -39,7 +44,12 @@ class Constant(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="linear"):
-    """Up during the warm-up, then down in a straight line that would reach `end` right after the last update."""
+    """Up during the warm-up, then down in a straight line that would reach `end` right after the last update.
+
+    Example:
+        >>> [round(Linear()(step, 100), 3) for step in (0, 25, 50)]
+        [1.0, 0.75, 0.5]
+    """
 
     warmup: Updates = 0
     """Updates of the warm-up; a fraction is a share of all."""
@@ -56,7 +66,12 @@ class Linear(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 
 
 class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="cosine"):
-    """Up during the warm-up, then down half a cosine that would reach `end` right after the last update."""
+    """Up during the warm-up, then down half a cosine that would reach `end` right after the last update.
+
+    Example:
+        >>> [round(Cosine()(step, 100), 3) for step in (0, 50, 100)]
+        [1.0, 0.5, 0.0]
+    """
 
     warmup: Updates = 0
     """Updates of the warm-up; a fraction is a share of all."""
@@ -73,7 +88,12 @@ class Cosine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_
 
 
 class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="one_cycle"):
-    """Up from a low start and down to a lower end, both along half a cosine."""
+    """Up from a low start and down to a lower end, both along half a cosine.
+
+    Example:
+        >>> [round(OneCycle()(step, 100), 3) for step in (0, 29, 99)]
+        [0.04, 1.0, 0.0]
+    """
 
     warmup: Updates = 0.3
     """Updates of the rise; a fraction is a share of all."""
@@ -96,7 +116,12 @@ class OneCycle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="steps"):
-    """Multiplied by `factor` after each `every` updates."""
+    """Multiplied by `factor` after each `every` updates.
+
+    Example:
+        >>> [round(StepDecay(every=10)(step, None), 3) for step in (0, 10, 20)]
+        [1.0, 0.1, 0.01]
+    """
 
     every: Annotated[int, Meta(ge=1, le=2**48)] | Annotated[float, Meta(gt=0, le=1)]
     """Updates between two decays; a fraction is a share of all."""
@@ -117,7 +142,12 @@ class StepDecay(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class Inverse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="name", tag="inverse"):
-    """Up during the warm-up, then down with the square root of the number of updates. Needs no end."""
+    """Up during the warm-up, then down with the square root of the number of updates. Needs no end.
+
+    Example:
+        >>> [round(Inverse()(step, None), 3) for step in (0, 3, 99)]
+        [1.0, 0.5, 0.1]
+    """
 
     warmup: Updates = 0
     """Updates of the warm-up; a fraction is a share of all."""
@@ -242,8 +272,18 @@ def guess_mode(metric: str) -> Mode | None:
 class EarlyStopping:
     """Stops once `metric` has not got better than its best by more than `min_delta` in `patience` evaluations in a row.
 
-    `mode` says whether less ("min") or more ("max") is better; None guesses it from the name, and `note` says so. A value that
-    is not finite is never better, and counts as an evaluation without progress.
+    A value that is NaN or Inf is never better, and counts as an evaluation without progress.
+
+    Args:
+        metric: Name of the metric, such as `"val_loss"`.
+        patience: Evaluations in a row without progress after which the run stops.
+        mode: `"min"` if less is better, `"max"` if more is; None guesses it from the name.
+        min_delta: The least improvement that counts.
+
+    Example:
+        >>> stopping = EarlyStopping("val_loss", patience=2)
+        >>> [stopping.update(value, epoch).stop for epoch, value in enumerate([1.0, 0.9, 0.95, 0.92])]
+        [False, False, False, True]
     """
 
     def __init__(self, metric: str, *, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0) -> None:

@@ -25,10 +25,20 @@ from stoker.train.readout import Readout
 
 
 class Ema:
-    """The average `decay * average + (1 - decay) * weight` of all weights that are trained, beginning with what they are now.
+    """The EMA `decay * average + (1 - decay) * weight` of all weights that are trained, beginning with what they are now.
 
     Frozen weights equal their average, so they are left alone; buffers are the model's own, never averaged. Weights in half
     precision are averaged in float32, as in half precision an average stands still.
+
+    Args:
+        model: Whose weights are averaged.
+        decay: From 0 and below 1, such as 0.999.
+
+    Example:
+        >>> model = nn.Linear(1, 1, bias=False)
+        >>> ema = Ema(model, 0.9)
+        >>> with ema.applied():
+        ...     _ = model(torch.ones(1, 1))
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
