@@ -40,14 +40,14 @@ def test_later_ones_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("batch_size", "--set is 'batch_size'; expected NAME=VALUE, such as --set batch_size=512."),
-        ("batchsize=3", "--set batchsize is not known; did you mean data.batch_size?"),
-        ("weight_decy=3", "--set weight_decy is not known; did you mean optimizer.weight_decay?"),
-        ("qqqqqq=3", "--set qqqqqq is not known; `stoker train --fields` shows all."),
-        ("horizon=3", "--set horizon could be data.view.horizon or split.horizon. Write it in full."),
-        ("batch_size=many", "--set: data.batch_size is the string 'many'; expected an integer from 1."),
-        ("batch_size=[", "--set batch_size:1 is not YAML"),
-        ("model.wdth=3", "--set model.wdth is not known; did you mean model.width?"),
+        ("batch_size", "overrides is 'batch_size'; expected NAME=VALUE, such as batch_size=512."),
+        ("batchsize=3", "overrides batchsize is not known; did you mean data.batch_size?"),
+        ("weight_decy=3", "overrides weight_decy is not known; did you mean optimizer.weight_decay?"),
+        ("qqqqqq=3", "overrides qqqqqq is not known; `stoker train --fields` shows all."),
+        ("horizon=3", "overrides horizon could be data.view.horizon or split.horizon. Write it in full."),
+        ("batch_size=many", "overrides: data.batch_size is the string 'many'; expected an integer from 1."),
+        ("batch_size=[", "overrides batch_size:1 is not YAML"),
+        ("model.wdth=3", "overrides model.wdth is not known; did you mean model.width?"),
         ("model=gru", ""),
     ],
 )

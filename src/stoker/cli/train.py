@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,19 +123,21 @@ def command(
     from stoker.experiment.build import find_ranks
 
     is_first = find_ranks().is_first
-    given = load(config, assignments) if config is not None else resume or ""
+    with naming_flags():
+        given = load(config, assignments) if config is not None else resume or ""
     folder = Path(given if isinstance(given, str) else given.train.folder or "")
     try:
-        result = run(
-            given,
-            overrides=assignments if config is None else (),
-            resume=config is None,
-            allow=allow,
-            overwrite=overwrite,
-            progress=not (quiet or as_json),
-            report=None if as_json else lambda line: click.echo(printable(line)),
-            speed_option="--speed measured",
-        )
+        with naming_flags():
+            result = run(
+                given,
+                overrides=assignments if config is None else (),
+                resume=config is None,
+                allow=allow,
+                overwrite=overwrite,
+                progress=not (quiet or as_json),
+                report=None if as_json else lambda line: click.echo(printable(line)),
+                speed_option="--speed measured",
+            )
     except (KeyboardInterrupt, Terminated) as stop:
         if is_first:
             click.echo(stopped_line(folder), err=True)
@@ -153,6 +156,19 @@ def _show_fields() -> None:
     info = type_info(Config)
     if isinstance(info, StructType):
         click.echo("\n".join(explain(info)))
+
+
+@contextlib.contextmanager
+def naming_flags() -> Iterator[None]:
+    """Let an error about `overrides` or `allow` name the flag."""
+    try:
+        yield
+    except ConfigError as error:
+        flags = {"overrides": "--set", "allow": "--allow"}
+        first = str(error).split(" ", 1)[0].rstrip(":")
+        if first not in flags:
+            raise
+        raise ConfigError(str(error).replace(first, flags[first], 1)) from None
 
 
 def leave_ranks() -> None:

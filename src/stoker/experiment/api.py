@@ -209,7 +209,7 @@ def _resumed(folder: Path, overrides: Sequence[str], allow: Sequence[str], *, co
     now = _in_folder(config or check(override(document, overrides, Config), Config), folder)
     known = known_paths(Config)
     theirs = [name for name in allow if tuple(name.split(".")) not in known and name.partition(".")[0] in (*GROUPS, "setup")]
-    allowed = [".".join(find(name, known, option="--allow")) for name in allow if name not in theirs]
+    allowed = [".".join(find(name, known, option="allow")) for name in allow if name not in theirs]
     state_dict.check_facts(to_tree(saved), to_tree(now), where=str(folder), allow=allowed)
     for ours, names in COMPARED.items():
         if any(name == ours or ours.startswith(f"{name}.") or name.startswith(f"{ours}.") for name in allowed):

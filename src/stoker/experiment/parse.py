@@ -68,7 +68,7 @@ class Document:
     lines: Mapping[Path_, int] = field(default_factory=dict)
     """The line of each value by its path; empty for JSON."""
     options: Mapping[Path_, str] = field(default_factory=dict)
-    """Values that came from the command line, and by which option."""
+    """Values that replace those of the file, and by which option they came."""
 
     def place(self, path: Path_) -> str:
         """The file, and the line of a value as far as it is known; or the option that set it."""
@@ -421,7 +421,7 @@ def _dotted(path: Path_) -> str:
 
 # Overrides: `--set data.batch_size=512`, typed like the file and named by as much of the path as is needed.
 
-OPTION = "--set"
+OPTION = "overrides"
 
 
 def override(document: Document, assignments: Sequence[str], config: type) -> Document:
@@ -432,7 +432,7 @@ def override(document: Document, assignments: Sequence[str], config: type) -> Do
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not sign:
-            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as {OPTION} batch_size=512.")
+            raise ConfigError(f"{OPTION} is {assignment!r}; expected NAME=VALUE, such as batch_size=512.")
         path = find(name.strip(), known)
         value = parse_yaml(text, f"{OPTION} {name.strip()}")
         _put(tree, path, value)
