@@ -59,8 +59,8 @@ def mean_of_samples(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def report(trainer: Trainer, kept: Kept, **more: Any) -> Report:
-    weights = contents.take(trainer)["model"]
-    average = contents.take(trainer).get("ema", {}).get("average", {})
+    weights = contents.take(trainer._parts, {})["model"]
+    average = contents.take(trainer._parts, {}).get("ema", {}).get("average", {})
     flat = {"weights": weights, "ema": average} if world()[0] == 0 else {}
     numbers = {name: [value for one in tree.values() for value in one.flatten().tolist()] for name, tree in flat.items()}
     return {"losses": kept.losses(), **numbers, **more}
